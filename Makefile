@@ -1,0 +1,48 @@
+# make sweep, make test ... : each sets up .venv as far as it needs, once.
+# PYTHON=python3.12 make test chooses the interpreter; SWEEP="conf/sweep/digits_cnn.toml --trials 8" what make sweep runs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SWEEP ?=
+UI_PORT ?= 5000
+
+.PHONY: sweep test test-slow lint ui bench clean
+
+sweep: $(VENV)/installed-torch
+	$(BIN)/python -m raygpu.sweep $(SWEEP)
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+# A real Ctrl-C and resume, 80 workers on a simulated cluster, servers that go away: many minutes on a small machine.
+test-slow: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+ui: $(VENV)/installed-torch
+	$(BIN)/mlflow ui --backend-store-uri sqlite:///runs/mlflow.db --host 127.0.0.1 --port $(UI_PORT)
+
+bench: $(VENV)/installed-torch
+	$(BIN)/python -m experiments.benchmarks.sweep_overhead
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# A stamp is newer than what it was made from, so that a second call installs nothing.
+$(VENV)/installed-torch: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[torch]'
+	touch $@
+
+$(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[all,dev]'
+	touch $@ $(VENV)/installed-torch
