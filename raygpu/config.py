@@ -1,0 +1,230 @@
+"""The schemas of `conf/*.toml`, and how a file and flags become one configuration.
+
+    config = load(Path("conf/sweep/digits.toml"), {"trials": "8", "gpu.fraction": "0.2"})
+
+The file comes first, flags override it, and pydantic checks the result: every fault is one line. Every field but
+`[space]` is also a flag; tyro renders `--help` from the same schemas.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+
+from raygpu.errors import BadInput
+
+Direction = Literal["max", "min"]
+Precision = Literal["float32", "tf32", "bf16"]
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+class Section(BaseModel):
+    """A table of the file: frozen, and unknown keys are faults."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DataSection(Section):
+    """How much of the data the trials see."""
+
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Train on a seeded, stratified part of the training data: 0.2 is a fifth. Validation data stays whole."""
+
+
+class SearchSection(Section):
+    """How hyper-parameters are chosen."""
+
+    algorithm: Literal["random", "grid", "optuna"] = "random"
+    """random: drawn from [space]. grid: every combination of its choices. optuna: learns from earlier results."""
+    generation: Annotated[int, Field(ge=1)] = 8
+    """optuna: trials asked for at once, before their results are told. Wider is faster and learns less."""
+
+
+class StoppingSection(Section):
+    """When a trial ends before its last epoch."""
+
+    algorithm: Literal["none", "halving", "median"] = "none"
+    """halving: ASHA. median: stop below the median of the other trials' running means."""
+    grace_epochs: Annotated[int, Field(ge=1)] = 1
+    """No trial is stopped before this many epochs."""
+    reduction: Annotated[float, Field(gt=1)] = 3.0
+    """halving: one trial in this many survives each rung; rungs lie at grace_epochs x reduction^k."""
+    min_trials: Annotated[int, Field(ge=1)] = 3
+    """median: no trial is stopped before this many others have results."""
+
+
+class GpuSection(Section):
+    """How trials share the GPUs."""
+
+    mode: Literal["auto", "process"] = "auto"
+    """process: one process per trial, packed on fractions of a GPU. auto: raygpu chooses."""
+    fraction: Literal["auto"] | float = "auto"
+    """The share of a GPU that one trial asks for, snapped to 1/N; or a whole number of GPUs per trial."""
+    devices: str = "all"
+    """Which GPUs of this machine: all, or indices and UUIDs separated by commas, as in 0,GPU-8a1b."""
+    precision: Precision = "float32"
+    """float32, tf32 (float32 with TF32 matrix products), or bf16 (automatic mixed precision)."""
+
+    @field_validator("fraction", mode="before")
+    @classmethod
+    def _whole_or_part(cls, value: Any) -> Any:
+        if value == "auto":
+            return value
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = -1.0
+        if 0 < number <= 1 or (number > 1 and number == int(number)):
+            return number
+        raise ValueError('allowed: "auto", a fraction above 0 and up to 1, or a whole number of GPUs')
+
+
+class TrackingSection(Section):
+    """Where MLflow keeps the runs."""
+
+    enabled: bool = True
+    """Log every trial to MLflow."""
+    uri: str = "sqlite:///runs/mlflow.db"
+    """The MLflow tracking store: sqlite:///FILE, postgresql://..., or http(s)://SERVER."""
+    experiment: Annotated[str, Field(min_length=1)] = "raygpu"
+    """The MLflow experiment that the sweep's runs go to."""
+
+
+class ClusterSection(Section):
+    """Which Ray runs the trials."""
+
+    address: str = "local"
+    """local: a Ray of this sweep's own, on this machine. auto or HOST:PORT: a Ray cluster that runs already."""
+    max_failures: Annotated[int, Field(ge=0)] = 2
+    """How often a trial whose worker was lost (killed, out of memory, node gone) goes on from its checkpoint."""
+
+
+class SweepConfig(Section):
+    """A search over hyper-parameters, packed on fractions of a GPU."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)] | None = None
+    """The sweep's name and its folder under runs_dir. Default: the file's name and the time."""
+    experiment: str | None = None
+    """What to train: "package.module:Name" or "path/to/file.py:name", a class or a function."""
+    command: str | None = None
+    """Or a script as it is: "python train.py --lr {lr}". {trial_id}, {seed} and {epochs} exist too."""
+    trials: Annotated[int, Field(ge=1)] | None = None
+    """How many trials. A grid runs whole without it."""
+    epochs: Annotated[int, Field(ge=1)] | None = None
+    """Epochs of each trial; of a function or script, the number of reports after which it is stopped."""
+    metric: Annotated[str, Field(min_length=1)] = "loss"
+    """The metric that scores a trial, measured on the validation data at the trial's last epoch."""
+    direction: Direction | None = None
+    """max or min. Default: min for a metric named loss or error, otherwise max."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Decides the trials, their initial parameters and their order of data."""
+    keep: Literal["best", "all"] = "best"
+    """Whose checkpoint stays in the run's folder: the best trial's, or every trial's."""
+    checkpoint_s: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between a running trial's checkpoints, from which a lost or interrupted trial goes on."""
+    runs_dir: str = "runs"
+    """The folder that holds the runs' folders."""
+    space: dict[str, Any] = Field(default_factory=dict)
+    """The search space: a distribution or a constant for each hyper-parameter."""
+    data: DataSection = DataSection()
+    search: SearchSection = SearchSection()
+    stopping: StoppingSection = StoppingSection()
+    gpu: GpuSection = GpuSection()
+    tracking: TrackingSection = TrackingSection()
+    cluster: ClusterSection = ClusterSection()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SweepConfig:
+        if (self.experiment is None) == (self.command is None):
+            raise ValueError('give either experiment = "module:Name" or command = "python train.py --lr {lr}"')
+        if self.trials is None and self.search.algorithm != "grid":
+            raise ValueError('trials: not given; only search.algorithm = "grid" knows how many there are')
+        if self.epochs is None and self.stopping.algorithm == "halving":
+            raise ValueError("epochs: not given; stopping by halving needs the largest number of epochs")
+        return self
+
+    @property
+    def maximize(self) -> bool:
+        """Whether a larger score is better."""
+        if self.direction is not None:
+            return self.direction == "max"
+        return not any(word in self.metric.lower() for word in ("loss", "error"))
+
+
+def load(path: Path, overrides: Mapping[str, str]) -> SweepConfig:
+    """Read a configuration file and apply flags by dotted name, `{"gpu.fraction": "0.2"}`.
+
+    Raises BadInput with a line for each fault: the key, what was read, what is allowed.
+    """
+    values = read_toml(path)
+    for key, value in overrides.items():
+        *tables, leaf = key.split(".")
+        table = values
+        for name in tables:
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise BadInput(f"{path}: {name}: read {table!r}, but it is a table: [{name}]")
+        table[leaf] = value
+    try:
+        return SweepConfig.model_validate(values)
+    except ValidationError as error:
+        raise BadInput([_fault(path, detail, overrides) for detail in _distinct(error.errors())]) from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as a dict. Raises BadInput."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file; name a configuration, as in conf/sweep/digits.toml") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path}: not valid TOML: {error}") from error
+
+
+def fields(section: type[BaseModel] = SweepConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field that is a flag: its dotted name and its annotation. `[space]` is none."""
+    for name, info in section.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
+            yield from fields(info.annotation, f"{prefix}{name}.")
+        elif prefix + name != "space":
+            yield prefix + name, info.annotation
+
+
+def suggestion(word: str, known: list[str]) -> str:
+    """` (did you mean 'x'?)`, or nothing."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _distinct(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """One detail for each key: a value that fits no member of a union is reported once."""
+    seen: dict[tuple[Any, ...], ErrorDetails] = {}
+    for detail in details:
+        seen.setdefault(detail["loc"][:2], detail)
+    return list(seen.values())
+
+
+def _fault(path: Path, detail: ErrorDetails, overrides: Mapping[str, str]) -> str:
+    """One line: where, the key, what was read, what is allowed."""
+    keys = [str(part) for part in detail["loc"]]
+    key = ".".join(keys[:2] if keys and keys[0] in _tables() else keys[:1])
+    where = f"--{key}" if key in overrides else f"{path}: {key}" if key else str(path)
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        known = [name for name, _ in fields()] + ["space"]
+        return f"{where}: unknown key{suggestion(key, known)}; the keys are listed by --help"
+    if not keys:
+        return f"{path}: {message}"
+    return f"{where}: read {detail['input']!r}; {message[0].lower()}{message[1:]}"
+
+
+def _tables() -> set[str]:
+    return {name.split(".")[0] for name, _ in fields() if "." in name}

@@ -1,0 +1,1 @@
+"""The only door to Ray: where trainings are placed, told and stopped."""

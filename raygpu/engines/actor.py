@@ -1,0 +1,184 @@
+"""The Tune trainable of process mode: one trial after another in a worker that is reused.
+
+A trial that raises is a result and no exception: its traceback travels home in the result and the worker lives on. So
+Tune's own `max_failures` counts lost workers alone, and only those are tried again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.result import DONE, SHOULD_CHECKPOINT
+
+from raygpu.config import Precision
+from raygpu.errors import BadInput
+from raygpu.experiment import Source, Splits
+from raygpu.training.base import Settings, Training
+from raygpu.training.start import start
+from raygpu.trials import EpochResult, Scoring, Trial, diverged
+
+# Tune hears of a trial about this often, or at once where a scheduler wants to decide; every epoch is in the result.
+REPORT_S = 1.0
+# Schedulers take percentiles of scores: the worst one is finite, so that a percentile stays a number.
+WORST = 1e300
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all trials of a sweep have in common. Travels through the object store."""
+
+    source: Source
+    scoring: Scoring
+    epochs: int | None
+    decision_epochs: frozenset[int] | None
+    """The epochs at which a scheduler decides; None for every epoch."""
+    threads: int
+    precision: Precision
+    trials_folder: str
+    checkpoint_s: float
+
+
+def tune_config(trial: Trial) -> dict[str, Any]:
+    """A trial as a Tune config."""
+    return {"trial_id": trial.trial_id, "seed": trial.seed, "hyperparameters": dict(trial.hyperparameters)}
+
+
+def trial_of(config: Mapping[str, Any]) -> Trial:
+    """The trial that `tune_config` made a config of."""
+    return Trial(config["trial_id"], config["seed"], config["hyperparameters"])
+
+
+class TrialActor(tune.Trainable):
+    """Each `step` trains until there is something to tell."""
+
+    def setup(self, config: dict[str, Any], shared: Shared | None = None, splits: Splits | None = None) -> None:
+        assert shared is not None
+        self.shared = shared
+        self.splits = splits
+        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            os.environ[variable] = str(shared.threads)
+        os.chdir(shared.source.folder)
+        self.code: Any = None
+        self.training: Training | None = None
+        self._begin(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Tune hands this worker its next trial."""
+        if _device_is_broken(self.failure):
+            # Nothing runs in a process whose CUDA context is lost: a fresh worker takes the trial.
+            raise RuntimeError("this worker's CUDA context was lost by an earlier trial")
+        self._close()
+        self._begin(new_config)
+        return True
+
+    def _begin(self, config: Mapping[str, Any]) -> None:
+        self.trial = trial_of(config)
+        self.score = WORST * (-1 if self.shared.scoring.maximize else 1)
+        self.epoch = 0
+        self.failure: str | None = None
+        self._told_epoch = 0
+        self._saved_at = time.monotonic()
+
+    def step(self) -> dict[str, Any]:
+        """Train until a decision, a second or the end. The result carries every epoch since the last one."""
+        results: list[EpochResult] = []
+        ended = False
+        unknown_metric: str | None = None
+        started = time.monotonic()
+        try:
+            training = self._training()
+            while not ended and not self._due(started):
+                result = training.run_epoch()
+                if result is None:
+                    self._require_a_report()
+                    ended = True
+                    break
+                results.append(result)
+                self.epoch = result.epoch
+                self.score = self._score(result)
+                ended = diverged(result) or result.epoch == self.shared.epochs
+        except BadInput as fault:
+            unknown_metric, ended = str(fault), True
+        except BaseException:  # noqa: BLE001 - the user's code: its traceback is the trial's result, SystemExit included
+            self.failure, ended = traceback.format_exc(), True
+            self._close()
+        return {
+            "score": self.score,
+            "epoch": self.epoch,
+            "epochs": results,
+            "ended": ended,
+            "failure": self.failure,
+            "unknown_metric": unknown_metric,
+            "node_id": ray.get_runtime_context().get_node_id(),
+            "gpu_ids": [str(gpu_id) for gpu_id in ray.get_gpu_ids()],
+            DONE: ended,
+            SHOULD_CHECKPOINT: not ended and self._checkpoint_due(),
+        }
+
+    def _training(self) -> Training:
+        if self.training is None:
+            shared = self.shared
+            folder = Path(shared.trials_folder) / self.trial.trial_id
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.code is None and shared.source.kind != "command":
+                self.code = shared.source.resolve()
+            settings = Settings(shared.epochs, shared.threads, shared.precision, folder)
+            self.training = start(shared.source, self.code, self.splits, self.trial, settings)
+        return self.training
+
+    def _due(self, started: float) -> bool:
+        """Whether Tune has to hear of the epochs so far."""
+        if self.epoch == self._told_epoch:
+            return False
+        decisions = self.shared.decision_epochs
+        due = decisions is None or self.epoch in decisions or time.monotonic() - started >= REPORT_S
+        if due:
+            self._told_epoch = self.epoch
+        return due
+
+    def _score(self, result: EpochResult) -> float:
+        scoring = self.shared.scoring
+        score = scoring.worst if diverged(result) else scoring.score(result.metrics)
+        return max(-WORST, min(WORST, score))
+
+    def _require_a_report(self) -> None:
+        if not self.epoch:
+            raise RuntimeError("it ended without a metric: call raygpu.report(...), or print a line of JSON")
+
+    def _checkpoint_due(self) -> bool:
+        if time.monotonic() - self._saved_at < self.shared.checkpoint_s:
+            return False
+        self._saved_at = time.monotonic()
+        return True
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        if self.training is None:  # nothing is left of a trial that failed
+            Path(checkpoint_dir, "failed").touch()
+        else:
+            self.training.save(Path(checkpoint_dir))
+
+    def load_checkpoint(self, checkpoint_dir: str | None) -> None:
+        """A lost or interrupted trial goes on. What fails here fails again, as the trial's result, in `step`."""
+        if checkpoint_dir is None or Path(checkpoint_dir, "failed").exists():
+            return
+        self._training().load(Path(checkpoint_dir))
+
+    def cleanup(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        training, self.training = self.training, None
+        if training is not None:
+            training.close()
+
+
+def _device_is_broken(failure: str | None) -> bool:
+    return failure is not None and ("CUDA error" in failure or "AcceleratorError" in failure)

@@ -1,0 +1,159 @@
+"""Ray itself: a local one for this sweep or a cluster that runs already, its GPUs, and its end."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from raygpu.devices import nvml
+from raygpu.devices.host import node as local_node
+from raygpu.devices.nvml import GIB, Gpu, Reading
+from raygpu.errors import BadInput, RaygpuError, one_line
+from raygpu.packing import Node
+from raygpu.records import SIMULATED, Device
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A connection to Ray, closed by `close`."""
+
+    devices: list[Device]
+    nodes: list[Node]
+    dashboard_url: str | None
+    local: bool
+    _probes: dict[str, Any] = field(default_factory=dict)
+
+    def device_index(self, node_id: str, gpu_ids: Sequence[str]) -> int | None:
+        """The sweep's number of the first GPU that a worker was given."""
+        wanted = {str(gpu_id) for gpu_id in gpu_ids}
+        found = (d.index for d in self.devices if d.node_id == node_id and d.local_id in wanted)
+        return next(found, None)
+
+    def readings(self) -> dict[int, Reading]:
+        """What NVML tells of each GPU now; a GPU that cannot be asked is left out."""
+        uuids: dict[str, list[str]] = {}
+        for device in self.devices:
+            if device.uuid is not None:
+                uuids.setdefault(device.node_id, []).append(device.uuid)
+        by_uuid: dict[str, Reading] = {}
+        for node_id, wanted in uuids.items():
+            if node_id not in self._probes:
+                by_uuid |= nvml.read(wanted)
+                continue
+            try:
+                by_uuid |= ray.get(self._probes[node_id].read.remote(wanted), timeout=2)
+            except ray.exceptions.RayError:
+                continue  # a node that is slow or gone reads nothing this time
+        return {d.index: by_uuid[d.uuid] for d in self.devices if d.uuid in by_uuid}
+
+    def address_line(self) -> str:
+        return f"Ray dashboard: {self.dashboard_url or 'not running (pip install ray[default])'}"
+
+    def close(self) -> None:
+        """Disconnect, and end the Ray that `start_local` began."""
+        ray.shutdown()
+
+
+@contextmanager
+def in_background(address: str, gpus: Sequence[Gpu]) -> Iterator[Future[Cluster]]:
+    """Start or join Ray in a thread while the caller does something else; closed at the end, whatever happens."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray") as pool:
+        starting = pool.submit(start_local, gpus) if address == "local" else pool.submit(connect, address)
+        try:
+            yield starting
+        finally:
+            if starting.exception() is None:
+                starting.result().close()
+
+
+def start_local(gpus: Sequence[Gpu]) -> Cluster:
+    """Start a Ray on loopback with these GPUs, or with one simulated GPU where there are none."""
+    if gpus:
+        # By UUID: the order that CUDA counts in may differ from NVML's.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
+    node = local_node(len(gpus))
+    context = _init_local(node)
+    node_id = ray.get_runtime_context().get_node_id()
+    if gpus:
+        devices = [Device(i, node_id, gpu.uuid, gpu.name, gpu.uuid, gpu.memory_gib) for i, gpu in enumerate(gpus)]
+    else:
+        devices = [Device(0, node_id, "0", SIMULATED)]
+    return Cluster(devices, [node], _url(context.dashboard_url), local=True)
+
+
+def _init_local(node: Node) -> Any:
+    """`ray.init`, once more where the first start ran into Ray's fixed limit of 30 s: a cold, busy machine."""
+    for attempt in (1, 2):
+        try:
+            return ray.init(
+                address="local",
+                num_cpus=int(node.num_cpus),
+                num_gpus=node.num_gpus,
+                dashboard_host="127.0.0.1",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        except Exception as error:  # Ray raises a bare Exception for it
+            ray.shutdown()
+            if attempt == 2 or "timed out" not in str(error):
+                raise RaygpuError(f"Ray did not start: {one_line(error)}") from error
+    raise AssertionError("not reached")
+
+
+def connect(address: str) -> Cluster:
+    """Connect to a Ray cluster that runs already: "auto" or HOST:PORT. Raises BadInput."""
+    try:
+        context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise BadInput(f"cluster.address: no Ray at {address!r} ({one_line(error)}); local starts one") from error
+    probes: dict[str, Any] = {}
+    devices: list[Device] = []
+    nodes: list[Node] = []
+    for node in sorted(ray.nodes(), key=lambda node: (node["NodeManagerAddress"], node["NodeID"])):
+        resources = node["Resources"]
+        count = int(resources.get("GPU", 0))
+        if not node["Alive"] or not count:
+            continue
+        probe = probes[node["NodeID"]] = _probe(node["NodeID"])
+        found = ray.get(probe.gpus.remote())
+        for place in range(count):
+            gpu = found[place] if place < len(found) else None
+            local_id = str(place)
+            name = gpu.name if gpu else SIMULATED
+            devices.append(
+                Device(len(devices), node["NodeID"], local_id, name, gpu and gpu.uuid, gpu and gpu.memory_gib)
+            )
+        nodes.append(Node(resources.get("CPU", 0), count, resources.get("memory", math.inf) / GIB))
+    if not devices:
+        ray.shutdown()
+        raise BadInput(f"cluster.address: the Ray cluster at {address!r} has no node with a GPU")
+    return Cluster(devices, nodes, _url(context.dashboard_url), local=False, _probes=probes)
+
+
+class _NodeProbe:
+    """NVML on another node."""
+
+    def gpus(self) -> list[Gpu]:
+        return nvml.gpus()
+
+    def read(self, uuids: Sequence[str]) -> dict[str, Reading]:
+        return nvml.read(uuids)
+
+
+def _probe(node_id: str) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return ray.remote(_NodeProbe).options(num_cpus=0, scheduling_strategy=here).remote()
+
+
+def _url(address: str | None) -> str | None:
+    return f"http://{address}" if address else None

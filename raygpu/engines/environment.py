@@ -1,0 +1,23 @@
+"""Settings of Ray that it reads from the environment when it is imported, so they are made before."""
+
+from __future__ import annotations
+
+import os
+
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "180",  # ten processes: a cold machine of two cores takes its time
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # raygpu has its own console output, files and checks.
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+}
+
+
+def prepare() -> None:
+    """Set what the user has not set. Call before anything imports Ray."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)

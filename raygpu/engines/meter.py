@@ -1,0 +1,61 @@
+"""Every half second: the live table; every two seconds: the GPUs' readings and throughput."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from statistics import fmean
+
+from raygpu.engines.cluster import Cluster
+from raygpu.engines.observer import Writer
+from raygpu.records import Records, Snapshot
+
+TABLE_S = 0.5
+GPU_S = 2.0
+
+
+class Meter:
+    """A thread beside Tune's event loop, as a context manager."""
+
+    def __init__(self, records: Records, cluster: Cluster, writer: Writer, show: Callable[[Snapshot], None]) -> None:
+        self.records = records
+        self.cluster = cluster
+        self.writer = writer
+        self.show = show
+        self._readings: dict[tuple[int, str], list[float]] = {}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
+
+    def __enter__(self) -> Meter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(timeout=5)
+
+    def mean(self, gpu_index: int, reading: str) -> float | None:
+        """The mean of what NVML told while the sweep ran; None if it told nothing."""
+        values = self._readings.get((gpu_index, reading))
+        return fmean(values) if values else None
+
+    def _run(self) -> None:
+        next_gpu = time.monotonic()
+        while not self._end.wait(TABLE_S):
+            snapshot = self.records.snapshot()
+            self.show(snapshot)
+            if time.monotonic() >= next_gpu:
+                next_gpu = time.monotonic() + GPU_S
+                self._gpus(snapshot)
+
+    def _gpus(self, snapshot: Snapshot) -> None:
+        metrics = {
+            f"gpu/{index}/samples_per_s": rate for index, rate in snapshot.samples_per_s.items() if rate is not None
+        }
+        for index, reading in self.cluster.readings().items():
+            for name, value in reading.metrics().items():
+                metrics[f"gpu/{index}/{name}"] = value
+                self._readings.setdefault((index, name), []).append(value)
+        if metrics:
+            self.writer.gpu(round(snapshot.elapsed_s), metrics)

@@ -1,0 +1,151 @@
+"""From Tune's events to raygpu's records and to MLflow, without making Tune's event loop wait."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, TrialScheduler
+
+from raygpu.engines.actor import trial_of
+from raygpu.engines.cluster import Cluster
+from raygpu.records import Records
+from raygpu.trials import EpochResult, Trial, TrialRecord
+
+
+class Writer(Protocol):
+    """Where trials are kept; every call returns at once."""
+
+    def begin(self, trial: Trial) -> None: ...
+
+    def restart(self, trial: Trial) -> None: ...
+
+    def place(self, trial_id: str, gpu_index: int, gpu_share: float) -> None: ...
+
+    def epochs(self, trial_id: str, results: list[EpochResult]) -> None: ...
+
+    def end(self, record: TrialRecord) -> None: ...
+
+    def gpu(self, elapsed_s: int, metrics: dict[str, float]) -> None: ...
+
+
+class Live:
+    """What an observer works on: alive in this process alone.
+
+    Tune pickles a sweep's callbacks at its start and unpickles them to restore it. There is one sweep at a time in a
+    process, so the pickle stands for the one that is running.
+    """
+
+    current: ClassVar[Live | None] = None
+
+    def __init__(self, records: Records, writer: Writer, cluster: Cluster, gpu_share: float) -> None:
+        self.records = records
+        self.writer = writer
+        self.cluster = cluster
+        self.gpu_share = gpu_share
+        self.checkpoints: dict[str, str] = {}
+        """The folder of each trial's last checkpoint."""
+        self.unknown_metric: str | None = None
+        """Set when a trial reports and the metric is not among it: the sweep ends."""
+        Live.current = self
+
+    def __reduce__(self) -> tuple[Callable[[], Live], tuple[()]]:
+        return _current, ()
+
+
+def _current() -> Live:
+    assert Live.current is not None
+    return Live.current
+
+
+class Observer(tune.Callback):
+    """Keeps the records. Its saved state is what a resumed sweep knows of finished trials, and of ASHA's rungs,
+    which `Tuner.restore` alone forgets (ray-project/ray#30838)."""
+
+    def __init__(self, live: Live, scheduler: TrialScheduler | None, stop_reason: str) -> None:
+        self.live = live
+        self.scheduler = scheduler
+        self.stop_reason = stop_reason
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        started = trial_of(trial.config)
+        known = self.live.records.by_id.get(started.trial_id)
+        self.live.records.start(started)
+        if known is not None and known.ended:
+            self.live.writer.restart(started)
+        elif known is None:
+            self.live.writer.begin(started)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        trial_id = trial.config["trial_id"]
+        if result["unknown_metric"] is not None:
+            self.live.unknown_metric = result["unknown_metric"]
+            return
+        placed_before = self.live.records.by_id[trial_id].gpu_index
+        gpu_index = self.live.cluster.device_index(result["node_id"], result["gpu_ids"])
+        new = self.live.records.add(trial_id, result["epochs"], gpu_index)
+        if gpu_index is not None and gpu_index != placed_before:
+            self.live.writer.place(trial_id, gpu_index, self.live.gpu_share)
+        if new:
+            self.live.writer.epochs(trial_id, new)
+        # Told and kept: Tune need not carry the epochs in its own snapshots.
+        result["epochs"] = []
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        result = trial.last_result or {}
+        trial_id = trial.config["trial_id"]
+        if trial_id not in self.live.records.by_id or self.live.unknown_metric is not None:
+            return
+        if result.get("failure") is not None:
+            record = self.live.records.end(trial_id, "failed", error=result["failure"])
+        elif result.get("ended"):
+            record = self.live.records.end(trial_id, "finished")
+        else:
+            epochs = self.live.records.by_id[trial_id].epochs
+            record = self.live.records.end(trial_id, "stopped", reason=f"{self.stop_reason} at epoch {epochs}")
+        self.live.writer.end(record)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A worker was lost more often than `cluster.max_failures` allows."""
+        trial_id = trial.config["trial_id"]
+        if trial_id not in self.live.records.by_id:  # lost before it had begun
+            started = trial_of(trial.config)
+            self.live.records.start(started)
+            self.live.writer.begin(started)
+        self.live.writer.end(
+            self.live.records.end(trial_id, "failed", error=str(trial.get_error() or "the worker was lost"))
+        )
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.live.records.retries += 1
+
+    def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
+        self.live.checkpoints[trial.config["trial_id"]] = checkpoint.path
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "records": self.live.records.state(),
+            "checkpoints": self.live.checkpoints,
+            "rungs": self._save_rungs() if isinstance(self.scheduler, ASHAScheduler) else None,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Called by a resumed sweep before any trial starts."""
+        self.live.records.restore(state["records"])
+        self.live.checkpoints = state["checkpoints"]
+        if isinstance(self.scheduler, ASHAScheduler) and state["rungs"] is not None:
+            with tempfile.NamedTemporaryFile() as file:
+                file.write(state["rungs"])
+                file.flush()
+                self.scheduler.restore(file.name)
+
+    def _save_rungs(self) -> bytes:
+        assert self.scheduler is not None
+        with tempfile.NamedTemporaryFile() as file:
+            self.scheduler.save(file.name)
+            return Path(file.name).read_bytes()

@@ -1,0 +1,33 @@
+"""What raygpu raises when it can name the fault.
+
+RaygpuError
+ +-- BadInput         the user's configuration, flags, experiment or files: exit code 2, one line for each fault
+ +-- TrackingError    the tracking server refused or is out of reach
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class RaygpuError(Exception):
+    """A fault that raygpu can explain in one line: shown without a traceback."""
+
+
+class BadInput(RaygpuError):
+    """One or more faults in what the user gave: `faults` holds a line for each."""
+
+    def __init__(self, faults: str | Sequence[str]) -> None:
+        self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
+        super().__init__("\n".join(self.faults))
+
+
+class TrackingError(BadInput):
+    """The MLflow store that the configuration names cannot be used."""
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line, `KeyError: 'lr'`, for messages about code that is not ours."""
+    text = " ".join(str(error).split())
+    kind = type(error).__name__
+    return f"{kind}: {text[:300]}" if text else kind

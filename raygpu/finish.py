@@ -1,0 +1,131 @@
+"""What a sweep leaves behind: its summary, its files, and the best trial's model looked at."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raygpu.config import SweepConfig
+from raygpu.engines.cluster import Cluster
+from raygpu.engines.meter import Meter
+from raygpu.experiment import Experiment, Splits, num_samples, take
+from raygpu.packing import Plan
+from raygpu.preparation import Problem
+from raygpu.records import Records
+from raygpu.runfolder import RunFolder, rounded
+from raygpu.trials import TrialRecord
+
+NUM_SAMPLES = 8
+
+
+def summarize(
+    config: SweepConfig,
+    plan: Plan,
+    records: Records,
+    cluster: Cluster,
+    meter: Meter,
+    timing: Mapping[str, float | None],
+    tracking: Mapping[str, str | None],
+) -> dict[str, Any]:
+    """The content of `summary.json`; a reading that does not exist is None.
+
+    timing: seconds since the command was typed, at each stage.
+    """
+    best = best_record(records)
+    wall_s = records.snapshot().elapsed_s
+    throughput = records.gpu_throughput(wall_s)
+    return {
+        "name": config.name,
+        "mode": "process",
+        "seed": config.seed,
+        "num_trials": records.num_trials,
+        "completed": records.count("finished"),
+        "stopped_early": records.count("stopped"),
+        "failed": records.count("failed"),
+        "interrupted": records.count("interrupted"),
+        "retries": records.retries,
+        "wall_s": round(wall_s, 2),
+        "plan": plan.as_dict(),
+        "best": best
+        and {
+            "trial_id": best.trial.trial_id,
+            "score": best.score,
+            "epoch": best.epochs,
+            "hyperparameters": dict(best.trial.hyperparameters),
+        },
+        "gpus": [
+            {
+                "index": device.index,
+                "uuid": device.uuid,
+                "name": device.name,
+                "samples_per_s": rounded(throughput[device.index]),
+                "memory_gib": rounded(meter.mean(device.index, "memory_gib"), 3),
+                "util_pct": rounded(meter.mean(device.index, "util_pct")),
+            }
+            for device in cluster.devices
+        ],
+        "timing": {stage: rounded(seconds, 2) for stage, seconds in timing.items()},
+        "tracking": dict(tracking),
+    }
+
+
+def best_record(records: Records) -> TrialRecord | None:
+    """The best trial that has a finite score."""
+    ranked = records.ranked()
+    return ranked[0] if ranked and not ranked[0].diverged else None
+
+
+def write_files(
+    folder: RunFolder,
+    config: SweepConfig,
+    found: Problem,
+    records: Records,
+    checkpoints: Mapping[str, str],
+    summary: Mapping[str, Any],
+) -> None:
+    """All files of the run's folder that describe results."""
+    by_id = sorted(records.by_id.values(), key=lambda record: record.trial.trial_id)
+    folder.write_trials(by_id)
+    folder.write_failures(by_id)
+    best = best_record(records)
+    wanted = list(checkpoints) if config.keep == "all" else [best.trial.trial_id] if best else []
+    folder.keep_checkpoints(checkpoints, wanted)
+    if best is not None:
+        folder.write_best(config, best)
+        if isinstance(found.code, Experiment) and found.splits is not None:
+            _describe_best(folder, found.code, found.splits, best)
+    folder.write_summary(summary)
+
+
+def _describe_best(folder: RunFolder, code: Experiment, splits: Splits, best: TrialRecord) -> None:
+    """`best/architecture.txt` and `best/predictions.csv`, from the best trial's checkpoint."""
+    checkpoint = folder.checkpoints / best.trial.trial_id
+    if not checkpoint.is_dir():
+        return
+    count = min(NUM_SAMPLES, num_samples(splits.validation_inputs))
+    inputs, targets = (take(part, slice(0, count)) for part in (splits.validation_inputs, splits.validation_targets))
+    if code.framework == "torch":
+        from raygpu.training.torch_solo import predict
+    else:
+        from raygpu.training.keras_solo import predict
+    architecture, outputs = predict(code, best.trial.hyperparameters, checkpoint, inputs)
+    folder.best.mkdir(exist_ok=True)
+    (folder.best / "architecture.txt").write_text(architecture.rstrip() + "\n")
+    if outputs and not isinstance(targets, Mapping):
+        _write_predictions(folder.best / "predictions.csv", outputs, targets)
+
+
+def _write_predictions(path: Path, outputs: list[np.ndarray], targets: np.ndarray) -> None:
+    """A row a sample: its target, the index of the largest output where targets are classes, and the outputs."""
+    classes = np.issubdtype(targets.dtype, np.integer) and outputs[0].ndim == 1 and outputs[0].size > 1
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["sample", "target", *(["predicted"] if classes else []), "outputs"])
+        for index, output in enumerate(outputs):
+            values = " ".join(f"{value:.4g}" for value in np.ravel(output)[:20])
+            target = np.ravel(targets[index])[0] if np.ndim(targets[index]) < 2 else ""
+            writer.writerow([index, target, *([int(output.argmax())] if classes else []), values])

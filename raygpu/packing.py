@@ -1,0 +1,132 @@
+"""How many trainings share a GPU: pure arithmetic from fractions, processors and memory to a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+# Ray counts resources in steps of 1/10000: https://docs.ray.io/en/latest/ray-core/scheduling/resources.html
+RAY_STEP = 10_000
+AUTO_LIMIT = 8
+AUTO_MEMORY_GIB = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one trial reserves: 1/trials_per_gpu of a GPU, or `gpus_per_trial` whole ones."""
+
+    trials_per_gpu: int = 1
+    gpus_per_trial: int = 1
+
+    @property
+    def fraction(self) -> float:
+        """GPUs per trial, exactly 1/N or a whole number."""
+        return self.gpus_per_trial / self.trials_per_gpu
+
+    @property
+    def ray_gpus(self) -> float:
+        """The same, rounded down to Ray's step: N of them then fit one GPU (7 times a rounded 1/7 would not)."""
+        return floor_to_step(Fraction(self.gpus_per_trial, self.trials_per_gpu))
+
+    def __str__(self) -> str:
+        if self.gpus_per_trial > 1:
+            return f"{self.gpus_per_trial} GPUs per trial"
+        return (
+            f"{self.trials_per_gpu} per GPU, {'all' if self.trials_per_gpu == 1 else f'1/{self.trials_per_gpu}'} each"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine that trials can be placed on."""
+
+    num_cpus: float
+    num_gpus: int
+    memory_gib: float
+    """Host memory that is free for trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the sweep's trials are placed."""
+
+    share: Share
+    cpus_per_trial: float
+    """Small enough that the GPU is always what binds."""
+    threads_per_trial: int
+    slots: int
+    """Trials that run at once."""
+    reason: str
+
+    def as_dict(self) -> dict[str, float | int | str]:
+        """The `plan` of `summary.json`."""
+        return {
+            "fraction": round(self.share.fraction, 4),
+            "trials_per_gpu": self.share.trials_per_gpu,
+            "reason": self.reason,
+        }
+
+
+def snap(fraction: float) -> Share:
+    """The share that a fraction of a GPU becomes: 1/N with N = floor(1/fraction), so nobody gets less than asked.
+
+    0.18 -> 5 per GPU, 0.33 -> 3, 0.6 -> 1; a whole number above 1 -> that many GPUs per trial.
+    """
+    if fraction > 1:
+        return Share(gpus_per_trial=round(fraction))
+    # The margin keeps 1/0.1 and a third written as 0.333333333 at 10 and 3.
+    return Share(trials_per_gpu=max(1, math.floor(1 / fraction + 1e-9)))
+
+
+def floor_to_step(amount: Fraction) -> float:
+    return math.floor(amount * RAY_STEP) / RAY_STEP
+
+
+def auto_share(nodes: Sequence[Node]) -> tuple[Share, str]:
+    """A plain rule until it is measured: as many per GPU as there are cores for them, memory for them, at most 8."""
+    bounds = {f"at most {AUTO_LIMIT}": AUTO_LIMIT}
+    for node in nodes:
+        per_gpu_cpus = max(1, math.floor(node.num_cpus / node.num_gpus))
+        per_gpu_memory = max(1, math.floor(node.memory_gib / node.num_gpus / AUTO_MEMORY_GIB))
+        cores = f"one per CPU core ({node.num_cpus:g} for {_gpus(node.num_gpus)})"
+        memory = f"{AUTO_MEMORY_GIB:g} GiB of host memory each ({node.memory_gib:.1f} GiB for {_gpus(node.num_gpus)})"
+        bounds[cores] = min(per_gpu_cpus, bounds.get(cores, AUTO_LIMIT))
+        bounds[memory] = min(per_gpu_memory, bounds.get(memory, AUTO_LIMIT))
+    bound, count = min(bounds.items(), key=lambda item: item[1])
+    return Share(trials_per_gpu=count), f"plain rule, not measured: {bound}"
+
+
+def plan(nodes: Sequence[Node], fraction: float | None, num_trials: int) -> Plan:
+    """Place trials that each ask for `fraction` of a GPU (None: the plain rule) on these nodes.
+
+    Raises ValueError if no node can hold a trial.
+    """
+    nodes = [node for node in nodes if node.num_gpus]
+    if not nodes:
+        raise ValueError("no node has a GPU")
+    if fraction is None:
+        share, reason = auto_share(nodes)
+    else:
+        share = snap(fraction)
+        reason = f"asked for {fraction:g}: {share}"
+    slots = [_slots(node, share) for node in nodes]
+    if not sum(slots):
+        raise ValueError(
+            f"{share.gpus_per_trial} GPUs per trial, but no node has more than {max(n.num_gpus for n in nodes)}"
+        )
+    cpus = min(
+        floor_to_step(Fraction(node.num_cpus).limit_denominator(RAY_STEP) / count)
+        for node, count in zip(nodes, slots, strict=True)
+        if count
+    )
+    return Plan(share, cpus, max(1, math.floor(cpus)), min(sum(slots), num_trials), reason)
+
+
+def _slots(node: Node, share: Share) -> int:
+    return node.num_gpus // share.gpus_per_trial * share.trials_per_gpu
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"

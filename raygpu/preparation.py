@@ -1,0 +1,206 @@
+"""From a configuration to what can be started: every fault is found here, before anything is."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raygpu.config import SweepConfig
+from raygpu.devices import host
+from raygpu.devices.nvml import Gpu, gpus
+from raygpu.devices.selection import select
+from raygpu.errors import BadInput, one_line
+from raygpu.experiment import Experiment, MissingHyperparameter, Source, Splits, locate
+from raygpu.packing import Node, Plan, plan
+from raygpu.search import Proposer, proposer
+from raygpu.space import Space, parse
+from raygpu.tracking.session import absolute
+from raygpu.tracking.stores import check
+from raygpu.training.script import OWN_PLACEHOLDERS, placeholders
+from raygpu.trials import Scoring
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A sweep whose configuration is sound. Nothing of the user's code has been loaded yet."""
+
+    config: SweepConfig
+    """With the name, the number of trials and absolute paths filled in."""
+    space: Space
+    proposer: Proposer
+    gpus: list[Gpu]
+    """Those of this machine that the sweep uses; none where one is simulated, or where the cluster is not local."""
+    plan: Plan | None
+    """None until a cluster that runs already has been asked for its GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The user's code and data."""
+
+    source: Source
+    code: Any
+    """An `Experiment`, a function, or None for a command."""
+    splits: Splits | None
+
+
+def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepared:
+    """Check all that can be checked cheaply.
+
+    stem: begins the name of a sweep that has none. Raises BadInput with a line for each fault.
+    """
+    faults: list[str] = []
+    space = search = chosen = planned = None
+    try:
+        space = parse(config.space, config.search.algorithm)
+        search = proposer(config, space)
+    except BadInput as error:
+        faults += error.faults
+    if config.command is not None:
+        faults += _command_faults(config)
+    try:
+        if config.cluster.address == "local":
+            found = gpus()
+            chosen = select(found, config.gpu.devices, os.environ.get("CUDA_VISIBLE_DEVICES") if found else None)
+            planned = make_plan([host.node(len(chosen))], config, search.num_trials if search else 1)
+        elif config.gpu.devices != "all":
+            faults.append("gpu.devices: chooses GPUs of this machine; a cluster's nodes are started with theirs")
+    except BadInput as error:
+        faults += error.faults
+    uri = config.tracking.uri
+    if config.tracking.enabled:
+        try:
+            uri = absolute(uri)
+            check(uri)
+        except BadInput as error:
+            faults += error.faults
+    runs_dir = Path(config.runs_dir).resolve()
+    if not resuming:
+        faults += _folder_faults(config, runs_dir)
+    if faults:
+        raise BadInput(faults)
+    assert space is not None
+    assert search is not None
+    resolved = config.model_copy(
+        update={
+            "name": config.name or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}",
+            "trials": search.num_trials,
+            "runs_dir": str(runs_dir),
+            "tracking": config.tracking.model_copy(update={"uri": uri}),
+        }
+    )
+    return Prepared(resolved, space, search, chosen or [], planned)
+
+
+def problem(prepared: Prepared, folder: Path) -> Problem:
+    """Import the user's code, load the data once, and see that the metric exists. Raises BadInput.
+
+    folder: where relative paths start.
+    """
+    config = prepared.config
+    if config.command is not None:
+        return Problem(Source("command", config.command, str(folder)), None, None)
+    assert config.experiment is not None  # the schema asks for one of the two
+    source, code = locate(config.experiment, folder)
+    if not isinstance(code, Experiment):
+        return Problem(source, code, None)
+    if config.epochs is None:
+        raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
+    try:
+        splits = code.data()
+    except Exception as error:  # the user's code: whatever it raises is the message
+        raise BadInput(f"experiment: {config.experiment}: data() failed: {one_line(error)}") from error
+    if not isinstance(splits, Splits):
+        raise BadInput(f"experiment: {config.experiment}: data() returned {type(splits).__name__}, not Splits")
+    _check_metric(prepared, source, code, splits)
+    return Problem(source, code, splits.part(config.data.fraction, config.seed))
+
+
+def make_plan(nodes: list[Node], config: SweepConfig, num_trials: int) -> Plan:
+    """The plan for these nodes. Raises BadInput."""
+    try:
+        return plan(nodes, None if config.gpu.fraction == "auto" else config.gpu.fraction, num_trials)
+    except ValueError as error:
+        raise BadInput(f"gpu.fraction: read {config.gpu.fraction}; {error}") from error
+
+
+def plan_lines(prepared: Prepared, made: Plan, names: list[str]) -> list[str]:
+    """The plan for a person: what runs, how it is packed, and why."""
+    config = prepared.config
+    what = config.experiment or config.command
+    epochs = f", {config.epochs} epochs each" if config.epochs else ""
+    direction = "highest" if config.maximize else "lowest"
+    lines = [
+        f"sweep {config.name}: {config.trials} trials of {what}{epochs}; {config.search.algorithm} search,"
+        f" {_stopping(config)}, {direction} {config.metric} wins",
+    ]
+    if not prepared.gpus and config.cluster.address == "local":
+        lines.append("no NVIDIA GPU here: trials are packed onto one simulated device, on the CPU")
+    mode = "process mode" if config.gpu.mode == "process" else "process mode (auto: the only one so far)"
+    threads = "1 thread" if made.threads_per_trial == 1 else f"{made.threads_per_trial} threads"
+    lines.append(
+        f"plan: {mode}, {made.share}, {made.slots} at once on {', '.join(names)};"
+        f" {made.cpus_per_trial:g} CPUs and {threads} per trial ({made.reason})"
+    )
+    if config.search.algorithm == "optuna" and config.search.generation < made.slots:
+        lines.append(
+            f"plan: optuna asks for {config.search.generation} trials at a time, so {config.search.generation} of"
+            f" {made.slots} places are used; a larger --search.generation uses more and learns less"
+        )
+    return lines
+
+
+def _stopping(config: SweepConfig) -> str:
+    stopping = config.stopping
+    match stopping.algorithm:
+        case "halving":
+            return f"stopping by halving (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"
+        case "median":
+            return f"stopping below the median (grace {stopping.grace_epochs})"
+    return "no early stopping"
+
+
+def _command_faults(config: SweepConfig) -> list[str]:
+    assert config.command is not None
+    try:
+        used = placeholders(config.command)
+    except BadInput as error:
+        return list(error.faults)
+    known = {*config.space, *OWN_PLACEHOLDERS}
+    return [
+        f"command: {{{name}}} is no hyper-parameter; [space] has: {', '.join(sorted(config.space)) or 'none'}"
+        for name in sorted(used - known)
+    ]
+
+
+def _folder_faults(config: SweepConfig, runs_dir: Path) -> list[str]:
+    existing = next(folder for folder in (runs_dir, *runs_dir.parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        return [f"runs_dir: {runs_dir} cannot be written; choose another --runs-dir"]
+    if config.name is not None and (runs_dir / config.name).exists():
+        path = runs_dir / config.name
+        return [f"name: {path} exists already; go on with it by --resume {path}, or choose another --name"]
+    return []
+
+
+def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> None:
+    """Evaluate a new model on a few samples. What else its code raises is for the trials to show, each alone."""
+    if source.kind == "torch":
+        from raygpu.training.torch_solo import metric_names
+    else:
+        from raygpu.training.keras_solo import metric_names
+    config = prepared.config
+    grid = config.search.algorithm == "grid"
+    hp = next(prepared.space.grid()) if grid else prepared.space.draw(config.seed, 0)
+    try:
+        names = metric_names(code, hp, splits)
+    except MissingHyperparameter as error:
+        if error.name in config.space:
+            return  # a conditional one, which this draw happens to lack
+        raise BadInput(f"space: {config.experiment} reads {error.name!r}, which [space] does not have") from error
+    except Exception:  # noqa: BLE001
+        return
+    Scoring(config.metric, config.maximize).key(dict.fromkeys(names))

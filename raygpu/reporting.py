@@ -1,0 +1,128 @@
+"""`raygpu.report`, `raygpu.checkpoint` and `raygpu.load`: how a function or a script talks to its sweep.
+
+They work in a function that a sweep calls, in a script that a sweep starts (and in the processes that it starts), and
+outside of any sweep, where `report` prints a JSON line and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import numbers
+import os
+import pickle
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+
+# A sweep tells a script through these where its reports and checkpoints go.
+REPORT_VARIABLE = "RAYGPU_REPORT"
+CHECKPOINT_VARIABLE = "RAYGPU_CHECKPOINT"
+CHECKPOINT_FILE = "state.pickle"
+
+
+class Channel(Protocol):
+    """Where reports go."""
+
+    def report(self, metrics: dict[str, float]) -> None: ...
+
+    def checkpoint(self, state: Any) -> None: ...
+
+    def load(self) -> Any | None: ...
+
+
+_thread = threading.local()
+_channel: Channel | None = None
+
+
+def use(channel: Channel | None) -> None:
+    """Send the reports of this thread, and of threads without a channel of their own, to `channel`.
+
+    None goes back to what the environment says. A thread keeps its own: a function that outlives its trial cannot
+    report into the next one.
+    """
+    global _channel
+    _channel = _thread.channel = channel
+
+
+def report(**metrics: float) -> None:
+    """Report an epoch's metrics, `raygpu.report(loss=0.3, accuracy=0.9)`: numbers, or one-element tensors.
+
+    A function may be ended here: when its sweep stops the trial early, this call does not return.
+    """
+    _current().report({name: number(name, value) for name, value in metrics.items()})
+
+
+def checkpoint(state: Any) -> None:
+    """Keep `state`, anything that pickles, so that the trial can go on from here after a stop."""
+    _current().checkpoint(state)
+
+
+def load(default: Any = None) -> Any:
+    """What the last `checkpoint` kept, in this or an earlier start of the trial; otherwise `default`."""
+    state = _current().load()
+    return default if state is None else state
+
+
+def number(name: str, value: Any) -> float:
+    """A metric as a float. Raises TypeError."""
+    item = getattr(value, "item", None)
+    value = item() if callable(item) else value
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"metric {name!r}: read {value!r}; a number is wanted")
+    return float(value)
+
+
+def dump_state(state: Any, folder: Path) -> None:
+    """Write `state` into `folder` so that a reader finds the old or the new one, never half."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{CHECKPOINT_FILE}.{os.getpid()}"
+    temporary.write_bytes(pickle.dumps(state))
+    temporary.replace(folder / CHECKPOINT_FILE)
+
+
+def load_state(folder: Path) -> Any | None:
+    """What `dump_state` wrote, or None."""
+    file = folder / CHECKPOINT_FILE
+    return pickle.loads(file.read_bytes()) if file.is_file() else None
+
+
+def _current() -> Channel:
+    channel: Channel | None = getattr(_thread, "channel", None) or _channel
+    if channel is not None:
+        return channel
+    if REPORT_VARIABLE in os.environ:
+        return _Script(Path(os.environ[REPORT_VARIABLE]), Path(os.environ[CHECKPOINT_VARIABLE]))
+    return _Alone()
+
+
+class _Script:
+    """In a process that a sweep started: reports go through a named pipe, checkpoints into a folder."""
+
+    def __init__(self, pipe: Path, folder: Path) -> None:
+        self.pipe = pipe
+        self.folder = folder
+
+    def report(self, metrics: dict[str, float]) -> None:
+        # One write of one line: lines of several processes do not mix below the pipe's atomic size (4096 bytes).
+        with open(self.pipe, "ab", buffering=0) as pipe:
+            pipe.write(json.dumps(metrics).encode() + b"\n")
+
+    def checkpoint(self, state: Any) -> None:
+        dump_state(state, self.folder)
+
+    def load(self) -> Any | None:
+        return load_state(self.folder)
+
+
+class _Alone:
+    """Outside of any sweep: a person runs the training by hand."""
+
+    def report(self, metrics: dict[str, float]) -> None:
+        print(json.dumps(metrics), file=sys.stdout, flush=True)
+
+    def checkpoint(self, state: Any) -> None:
+        """Nothing is kept outside of a sweep."""
+
+    def load(self) -> Any | None:
+        return None

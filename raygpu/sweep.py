@@ -1,0 +1,196 @@
+"""Search for hyper-parameters, with trials packed on fractions of the GPUs and every trial in MLflow.
+
+python -m raygpu.sweep conf/sweep/digits.toml --trials 16 --gpu.fraction 0.2
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raygpu import exits, flags
+from raygpu.clock import process_age_s
+from raygpu.config import SweepConfig, load
+from raygpu.engines import environment
+from raygpu.errors import BadInput, RaygpuError
+from raygpu.finish import summarize, write_files
+from raygpu.preparation import make_plan, plan_lines, prepare, problem
+from raygpu.records import SIMULATED, Records
+from raygpu.runfolder import RunFolder
+from raygpu.trials import Scoring, TrialRecord
+from raygpu.views import console as views
+from raygpu.views.console import SweepConsole
+
+DEFAULT = Path("conf/sweep/digits.toml")
+SWITCHES = {
+    "dry-run": "Print the plan and start nothing.",
+    "json": "Print the summary as JSON on standard output, and all else on standard error.",
+}
+OPTIONS = {"resume": "Go on with the sweep in this folder: finished trials stay, the others run."}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a sweep came to."""
+
+    summary: dict[str, Any]
+    """The content of `summary.json`; empty of a dry run."""
+    folder: Path | None
+    best: list[TrialRecord]
+    """The five best trials."""
+    interrupted: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0; 1 if every trial failed; 130 after Ctrl-C."""
+        if self.interrupted:
+            return 130
+        return int(bool(self.summary) and self.summary["failed"] == self.summary["num_trials"])
+
+
+def run(
+    config: SweepConfig,
+    *,
+    stem: str = "sweep",
+    source_folder: Path | None = None,
+    resume: RunFolder | None = None,
+    dry_run: bool = False,
+    console: SweepConsole | None = None,
+) -> Result:
+    """Run a sweep, or go on with one, and leave its results in `runs/<name>/` and in MLflow.
+
+    stem: begins the name of a sweep that has none. source_folder: where relative paths of the experiment start, by
+    default the working directory. Raises BadInput, with a line for each fault.
+    """
+    console = console or SweepConsole()
+    source_folder = (source_folder or Path.cwd()).resolve()
+    prepared = prepare(config, stem, resuming=resume is not None)
+    config = prepared.config
+    if prepared.plan is not None:
+        console.lines(plan_lines(prepared, prepared.plan, [gpu.name for gpu in prepared.gpus] or [SIMULATED]))
+    found = problem(prepared, source_folder)  # imports the experiment, and with it torch or TensorFlow
+    if dry_run:
+        return Result({}, None, [])
+    timing: dict[str, float | None] = {"experiment_s": process_age_s()}
+
+    environment.prepare()
+    from raygpu.engines.cluster import in_background  # Ray takes seconds to import: not for a dry run or a fault
+
+    with in_background(config.cluster.address, prepared.gpus) as starting:
+        from raygpu.tracking.session import Session, preload
+
+        if config.tracking.enabled:
+            preload(config.tracking.uri)  # MLflow is imported while Ray's processes start
+        cluster = starting.result()
+        timing["ray_s"] = process_age_s()
+        plan = prepared.plan or make_plan(cluster.nodes, config, prepared.proposer.num_trials)
+        if prepared.plan is None:
+            console.lines(plan_lines(prepared, plan, [device.name for device in cluster.devices]))
+
+        from raygpu.engines import process
+        from raygpu.engines.meter import Meter
+
+        folder = resume or RunFolder.create(Path(config.runs_dir), str(config.name))
+        if resume is None:
+            folder.write_config(config, source_folder)
+        records = Records(
+            prepared.proposer.num_trials, Scoring(config.metric, config.maximize), cluster.devices, config.epochs
+        )
+        session = Session(config, folder)
+        console.lines([cluster.address_line(), session.address_line()])
+        console.start(cluster.devices, records.snapshot)
+        try:
+            with Meter(records, cluster, session.writer, console.update) as meter:
+                checkpoints = process.run(
+                    config,
+                    found.source,
+                    found.splits,
+                    prepared.proposer,
+                    plan,
+                    cluster,
+                    records,
+                    session.writer,
+                    folder,
+                    resume=resume is not None,
+                )
+        except BadInput:
+            session.abort()
+            raise
+        finally:
+            console.stop(records.snapshot())
+        interrupted = records.interrupt(session.writer.end)
+        timing |= {"first_epoch_s": records.first_epoch_s, "trials_s": process_age_s()}
+        summary = summarize(config, plan, records, cluster, meter, timing, session.identity())
+    write_files(folder, config, found, records, checkpoints, summary)
+    console.lines(session.close(summary, interrupted=interrupted))
+    result = Result(summary, folder.path, records.ranked()[:5], interrupted)
+    _print_end(result, config, console)
+    return result
+
+
+def _print_end(result: Result, config: SweepConfig, console: SweepConsole) -> None:
+    """The five best trials, and what to type next."""
+    summary, folder = result.summary, result.folder
+    assert folder is not None
+    if result.best:
+        console.best(config.metric, result.best)
+    counts = [
+        f"{summary['completed']} finished",
+        f"{summary['stopped_early']} stopped early",
+        f"{summary['failed']} failed",
+    ]
+    console.line(f"{', '.join(counts)} in {views.duration(summary['wall_s'])}; all of it in {folder}")
+    if summary["failed"]:
+        console.line(f"why trials failed: {folder}/trials/<id>/error.txt")
+    if result.interrupted:
+        console.line(f"interrupted; go on with: python -m raygpu.sweep --resume {folder}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    try:
+        arguments = flags.split(argv, switches=list(SWITCHES), options=list(OPTIONS))
+        if "help" in arguments.switches:
+            flags.print_help("python -m raygpu.sweep", __doc__ or "", DEFAULT, SWITCHES, OPTIONS)
+            return 0
+        with exits.terminable():
+            result = _run(arguments)
+    except BadInput as error:
+        views.faults(error.faults)
+        return 2
+    except RaygpuError as error:
+        views.faults([str(error)])
+        return 1
+    except KeyboardInterrupt:
+        views.faults(["interrupted before any trial had begun; nothing was kept"])
+        return 130
+    if "json" in arguments.switches and result.summary:
+        print(json.dumps(result.summary))
+    return result.exit_code
+
+
+def _run(arguments: flags.Arguments) -> Result:
+    console = SweepConsole(json="json" in arguments.switches)
+    if "resume" in arguments.options:
+        if arguments.file or arguments.overrides:
+            raise BadInput("--resume: takes the run's own configuration; give no file and no other flag")
+        folder = RunFolder.existing(Path(arguments.options["resume"]))
+        return run(folder.read_config(), source_folder=folder.source_folder, resume=folder, console=console)
+    path = Path(arguments.file) if arguments.file else DEFAULT
+    config = load(path, arguments.overrides)
+    return run(
+        config,
+        stem=path.stem,
+        source_folder=flags.source_folder(config.experiment, path),
+        dry_run="dry-run" in arguments.switches,
+        console=console,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""What waits to be written: single writes, merged into as few MLflow calls as can be, or kept in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from raygpu.errors import TrackingError
+from raygpu.tracking.runs import Point, Refused, RunTree, final_tags, points
+from raygpu.trials import EpochResult, Trial, TrialRecord
+
+Kind = Literal["begin", "restart", "place", "epochs", "end", "gpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One thing to be written, as a caller gave it."""
+
+    kind: Kind
+    trial_id: str | None
+    """None: the sweep's own run."""
+    value: Any
+    """begin, restart: Trial; place: tags; epochs: EpochResults; end: TrialRecord; gpu: (elapsed_s, metrics)."""
+    time_ms: int
+    """When it was given, since 1970: what is delivered late keeps its time."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Successive writes to one run. Delivering it again after a failure goes on where it stopped."""
+
+    trial_id: str | None
+    writes: list[Write] = field(default_factory=list)
+    trial: Trial | None = None
+    """Given if the run is to be begun."""
+    replace: bool = False
+    """Whether an earlier run of the trial is to be deleted first."""
+    points: list[Point] = field(default_factory=list)
+    tags: dict[str, Any] = field(default_factory=dict)
+    end: TrialRecord | None = None
+    unsure: bool = False
+    """Whether MLflow was asked for a new run and no answer came."""
+    begun: bool = False
+
+    def add(self, write: Write) -> None:
+        self.writes.append(write)
+        match write.kind:
+            case "begin":
+                self.trial = write.value
+            case "place":
+                self.tags.update(write.value)
+            case "epochs":
+                for result in write.value:
+                    self.points.extend(points(result, write.time_ms))
+            case "end":
+                self.end = write.value
+                self.tags.update(final_tags(write.value))
+            case "gpu":
+                elapsed_s, metrics = write.value
+                self.points.extend(Point(name, value, elapsed_s, write.time_ms) for name, value in metrics.items())
+
+
+class Pending:
+    """The batches that wait, by run. Order holds within a run; runs do not wait for each other."""
+
+    def __init__(self, last_epochs: Mapping[str, int]) -> None:
+        self.batches: dict[str | None, list[Batch]] = {}
+        self._last_epochs = dict(last_epochs)
+
+    def __bool__(self) -> bool:
+        return bool(self.batches)
+
+    def known(self, trial_id: str, last_epoch: int) -> None:
+        """The last epoch in MLflow of a trial that goes on."""
+        self._last_epochs.setdefault(trial_id, last_epoch)
+
+    def add(self, write: Write) -> None:
+        """Merge a write with what waits for the same run. Epochs that were given before are left out."""
+        if write.kind == "epochs":
+            last = self._last_epochs.get(write.trial_id or "", 0)
+            new = [result for result in write.value if result.epoch > last]
+            if not new:
+                return
+            self._last_epochs[write.trial_id or ""] = max(result.epoch for result in new)
+            write = Write(write.kind, write.trial_id, new, write.time_ms)
+        queue = self.batches.setdefault(write.trial_id, [])
+        if write.kind == "restart":
+            # What waits for the run that is about to be deleted need not be written any more.
+            unsure = any(batch.unsure for batch in queue)
+            self._last_epochs.pop(write.trial_id or "", None)
+            queue[:] = [Batch(write.trial_id, trial=write.value, replace=True, unsure=unsure)]
+        elif not queue or queue[-1].end is not None:
+            queue.append(Batch(write.trial_id))
+        queue[-1].add(write)
+
+    def done(self, batch: Batch) -> None:
+        queue = self.batches[batch.trial_id]
+        queue.remove(batch)
+        if not queue:
+            del self.batches[batch.trial_id]
+
+    def writes(self) -> list[Write]:
+        return [write for queue in self.batches.values() for batch in queue for write in batch.writes]
+
+
+def deliver(tree: RunTree, batch: Batch, note: Callable[[TrackingError], None]) -> None:
+    """Write a batch. Raises TrackingError if it is to be tried again; what MLflow refuses goes to `note`."""
+    run_id = _run(tree, batch)
+    params = batch.trial.hyperparameters if batch.trial else {}
+    try:
+        tree.log(run_id, batch.points, params, batch.tags)
+    except Refused:
+        # One bad value must not take the rest with it.
+        for arguments in ({"metrics": batch.points}, {"params": params}, {"tags": batch.tags}):
+            try:
+                tree.log(run_id, **arguments)
+            except Refused as fault:
+                note(fault)
+    if batch.end is None:
+        return
+    if batch.end.status == "failed" and batch.end.error:
+        try:
+            tree.log_text(run_id, batch.end.error, "error.txt")
+        except Refused as fault:
+            note(fault)
+    tree.finish(run_id, batch.end.status, batch.writes[-1].time_ms)
+
+
+def _run(tree: RunTree, batch: Batch) -> str:
+    """The run that the batch belongs to, begun if that is part of it."""
+    if batch.trial_id is None:
+        assert tree.run_id is not None
+        return tree.run_id
+    if batch.trial is not None and not batch.begun:
+        if batch.unsure:
+            tree.find_trial(batch.trial_id)
+        if batch.replace:
+            tree.forget_trial(batch.trial_id)
+            batch.replace = False
+        batch.unsure = True
+        run_id = tree.create_trial(batch.trial, batch.tags, batch.writes[0].time_ms)
+        batch.begun, batch.unsure = True, False
+        if batch.end is None:
+            batch.tags = {}  # sent with the new run
+        return run_id
+    if (child := tree.children.get(batch.trial_id)) is None:
+        raise Refused(f"tracking: trial {batch.trial_id} has no run in MLflow; what belongs to it was dropped")
+    return child.run_id
+
+
+def save(path: Path, writes: Iterable[Write]) -> None:
+    """Append writes to a file of JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        for write in writes:
+            file.write(json.dumps({**_fields(write), "value": _encode(write)}) + "\n")
+
+
+def load(path: Path) -> list[Write]:
+    """The writes of a file that `save` wrote. Raises TrackingError."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [_decode(json.loads(line)) for line in lines if line.strip()]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TrackingError(f"tracking: {path} cannot be read as waiting writes ({error}); move it away") from error
+
+
+def _fields(write: Write) -> dict[str, Any]:
+    return {"kind": write.kind, "trial_id": write.trial_id, "time_ms": write.time_ms}
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    # MLflow keeps parameters as text, and a tuple must not come back as a list.
+    values = {name: str(value) for name, value in trial.hyperparameters.items()}
+    return {"trial_id": trial.trial_id, "seed": trial.seed, "hyperparameters": values}
+
+
+def _encode(write: Write) -> Any:
+    value = write.value
+    if write.kind in ("begin", "restart"):
+        return _trial(value)
+    if write.kind == "epochs":
+        return [{**asdict(result), "metrics": _floats(result.metrics)} for result in value]
+    if write.kind == "end":
+        ending = {name: getattr(value, name) for name in ("status", "diverged", "error", "reason")}
+        return {"trial": _trial(value.trial), **ending}
+    if write.kind == "gpu":
+        return [value[0], _floats(value[1])]
+    return {name: str(text) for name, text in value.items()}
+
+
+def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _decode(line: Mapping[str, Any]) -> Write:
+    value: Any = line["value"]
+    match line["kind"]:
+        case "begin" | "restart":
+            value = Trial(**value)
+        case "epochs":
+            value = [EpochResult(**result) for result in value]
+        case "end":
+            value = TrialRecord(**{**value, "trial": Trial(**value["trial"])})
+    return Write(line["kind"], line["trial_id"], value, line["time_ms"])

@@ -1,0 +1,158 @@
+"""Opening MLflow's client quietly, and what its failures mean."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from raygpu.errors import TrackingError, one_line
+from raygpu.tracking.stores import check, cleaned, redacted, scheme, sqlite_path, with_driver
+
+TRIES = 4
+MIGRATED = ("already exists", "out-of-date database schema", "UNIQUE constraint", "duplicate key")
+"""What a store says while another process is creating the same schema or experiment."""
+
+
+class Refused(TrackingError):
+    """The store answered no: to send the same again would not help."""
+
+
+def connect(uri: str, experiment: str, artifact_dir: Path | None) -> tuple[Any, str, str]:
+    """MLflow's client, the URI with an absolute path, and the id of the experiment, created if need be."""
+    check(uri)
+    kind = scheme(uri)
+    prepare_environment(served=kind in ("http", "https"))
+    location = artifact_dir
+    if kind == "sqlite":
+        path = sqlite_path(uri)
+        head, _, options = uri.partition("?")
+        uri = f"{head.split('://', 1)[0]}:///{path}{'?' + options if options else ''}"
+        location = artifact_dir or path.parent / "artifacts"
+    uri = with_driver(uri)
+    if kind == "postgresql" and "connect_timeout" not in uri:
+        uri += f"{'&' if '?' in uri else '?'}connect_timeout=10"  # without it a lost host hangs for minutes
+    try:
+        with _alone(uri):
+            for left in reversed(range(TRIES)):
+                try:
+                    return _connect(uri, experiment, location)
+                except Exception as error:
+                    if not left or not any(sign in str(error) for sign in MIGRATED):
+                        raise
+                    time.sleep(2.0)
+    except TrackingError:
+        raise
+    except Exception as error:
+        raise fault(uri, error) from error
+    raise AssertionError("unreachable")
+
+
+def _connect(uri: str, experiment: str, location: Path | None) -> tuple[Any, str, str]:
+    from mlflow.tracking import MlflowClient
+
+    # MLflow's own errors reach the user through `fault`; its log would add tracebacks, with the URI in them.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    served = scheme(uri) in ("http", "https")
+    if not served:
+        _try_database(uri)
+    mlflow = MlflowClient(uri)
+    known = mlflow.get_experiment_by_name(experiment)
+    if known is None:
+        place = location.absolute().as_uri() if location is not None and not served else None
+        return mlflow, uri, str(mlflow.create_experiment(experiment, artifact_location=place))
+    if known.lifecycle_stage != "active":
+        restore = f"MLFLOW_TRACKING_URI={redacted(uri)} mlflow experiments restore -x {known.experiment_id}"
+        raise TrackingError(f"tracking.experiment: read {experiment!r}, which was deleted; name another, or: {restore}")
+    return mlflow, uri, str(known.experiment_id)
+
+
+def _try_database(uri: str) -> None:
+    """One attempt to log in: MLflow itself repeats a failing one for minutes before it gives up."""
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
+    with engine.connect() as connection:
+        sqlalchemy.inspect(connection).get_table_names()
+
+
+@contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """For a SQLite file: one process at a time, since two that create the schema together break it."""
+    if scheme(uri) != "sqlite":
+        yield
+        return
+    import fcntl
+
+    path = sqlite_path(uri)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(path.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def prepare_environment(*, served: bool) -> None:
+    """Defaults that MLflow reads when it is imported and at each call; what the user has set stays."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    if served:
+        # MLflow repeats a request for minutes; the writer repeats by itself, and must notice soon.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+
+
+def fault(uri: str, error: BaseException) -> TrackingError:
+    """Any failure as one line without secrets: Refused if another try cannot help, TrackingError otherwise."""
+    kind = Refused if _final(error) else TrackingError
+    text = cleaned(one_line(_root(error)), uri)
+    advice = "check the URI and the rights of its user" if kind is Refused else "is it running, and within reach?"
+    return kind(f"tracking: the store at {redacted(uri)!r} failed: {text}; {advice}")
+
+
+def _final(error: BaseException) -> bool:
+    """Refused for good: an HTTP 4xx, or what a database's store would answer with one.
+
+    401 and 403 are not final: what waits can be delivered when somebody corrects the credentials.
+    """
+    root = _root(error)
+    if type(root).__module__.startswith("sqlalchemy"):
+        from sqlalchemy import exc
+
+        lost = isinstance(root, exc.OperationalError | exc.InterfaceError | exc.TimeoutError)
+        return not lost and not getattr(root, "connection_invalidated", False)
+    response = getattr(error, "response", None)
+    if status := getattr(response, "status_code", None):  # requests.HTTPError, from an artifact store
+        return _is_final(int(status))
+    if hasattr(error, "get_http_status_code"):  # MlflowException
+        return _is_final(int(error.get_http_status_code()))
+    # What else comes from an artifact store or from below: only a lost connection is worth another try.
+    return not isinstance(error, ConnectionError | TimeoutError) and not type(error).__module__.startswith("requests")
+
+
+def _is_final(status: int) -> bool:
+    return 400 <= status < 500 and status not in (401, 403, 408, 429)
+
+
+def _root(error: BaseException) -> BaseException:
+    """SQLAlchemy's error where MLflow wrapped one."""
+    cause = error.__cause__
+    if cause is not None and type(cause).__module__.startswith("sqlalchemy"):
+        return cause
+    return error
+
+
+@cache
+def origin() -> Mapping[str, str]:
+    """MLflow's tags for who began a run, and with what."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = "unknown"
+    return {"mlflow.user": user, "mlflow.source.name": "raygpu"}

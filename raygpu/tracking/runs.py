@@ -1,0 +1,360 @@
+"""The run tree in MLflow: one parent run for the sweep, one child run for each trial. The only door to MLflow.
+
+    tree = RunTree.open("sqlite:///runs/mlflow.db", "raygpu")
+    tree.start_sweep("digits", tags={}, params={"trials": 64})
+    run_id = tree.start_trial(trial)
+
+Importing this module does not import MLflow, which takes many seconds: `RunTree.open` does. A failing call raises
+TrackingError, and the kind of it that another try cannot help raises Refused.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from raygpu.errors import TrackingError
+from raygpu.tracking import client
+from raygpu.tracking.client import Refused
+from raygpu.tracking.stores import check, redacted, scheme
+from raygpu.trials import EpochResult, Status, Trial, TrialRecord
+
+__all__ = ["Child", "Point", "Refused", "RunTree", "check", "final_tags", "points", "redacted"]
+
+MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
+"""The most that MLflow takes in one call."""
+MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000
+"""The most characters that MLflow takes of a name, a parameter's value and a tag's."""
+RUN_STATUS: Final[Mapping[str, str]] = {
+    "waiting": "SCHEDULED",
+    "running": "RUNNING",
+    "finished": "FINISHED",
+    "failed": "FAILED",
+    "stopped": "KILLED",
+    "interrupted": "KILLED",
+}
+ENDINGS = ("raygpu.status", "raygpu.stopped", "raygpu.diverged", "raygpu.error")
+"""Tags that say how a run ended."""
+PARENT = "mlflow.parentRunId"
+TRIES = 3
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A trial's run in MLflow."""
+
+    run_id: str
+    last_epoch: int = 0
+    """The last epoch whose metrics are logged; 0 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value of one metric."""
+
+    name: str
+    value: float
+    step: int
+    time_ms: int
+    """Since 1970. Equal points sent twice are kept once, so a repeated call must repeat its time."""
+
+
+def _guarded(method: Callable[Concatenate[RunTree, P], R]) -> Callable[Concatenate[RunTree, P], R]:
+    """Whatever MLflow and what lies below it raise becomes a TrackingError in one line."""
+
+    @wraps(method)
+    def call(tree: RunTree, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(tree, *args, **kwargs)
+        except TrackingError:
+            raise
+        except Exception as error:
+            raise client.fault(tree.uri, error) from error
+
+    return call
+
+
+class RunTree:
+    """The runs of one sweep. Calls block; `writer.Writer` keeps them off the sweep's loop."""
+
+    def __init__(self, mlflow: Any, uri: str, experiment_id: str) -> None:
+        """Use `open`."""
+        self.mlflow = mlflow
+        """The MlflowClient."""
+        self.uri = uri
+        self.experiment_id = experiment_id
+        self.run_id: str | None = None
+        """The parent run, from `start_sweep` or `resume_sweep` on."""
+        self.children: dict[str, Child] = {}
+        """By trial id."""
+
+    @classmethod
+    def open(cls, uri: str, experiment: str, artifact_dir: Path | None = None) -> RunTree:
+        """Import MLflow, and create the database and the experiment where they do not exist yet.
+
+        `artifact_dir` is where a new experiment in a database keeps its files; default: `artifacts` beside a SQLite
+        file, `mlruns` in the working folder for other databases. A server decides for itself. Raises TrackingError.
+        """
+        mlflow, uri, experiment_id = client.connect(uri, experiment, artifact_dir)
+        return cls(mlflow, uri, experiment_id)
+
+    # The sweep
+
+    @_guarded
+    def start_sweep(self, name: str, tags: Mapping[str, Any], params: Mapping[str, Any]) -> str:
+        """Begin the parent run and return its id."""
+        own = {"raygpu.kind": "sweep", "raygpu.name": name, **client.origin()}
+        run = self.mlflow.create_run(self.experiment_id, tags=_tags({**tags, **own}), run_name=name)
+        self.run_id = run.info.run_id
+        self.log(run.info.run_id, params=params)
+        return str(run.info.run_id)
+
+    @_guarded
+    def resume_sweep(self, run_id: str) -> dict[str, Child]:
+        """Go on with a parent run, and find its trials' runs: by trial id, with the last epoch that was logged.
+
+        A trial that has two runs, as after a lost answer, keeps the one that got further; the other is deleted.
+        """
+        self.mlflow.update_run(run_id, status="RUNNING")
+        self.run_id = run_id
+        self.children = {}
+        for run in self._search(f"tags.`{PARENT}` = '{run_id}' AND tags.`raygpu.kind` = 'trial'"):
+            trial_id = run.data.tags["raygpu.trial_id"]
+            found = Child(run.info.run_id, max((metric.step for metric in run.data.to_proto().metrics), default=0))
+            known = self.children.setdefault(trial_id, found)
+            if known is not found:
+                behind, self.children[trial_id] = sorted((found, known), key=lambda child: child.last_epoch)
+                self.mlflow.delete_run(behind.run_id)
+        return dict(self.children)
+
+    @_guarded
+    def end_sweep(
+        self,
+        run_id: str,
+        status: Status,
+        metrics: Mapping[str, float] | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End the parent run with its last metrics and tags."""
+        now = _now_ms()
+        results = [Point(name, value, 0, now) for name, value in (metrics or {}).items()]
+        stopped = {"raygpu.stopped": "interrupted"} if status == "interrupted" else {}
+        _patiently(lambda: self.log(run_id, results, tags={"raygpu.status": status, **stopped, **(tags or {})}))
+        _patiently(lambda: self.finish(run_id, status, now))
+
+    # Trials
+
+    def start_trial(self, trial: Trial) -> str:
+        """Begin a trial's run below the sweep's, with its hyper-parameters; one that exists goes on. Its run id."""
+        run_id = self.create_trial(trial)
+        self.log(run_id, params=trial.hyperparameters)
+        return run_id
+
+    @_guarded
+    def create_trial(self, trial: Trial, tags: Mapping[str, Any] | None = None, time_ms: int | None = None) -> str:
+        """The trial's run without its hyper-parameters: the one that exists, running again, or a new one."""
+        if (child := self.children.get(trial.trial_id)) is not None:
+            self.mlflow.update_run(child.run_id, status="RUNNING")
+            present = self.mlflow.get_run(child.run_id).data.tags
+            for name in (name for name in ENDINGS if name in present):
+                self.mlflow.delete_tag(child.run_id, name)
+            self.log(child.run_id, tags=tags)
+            return child.run_id
+        if self.run_id is None:
+            raise TrackingError("tracking: no sweep has been started; call start_sweep or resume_sweep first")
+        own = {
+            PARENT: self.run_id,
+            "raygpu.kind": "trial",
+            "raygpu.trial_id": trial.trial_id,
+            **client.origin(),
+        }
+        run = self.mlflow.create_run(
+            self.experiment_id, start_time=time_ms, tags=_tags({**(tags or {}), **own}), run_name=trial.trial_id
+        )
+        self.children[trial.trial_id] = Child(run.info.run_id)
+        return str(run.info.run_id)
+
+    @_guarded
+    def find_trial(self, trial_id: str) -> str | None:
+        """The run of a trial whose creation may have succeeded though its answer was lost."""
+        for run in self._search(f"tags.`{PARENT}` = '{self.run_id}' AND tags.`raygpu.trial_id` = '{trial_id}'"):
+            self.children.setdefault(trial_id, Child(run.info.run_id))
+        child = self.children.get(trial_id)
+        return child.run_id if child else None
+
+    @_guarded
+    def forget_trial(self, trial_id: str) -> None:
+        """Delete the trial's run, if there is one; MLflow keeps deleted runs until it is told to collect them."""
+        if (child := self.children.get(trial_id)) is not None:
+            try:
+                self.mlflow.delete_run(child.run_id)
+            except Exception as error:
+                fault = client.fault(self.uri, error)
+                if not isinstance(fault, Refused):  # refused: somebody deleted it already
+                    raise fault from error
+            del self.children[trial_id]
+
+    def replace_trial(self, trial: Trial) -> str:
+        """Begin a new run for a trial that runs again from its start; the old run is deleted."""
+        self.forget_trial(trial.trial_id)
+        return self.start_trial(trial)
+
+    def log_epochs(self, run_id: str, results: Iterable[EpochResult]) -> None:
+        """Log each epoch's metrics and its `samples_per_s`; the step is the epoch."""
+        self.log(run_id, [point for result in results for point in points(result, _now_ms())])
+
+    def end_trial(self, run_id: str, record: TrialRecord) -> None:
+        """End a trial's run. A failed one keeps its traceback as a tag and as `error.txt`."""
+        self.log(run_id, tags=final_tags(record))
+        if record.status == "failed" and record.error:
+            self.log_text(run_id, record.error, "error.txt")
+        self.finish(run_id, record.status)
+
+    # Any run
+
+    @_guarded
+    def log(
+        self,
+        run_id: str,
+        metrics: Iterable[Point] = (),
+        params: Mapping[str, Any] | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Everything for one run in as few calls as MLflow's limits allow; names and values are made to fit."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        all_metrics = [Metric(_name(point.name), float(point.value), point.time_ms, point.step) for point in metrics]
+        all_params = [Param(key, value) for key, value in _params(params or {}).items()]
+        all_tags = [RunTag(key, value) for key, value in _tags(tags or {}).items()]
+        while all_metrics or all_params or all_tags:
+            # MLflow also takes no more than 1000 things of all kinds together.
+            now_params, all_params = all_params[:MAX_PARAMS], all_params[MAX_PARAMS:]
+            now_tags, all_tags = all_tags[:MAX_TAGS], all_tags[MAX_TAGS:]
+            room = MAX_METRICS - len(now_params) - len(now_tags)
+            now_metrics, all_metrics = all_metrics[:room], all_metrics[room:]
+            self.mlflow.log_batch(run_id, now_metrics, now_params, now_tags)
+
+    def set_tags(self, run_id: str, tags: Mapping[str, Any]) -> None:
+        self.log(run_id, tags=tags)
+
+    def log_metrics(self, run_id: str, metrics: Mapping[str, float], step: int, timestamp: float | None = None) -> None:
+        """Log metrics at one step; `timestamp` in seconds since 1970, default now."""
+        time_ms = _now_ms() if timestamp is None else int(timestamp * 1000)
+        self.log(run_id, [Point(name, value, step, time_ms) for name, value in metrics.items()])
+
+    @_guarded
+    def log_text(self, run_id: str, text: str, name: str) -> None:
+        """Keep a text as a file of the run."""
+        self.mlflow.log_text(run_id, text, name)
+
+    @_guarded
+    def log_artifact(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
+        """Keep a file, or a folder with all that is in it, with the run; below `artifact_path` if given."""
+        send = self.mlflow.log_artifacts if path.is_dir() else self.mlflow.log_artifact
+        guarded = _guarded(lambda tree: send(run_id, str(path), artifact_path))
+        _patiently(lambda: guarded(self))
+
+    @_guarded
+    def finish(self, run_id: str, status: Status, time_ms: int | None = None) -> None:
+        """Set a run's final status; `time_ms` since 1970, default now."""
+        self.mlflow.set_terminated(run_id, RUN_STATUS[status], time_ms)
+
+    def ping(self) -> None:
+        """Raises TrackingError while the store is out of reach."""
+        check(self.uri)
+
+    # For people
+
+    @property
+    def ui_url(self) -> str:
+        """The page of the parent run, or of the experiment before there is one."""
+        base = re.sub(r"//.*@", "//", self.uri).rstrip("/") if self._served else "http://127.0.0.1:5000"
+        run = f"/runs/{self.run_id}" if self.run_id else ""
+        return f"{base}/#/experiments/{self.experiment_id}{run}"
+
+    @property
+    def ui_command(self) -> str | None:
+        """What shows a database's runs at `ui_url`; None where a server runs already."""
+        return None if self._served else f"mlflow ui --backend-store-uri {shlex.quote(redacted(self.uri))}"
+
+    @property
+    def _served(self) -> bool:
+        return scheme(self.uri) in ("http", "https")
+
+    def _search(self, query: str) -> Iterable[Any]:
+        token = None
+        while True:
+            page = self.mlflow.search_runs([self.experiment_id], query, max_results=500, page_token=token)
+            yield from page
+            if not (token := page.token):
+                return
+
+
+def points(result: EpochResult, time_ms: int) -> list[Point]:
+    """An epoch's metrics and its throughput."""
+    values: dict[str, Any] = dict(result.metrics)
+    if (rate := result.samples_per_s) is not None:
+        values["samples_per_s"] = rate
+    return [Point(name, value, result.epoch, time_ms) for name, value in values.items() if _is_number(value)]
+
+
+def final_tags(record: TrialRecord) -> dict[str, Any]:
+    """What a trial's run says of how it ended."""
+    tags: dict[str, Any] = {"raygpu.status": "diverged" if record.diverged else record.status}
+    if record.diverged:
+        tags["raygpu.diverged"] = "true"
+    if record.status == "interrupted":
+        tags["raygpu.stopped"] = "interrupted"
+    elif record.status == "stopped":
+        tags["raygpu.stopped"] = record.reason or "stopped"
+    if record.status == "failed" and record.error:
+        tags["raygpu.error"] = record.error[-MAX_TAG:]  # a traceback's last lines say most
+    return tags
+
+
+def _patiently(call: Callable[[], None]) -> None:
+    """For calls that may be repeated: a store that is away for a moment is asked again."""
+    for left in reversed(range(TRIES)):
+        try:
+            return call()
+        except Refused:
+            raise
+        except TrackingError:
+            if not left:
+                raise
+            time.sleep(1.0)
+
+
+def _params(values: Mapping[str, Any]) -> dict[str, str]:
+    return {_name(key): str(value)[:MAX_PARAM] for key, value in values.items()}
+
+
+def _tags(values: Mapping[str, Any]) -> dict[str, str]:
+    return {_name(key): str(value)[:MAX_TAG] for key, value in values.items()}
+
+
+def _name(name: str) -> str:
+    """A name as MLflow allows it: letters, digits, `_-. :/`, and a path that stays below where it begins."""
+    parts = [part for part in re.sub(r"[^/\w.\- :]", "_", str(name)).split("/") if part.strip(".")]
+    return "/".join(parts)[:MAX_NAME].rstrip("/") or "_"
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

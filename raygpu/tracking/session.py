@@ -1,0 +1,149 @@
+"""A sweep's tracking from start to end: opened in the background, closed with the run's files as artifacts."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from raygpu.config import SweepConfig
+from raygpu.errors import TrackingError
+from raygpu.runfolder import RunFolder
+from raygpu.tracking import client
+from raygpu.tracking.stores import redacted, scheme, sqlite_path
+from raygpu.tracking.writer import NullWriter, Writer, replay
+from raygpu.trials import Status
+
+CLOSE_S = 60.0
+UI_PORT = 5000
+
+
+def absolute(uri: str) -> str:
+    """The same address with an absolute path, if it is a SQLite file: a resume may start in another folder."""
+    if scheme(uri) != "sqlite":
+        return uri
+    _, question, options = uri.partition("?")
+    return f"sqlite:///{sqlite_path(uri)}{question}{options}"
+
+
+def preload(uri: str) -> None:
+    """Import MLflow, which takes seconds; nothing is opened."""
+    client.prepare_environment(served=scheme(uri) in ("http", "https"))
+    importlib.import_module("mlflow.tracking")
+
+
+class Session:
+    """The sweep's runs in MLflow. MLflow is imported, and the store made, in the writer's thread."""
+
+    writer: Writer | NullWriter
+
+    def __init__(self, config: SweepConfig, folder: RunFolder) -> None:
+        self.config = config
+        self.folder = folder
+        self.enabled = config.tracking.enabled
+        self.run_id: str | None = folder.read_run().get("mlflow_run_id")
+        self._fault: str | None = None
+        self._lines: list[str] = []
+        self.writer = Writer(self._open, folder.spool) if self.enabled else NullWriter()
+
+    def _open(self) -> Any:
+        from raygpu.tracking.runs import RunTree
+
+        tree = RunTree.open(self.config.tracking.uri, self.config.tracking.experiment)
+        if self.run_id is not None:
+            tree.resume_sweep(self.run_id)
+            if self.folder.spool.is_file():
+                delivered = replay(self.folder.spool, tree, self._lines)
+                self._lines.append(f"MLflow: {delivered} writes that an earlier start had left were delivered")
+        else:
+            self.run_id = tree.start_sweep(self.folder.name, {}, _flat(self.config))
+            self.folder.write_run({"mlflow_run_id": self.run_id})
+        tree.log_artifact(self.run_id, self.folder.config)
+        return tree
+
+    def address_line(self) -> str:
+        """Where a person looks, before the store is open."""
+        if not self.enabled:
+            return "MLflow: off (tracking.enabled = false)"
+        uri = self.config.tracking.uri
+        if scheme(uri) in ("http", "https"):
+            return f"MLflow UI: {redacted(uri)}"
+        return f"MLflow UI: http://127.0.0.1:{UI_PORT}, once started by: {ui_command(uri)}"
+
+    def identity(self) -> dict[str, str | None]:
+        """The `tracking` of `summary.json`."""
+        if not self.enabled:
+            return {"uri": None, "run_id": None}
+        try:
+            self.writer.ready(CLOSE_S)
+        except TrackingError as error:
+            self._fault = str(error)
+        return {"uri": redacted(self.config.tracking.uri), "run_id": self.run_id}
+
+    def close(self, summary: Mapping[str, Any], *, interrupted: bool) -> list[str]:
+        """Deliver what waits, end the sweep's run, and add the run's files; lines for the person."""
+        undelivered = self.writer.close(CLOSE_S)
+        if not isinstance(self.writer, Writer):
+            return []
+        lines = [*self._lines, *(f"MLflow refused: {fault}" for fault in self.writer.faults)]
+        try:
+            if self._fault is None:
+                self._end(summary, interrupted=interrupted)
+                lines.append(f"MLflow: {self.writer.ready(0).ui_url}")
+        except TrackingError as error:
+            self._fault = str(error)
+        if self._fault is not None:
+            lines.append(self._fault)
+        if undelivered:
+            lines.append(
+                f"MLflow: {undelivered} writes could not be delivered and lie in {self.folder.spool};"
+                f" deliver them by: python -m raygpu.sweep --resume {self.folder.path}"
+            )
+        return lines
+
+    def abort(self) -> None:
+        """The sweep ended by a fault: its run says so."""
+        self.writer.close(CLOSE_S)
+        try:
+            tree = self.writer.ready(0)
+            if tree is not None and self.run_id is not None:
+                tree.end_sweep(self.run_id, "failed")
+        except TrackingError:
+            pass  # the fault that ended the sweep is the one to be shown
+
+    def _end(self, summary: Mapping[str, Any], *, interrupted: bool) -> None:
+        tree = self.writer.ready(0)
+        assert tree is not None
+        assert self.run_id is not None
+        for path in (self.folder.summary, self.folder.trials_csv, self.folder.best_toml):
+            if path.is_file():
+                tree.log_artifact(self.run_id, path)
+        best = summary["best"]
+        if best is not None:
+            for path in sorted((self.folder.checkpoints / best["trial_id"]).glob("*")):
+                if path.is_file():
+                    tree.log_artifact(self.run_id, path, "best")
+            for path in sorted(self.folder.best.glob("*")):
+                tree.log_artifact(self.run_id, path, "best")
+        all_failed = summary["failed"] == summary["num_trials"]
+        counts = {f"trials/{key}": summary[key] for key in ("completed", "stopped_early", "failed")}
+        metrics = counts | ({"best/score": best["score"]} if best is not None else {})
+        tags = {"raygpu.best_trial": best["trial_id"]} if best is not None else {}
+        status: Status = "interrupted" if interrupted else "failed" if all_failed else "finished"
+        tree.end_sweep(self.run_id, status, metrics, tags)
+
+
+def ui_command(uri: str) -> str:
+    """What starts the MLflow UI on a database store, on loopback."""
+    return f"mlflow ui --backend-store-uri {redacted(uri)} --port {UI_PORT}"
+
+
+def _flat(config: SweepConfig) -> dict[str, Any]:
+    """The configuration as MLflow parameters, by dotted name."""
+    flat: dict[str, Any] = {}
+    for name, value in config.model_dump(exclude_none=True, exclude={"tracking"}).items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    return flat

@@ -1,0 +1,174 @@
+"""Where MLflow keeps the runs: checking a tracking URI without importing MLflow, and showing it without passwords."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import os
+import re
+import socket
+import ssl
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from raygpu.errors import TrackingError, one_line
+
+ALLOWED = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql+pymysql://USER@HOST/DATABASE, http(s)://SERVER"
+TIMEOUT_S = 5.0
+DRIVERS = {"postgresql": ("psycopg2", "psycopg"), "mysql": ("MySQLdb", "pymysql")}
+"""For each database server: the Python packages that can talk to it."""
+SQLALCHEMY_NAMES = {"MySQLdb": "mysqldb"}
+PORTS = {"postgresql": 5432, "mysql": 3306}
+
+_PASSWORD = re.compile(r"(://[^/:@\s]*):(.*)@")
+_SECRET_OPTION = re.compile(r"([?&](?:[\w-]*(?:password|passwd|pwd|secret|token)[\w-]*)=)([^&\s]*)", re.IGNORECASE)
+
+
+def redacted(uri: str) -> str:
+    """The URI with `***` in place of passwords, also of one that contains / or @."""
+    return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", uri))
+
+
+def cleaned(text: str, uri: str) -> str:
+    """A library's message about `uri`, without the secrets that it may repeat."""
+    text = text.replace(uri, redacted(uri))
+    secrets = [match[2] for match in _PASSWORD.finditer(uri)] + [match[2] for match in _SECRET_OPTION.finditer(uri)]
+    for secret in secrets:
+        for form in (secret, unquote(secret)):
+            if len(form) > 2:  # shorter ones occur in ordinary words, and hide little
+                text = text.replace(form, "***")
+    return text
+
+
+def scheme(uri: str) -> str:
+    """The kind of store, `postgresql` for `postgresql+psycopg2://...`; empty for a plain path."""
+    return uri.split("://", 1)[0].split("+", 1)[0].lower() if "://" in uri else ""
+
+
+def check(uri: str) -> None:
+    """Whether the store can be used, answered in seconds and without importing MLflow; creates nothing.
+
+    A server is asked for its health and for its experiments, with the credentials that MLflow itself reads from the
+    environment. Raises TrackingError with one line.
+    """
+    kind = scheme(uri)
+    if kind in ("http", "https"):
+        _check_server(uri)
+    elif kind == "sqlite":
+        _check_file(uri, sqlite_path(uri))
+    elif kind in DRIVERS:
+        _check_database(uri, kind)
+    else:
+        raise _fault(uri, f"not a tracking store that raygpu can use; allowed: {ALLOWED}")
+
+
+def with_driver(uri: str) -> str:
+    """A database's URI that names an installed driver, `postgresql+psycopg2://...`. Raises TrackingError if none is.
+
+    SQLAlchemy's own choice for `postgresql://` changed from psycopg2 to psycopg in 2.1, whichever is installed.
+    """
+    name, rest = uri.split("://", 1)
+    kind = scheme(uri)
+    if kind not in DRIVERS or "+" in name:
+        return uri
+    for driver in DRIVERS[kind]:
+        if importlib.util.find_spec(driver) is not None:
+            return f"{kind}+{SQLALCHEMY_NAMES.get(driver, driver)}://{rest}"
+    raise _fault(uri, f"no Python package for {kind} is installed; allowed: {' or '.join(DRIVERS[kind])}")
+
+
+def sqlite_path(uri: str) -> Path:
+    """The database file of a `sqlite:///FILE` URI, absolute. Raises TrackingError if it names none."""
+    name = uri.split("://", 1)[1].split("?", 1)[0].removeprefix("/")
+    if not name or name == ":memory:":
+        raise _fault(uri, "a database in memory is gone when the sweep ends; write sqlite:///FILE")
+    if not uri.split("://", 1)[1].startswith("/"):
+        raise _fault(uri, "a slash is missing; write sqlite:///FILE, or sqlite:////FILE for an absolute path")
+    return Path(name).absolute()
+
+
+def _check_file(uri: str, path: Path) -> None:
+    if path.is_dir():
+        raise _fault(uri, f"{path} is a folder; name a file in it, as in sqlite:///{path}/mlflow.db")
+    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+        raise _fault(uri, f"{path} cannot be written; change its owner or name another file")
+    existing = next(parent for parent in path.parents if parent.exists())
+    try:
+        # Tried, not asked: the superuser's access() says yes to read-only file systems.
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        reason = error.strerror or one_line(error)
+        raise _fault(uri, f"{existing} cannot be written ({reason}); name a file in a folder of your own") from error
+
+
+def _check_database(uri: str, kind: str) -> None:
+    with_driver(uri)
+    try:
+        parts = urlsplit(uri)
+        address = parts.hostname, parts.port or PORTS[kind]
+    except ValueError as error:
+        raise _fault(uri, f"not a valid address ({error}); write {kind}://USER@HOST:PORT/DATABASE") from error
+    if address[0] is None:
+        return  # a local socket: only the driver knows where
+    try:
+        socket.create_connection(address, timeout=TIMEOUT_S).close()
+    except OSError as error:
+        reason = error.strerror or one_line(error)
+        raise _fault(uri, f"no answer from {address[0]}:{address[1]} ({reason}); is the database running?") from error
+
+
+def _check_server(uri: str) -> None:
+    """`/health` tells whether MLflow is there, but is open to all; the experiments show who may come in."""
+    base, headers = _request(uri)
+    for path in ("/health", "/api/2.0/mlflow/experiments/search?max_results=1"):
+        api = path.startswith("/api")
+        try:
+            request = urllib.request.Request(base + path, headers=headers)
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=_tls(base)) as response:
+                if api and "json" not in response.headers.get("Content-Type", ""):
+                    raise _fault(uri, "something answers there, but not an MLflow server; check host, port and path")
+        except urllib.error.HTTPError as error:
+            if error.code in (401, 403):
+                raise _refused(uri, error, credentials="Authorization" in headers) from error
+            if api or error.code >= 500:  # a hosted MLflow may have no /health
+                raise _fault(uri, f"answered {error.code} {error.reason} to {path}; is it an MLflow server?") from error
+        except (OSError, ValueError) as error:
+            reason = one_line(getattr(error, "reason", None) or error) if isinstance(error, OSError) else str(error)
+            raise _fault(uri, f"no answer ({cleaned(reason, uri)}); is the MLflow server running there?") from error
+
+
+def _request(uri: str) -> tuple[str, dict[str, str]]:
+    """The address without credentials, and the header that carries those of the environment or of the URI."""
+    parts = urlsplit(uri)
+    base = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME") or unquote(parts.username or "")
+    password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or unquote(parts.password or "")
+    token = os.environ.get("MLFLOW_TRACKING_TOKEN")
+    if user and password:
+        return base, {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+    return base, {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _tls(base: str) -> ssl.SSLContext | None:
+    if not base.startswith("https"):
+        return None
+    if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1"):
+        return ssl._create_unverified_context()
+    return ssl.create_default_context(cafile=os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH"))
+
+
+def _refused(uri: str, error: urllib.error.HTTPError, *, credentials: bool) -> TrackingError:
+    if b"host header" in error.read(500).lower():
+        host = urlsplit(uri).netloc.rpartition("@")[2]
+        return _fault(uri, f"answered 403: the server does not know this name; start it with --allowed-hosts {host}")
+    given = "the credentials were refused" if credentials else "no credentials were sent"
+    variables = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+    return _fault(uri, f"answered {error.code} {error.reason}: {given}; set {variables}")
+
+
+def _fault(uri: str, what: str) -> TrackingError:
+    return TrackingError(f"tracking.uri: read {redacted(uri)!r}; {what}")

@@ -1,0 +1,265 @@
+"""Writes to MLflow in a thread of its own, so that no caller waits: merged, in order, and again until delivered.
+
+    writer = Writer(lambda: RunTree.open(uri, "raygpu"), spool=folder / "tracking.jsonl")
+    tree = writer.ready(120)                 # MLflow is imported meanwhile
+    tree.start_sweep("digits", {}, {})
+    writer.begin(trial)
+    writer.epochs("t0000", [result])
+    lost = writer.close(30)                  # what could not be delivered lies in the spool; `replay` delivers it
+
+One epoch costs MLflow 40-80 ms of CPU when it is written alone, so the thread lets writes gather, and rests longer
+the more its turns cost.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raygpu.errors import TrackingError, one_line
+from raygpu.tracking.batches import Kind, Pending, Write, deliver, load, save
+from raygpu.tracking.runs import Refused, RunTree
+from raygpu.trials import EpochResult, Trial, TrialRecord
+
+REST_FACTOR = 6.0
+"""Seconds of rest for each second of CPU that a turn took: one seventh of a core at most, shared with Ray's loop."""
+LONGEST_REST_S = 15.0
+LONGEST_RETRY_S = 30.0
+MAX_FAULTS = 100
+
+
+class Writer:
+    """Takes writes at once and delivers them later. All methods but `ready` and `close` return immediately."""
+
+    def __init__(self, tree: RunTree | Callable[[], RunTree], spool: Path, interval_s: float = 0.5) -> None:
+        """`tree` may be a function that opens it, called in the thread. `interval_s`: how long writes gather."""
+        self.faults: list[str] = []
+        """What MLflow refused for good, a line for each kind."""
+        self.delayed: str | None = None
+        """Why writes wait at present, None while they are delivered."""
+        self._spool = spool
+        self._interval_s = interval_s
+        self._tree: RunTree | None = None
+        self._failure: TrackingError | None = None
+        self._incoming: deque[Write] = deque()
+        self._pending = Pending({})
+        self._lock = threading.Lock()
+        """Held while `_pending` changes, never during a call to MLflow."""
+        self._opened, self._wake = threading.Event(), threading.Event()
+        self._closing, self._abandoned = threading.Event(), threading.Event()
+        self._undelivered: int | None = None
+        self._thread = threading.Thread(target=self._run, args=(tree,), name="raygpu-tracking", daemon=True)
+        self._thread.start()
+
+    def ready(self, timeout_s: float) -> RunTree:
+        """Wait for the tree. Raises TrackingError if it cannot be opened, or not in that time."""
+        if not self._opened.wait(timeout_s):
+            raise TrackingError(f"tracking: the store was not ready after {timeout_s:g} s; is it within reach?")
+        if self._failure is not None:
+            raise self._failure
+        assert self._tree is not None
+        return self._tree
+
+    def begin(self, trial: Trial) -> None:
+        """Begin the trial's run; one that was interrupted goes on."""
+        self._put("begin", trial.trial_id, trial)
+
+    def restart(self, trial: Trial) -> None:
+        """The trial runs again from its start: its run so far is deleted and a new one begun."""
+        self._put("restart", trial.trial_id, trial)
+
+    def place(self, trial_id: str, gpu_index: int | None, gpu_share: float | None) -> None:
+        """Where the trial runs; what is None is left out."""
+        tags = {"raygpu.gpu_index": gpu_index, "raygpu.gpu_share": gpu_share}
+        self._put("place", trial_id, {name: value for name, value in tags.items() if value is not None})
+
+    def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None:
+        """The metrics of epochs; those up to the last one logged are skipped, as after a retry."""
+        self._put("epochs", trial_id, list(results))
+
+    def end(self, record: TrialRecord) -> None:
+        """End the trial's run as its record says."""
+        # Only these are written, and the caller may go on changing the record.
+        copy = TrialRecord(
+            record.trial, record.status, diverged=record.diverged, error=record.error, reason=record.reason
+        )
+        self._put("end", record.trial.trial_id, copy)
+
+    def gpu(self, elapsed_s: int, metrics: Mapping[str, float]) -> None:
+        """Metrics of the sweep's own run, `gpu/0/samples_per_s`, at whole seconds since the sweep's start."""
+        self._put("gpu", None, (int(elapsed_s), dict(metrics)))
+
+    @property
+    def waiting(self) -> int:
+        """How many writes are not delivered yet."""
+        with self._lock:
+            return len(self._pending.writes()) + len(self._incoming)
+
+    def close(self, timeout_s: float) -> int:
+        """Deliver what waits, for that long at most. The number of writes left, which then lie in the spool."""
+        if self._undelivered is None:
+            self._closing.set()
+            self._wake.set()
+            self._thread.join(timeout_s)
+            self._abandoned.set()  # a thread that still hangs in a call ends after it
+            with self._lock:
+                writes = [*self._pending.writes(), *self._incoming]
+            if writes:
+                save(self._spool, writes)
+            self._undelivered = len(writes)
+        return self._undelivered
+
+    def _put(self, kind: Kind, trial_id: str | None, value: Any) -> None:
+        assert not self._closing.is_set(), "the writer is closed"
+        self._incoming.append(Write(kind, trial_id, value, int(time.time() * 1000)))
+        self._wake.set()
+
+    # The thread
+
+    def _run(self, tree: RunTree | Callable[[], RunTree]) -> None:
+        try:
+            self._tree = tree if isinstance(tree, RunTree) else tree()
+        except TrackingError as error:
+            self._failure = error
+        except Exception as error:  # noqa: BLE001 - whatever it is, `ready` reports it
+            self._failure = TrackingError(f"tracking: MLflow could not be opened: {one_line(error)}")
+        finally:
+            self._opened.set()
+        if self._tree is not None:
+            self._loop(self._tree)
+
+    def _loop(self, tree: RunTree) -> None:
+        rest_s, retry_s = self._interval_s, 0.0
+        while not self._abandoned.is_set():
+            if not self._pending:
+                self._wake.wait()
+            self._closing.wait(max(rest_s, retry_s))  # writes gather; closing cuts it short
+            if retry_s and self._closing.is_set():
+                self._abandoned.wait(self._interval_s)
+            self._wake.clear()
+            self._drain(tree)
+            cpu_s = time.thread_time()
+            delivered = self._turn(tree, after_failure=retry_s > 0)
+            rest_s = min(LONGEST_REST_S, max(self._interval_s, REST_FACTOR * (time.thread_time() - cpu_s)))
+            if not self._pending:
+                retry_s, self.delayed = 0.0, None
+                if self._closing.is_set() and not self._incoming:
+                    return
+            else:
+                retry_s = 1.0 if delivered else min(LONGEST_RETRY_S, max(1.0, 2 * retry_s))
+
+    def _drain(self, tree: RunTree) -> None:
+        with self._lock:
+            for trial_id, child in tree.children.items():
+                self._pending.known(trial_id, child.last_epoch)
+            while self._incoming:
+                self._pending.add(self._incoming.popleft())
+
+    def _turn(self, tree: RunTree, *, after_failure: bool) -> int:
+        """Deliver all that waits, and return how many batches were. What fails stays, with what follows it."""
+        delivered = 0
+        if tree.run_id is None:
+            return delivered
+        if after_failure:
+            if self._away(tree):
+                return delivered
+            # A server that comes back first works through requests whose answers nobody waits for any more: a run
+            # that one of them begins must be there before it is looked for.
+            self._abandoned.wait(self._interval_s)
+        for batch in [batch for queue in self._pending.batches.values() for batch in queue]:
+            if self._abandoned.is_set():
+                break
+            if batch is not self._pending.batches[batch.trial_id][0]:
+                continue  # what comes before it failed
+            try:
+                deliver(tree, batch, self._note)
+            except Refused as fault:
+                self._note(fault)
+            except TrackingError as fault:
+                self.delayed = str(fault)
+                if self._away(tree):
+                    break
+                continue
+            except Exception as error:  # noqa: BLE001 - a fault of ours in one write must not end all others
+                self._note(TrackingError(f"tracking: a write was dropped: {one_line(error)}"))
+            with self._lock:
+                self._pending.done(batch)
+            delivered += 1
+        return delivered
+
+    def _away(self, tree: RunTree) -> bool:
+        try:
+            tree.ping()
+        except TrackingError as fault:
+            self.delayed = str(fault)
+            return True
+        return False
+
+    def _note(self, fault: TrackingError) -> None:
+        if str(fault) not in self.faults and len(self.faults) < MAX_FAULTS:
+            self.faults.append(str(fault))
+
+
+class NullWriter:
+    """In place of a Writer where tracking is off: writes nothing, opens nothing."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.delayed: str | None = None
+        self.waiting = 0
+
+    def ready(self, timeout_s: float) -> None:
+        return None
+
+    def begin(self, trial: Trial) -> None: ...
+
+    def restart(self, trial: Trial) -> None: ...
+
+    def place(self, trial_id: str, gpu_index: int | None, gpu_share: float | None) -> None: ...
+
+    def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None: ...
+
+    def end(self, record: TrialRecord) -> None: ...
+
+    def gpu(self, elapsed_s: int, metrics: Mapping[str, float]) -> None: ...
+
+    def close(self, timeout_s: float) -> int:
+        return 0
+
+
+def replay(spool: Path, tree: RunTree, faults: list[str] | None = None) -> int:
+    """Deliver what an earlier Writer left, after `resume_sweep`: the number of writes. The spool is gone after it.
+
+    What MLflow refuses goes to `faults`. Raises TrackingError if the store fails; the spool keeps what is left.
+    """
+    if not spool.exists():
+        return 0
+    writes = load(spool)
+    pending = Pending({trial_id: child.last_epoch for trial_id, child in tree.children.items()})
+    for write in writes:
+        pending.add(write)
+
+    def note(fault: TrackingError) -> None:
+        if faults is not None and str(fault) not in faults:
+            faults.append(str(fault))
+
+    try:
+        while pending:
+            batch = next(iter(pending.batches.values()))[0]
+            try:
+                deliver(tree, batch, note)
+            except Refused as fault:
+                note(fault)
+            pending.done(batch)
+    finally:
+        rest = spool.with_name(spool.name + ".rest")
+        if left := pending.writes():
+            save(rest, left)
+            rest.replace(spool)
+        else:
+            spool.unlink()
+    return len(writes)

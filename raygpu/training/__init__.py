@@ -1,0 +1,1 @@
+"""Trainings, an epoch at a time. Nothing here knows Ray or MLflow."""

@@ -1,0 +1,109 @@
+"""The hyper-parameters that raygpu itself reads: batch size, optimizer and learning-rate schedule, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+OptimizerName = Literal["sgd", "adam", "adamw"]
+ScheduleName = Literal["constant", "cosine", "step"]
+OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "adam", "adamw")
+SCHEDULES: tuple[ScheduleName, ...] = ("constant", "cosine", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSettings:
+    """An optimizer and its schedule, as a trial's hyper-parameters give them; the defaults are torch.optim's."""
+
+    optimizer: OptimizerName = "sgd"
+    lr: float = 1e-2
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    clip_norm: float | None = None
+    """Largest norm of the whole gradient; None clips nothing."""
+    schedule: ScheduleName = "constant"
+    warmup_epochs: float = 0.0
+    """Epochs over which the learning rate rises linearly from 0."""
+    step_epochs: float = 10.0
+    """schedule = "step": epochs between two drops."""
+    gamma: float = 0.1
+    """schedule = "step": what each drop multiplies the learning rate by."""
+
+    @classmethod
+    def of(cls, hp: Mapping[str, Any]) -> OptimizerSettings:
+        """Read from hyper-parameters. Raises ValueError naming what was read and what is allowed."""
+        optimizer = _one_of(hp, "optimizer", OPTIMIZERS, "sgd")
+        momentum = _number(hp, "momentum", 0.0, 0.0, 1.0)
+        weight_decay_default = 1e-2 if optimizer == "adamw" else 0.0  # torch.optim.AdamW's own default
+        betas = hp.get("betas", (0.9, 0.999))
+        if not isinstance(betas, list | tuple) or len(betas) != 2 or not all(_within(beta, 0, 1) for beta in betas):
+            raise ValueError(f"hyper-parameter betas: read {betas!r}; two numbers from 0 to below 1 are wanted")
+        clip_norm = hp.get("clip_norm")
+        if clip_norm is not None and (not _within(clip_norm, 0, math.inf) or clip_norm == 0):
+            raise ValueError(f"hyper-parameter clip_norm: read {clip_norm!r}; a number above 0 is wanted")
+        nesterov = bool(hp.get("nesterov", False))
+        if nesterov and momentum == 0:
+            raise ValueError("hyper-parameter nesterov: needs momentum above 0")
+        return cls(
+            optimizer=optimizer,
+            lr=_number(hp, "lr", 1e-3 if optimizer != "sgd" else 1e-2, 0.0, math.inf),
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=_number(hp, "weight_decay", weight_decay_default, 0.0, math.inf),
+            betas=(float(betas[0]), float(betas[1])),
+            eps=_number(hp, "eps", 1e-8, 0.0, math.inf),
+            clip_norm=clip_norm,
+            schedule=_one_of(hp, "schedule", SCHEDULES, "constant"),
+            warmup_epochs=_number(hp, "warmup_epochs", 0.0, 0.0, math.inf),
+            step_epochs=_number(hp, "step_epochs", 10.0, 1e-9, math.inf),
+            gamma=_number(hp, "gamma", 0.1, 0.0, math.inf),
+        )
+
+    def lr_at(self, step: int, steps_per_epoch: int, epochs: int) -> float:
+        """The learning rate of optimizer step `step`, counted from 0 over the whole training.
+
+        Warm-up rises linearly and reaches `lr` at its last step; cosine then falls to 0 after the last step
+        (Loshchilov and Hutter, 2017, without restarts); step drops by `gamma` every `step_epochs`.
+        """
+        warmup = round(self.warmup_epochs * steps_per_epoch)
+        if step < warmup:
+            return self.lr * (step + 1) / warmup
+        match self.schedule:
+            case "cosine":
+                progress = (step - warmup) / max(1, steps_per_epoch * epochs - warmup)
+                return self.lr * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+            case "step":
+                return self.lr * self.gamma ** math.floor(step / steps_per_epoch / self.step_epochs)
+        return self.lr
+
+
+def batch_size(hp: Mapping[str, Any]) -> int:
+    """The trial's batch size, 32 where it has none. Raises ValueError."""
+    size = hp.get("batch_size", 32)
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise ValueError(f"hyper-parameter batch_size: read {size!r}; a whole number of at least 1 is wanted")
+    return size
+
+
+def _one_of(hp: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default: Any) -> Any:
+    value = hp.get(name, default)
+    if value not in allowed:
+        raise ValueError(f"hyper-parameter {name}: read {value!r}; allowed: {', '.join(allowed)}")
+    return value
+
+
+def _within(value: Any, low: float, high: float) -> bool:
+    """Whether a value is a number from `low` to below `high`."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value < high
+
+
+def _number(hp: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
+    value = hp.get(name, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"hyper-parameter {name}: read {value!r}; a number from {low:g} to {high:g} is wanted")
+    return float(value)

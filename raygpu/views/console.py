@@ -1,0 +1,146 @@
+"""What a person sees of a sweep: its plan, a live table or plain lines, and the five best trials at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from raygpu.records import Device, Snapshot
+from raygpu.trials import TrialRecord
+
+PLAIN_INTERVAL_S = 5.0
+
+
+class SweepConsole:
+    """Prints to standard output, or with `json` to standard error, where standard output is for the summary."""
+
+    def __init__(self, *, json: bool = False, stream: TextIO | None = None) -> None:
+        self.console = Console(file=stream, stderr=json and stream is None, highlight=False, soft_wrap=True)
+        self.devices: Sequence[Device] = ()
+        self._live: Live | None = None
+        self._last_line = 0.0
+        self._last_text = ""
+
+    def line(self, text: str) -> None:
+        self.console.print(escape(text))
+
+    def lines(self, texts: Sequence[str]) -> None:
+        for text in texts:
+            self.line(text)
+
+    def start(self, devices: Sequence[Device], snapshot: Callable[[], Snapshot]) -> None:
+        """Begin the live table; plain lines when this is not a terminal."""
+        self.devices = devices
+        self._last_line = time.monotonic()
+        if self.console.is_terminal:
+            self._live = Live(self._table(snapshot()), console=self.console, refresh_per_second=2, transient=False)
+            self._live.start()
+
+    def update(self, snapshot: Snapshot) -> None:
+        if self._live is not None:
+            self._live.update(self._table(snapshot))
+        elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_S:
+            self._plain(snapshot)
+
+    def stop(self, snapshot: Snapshot) -> None:
+        """Leave the last state on the screen."""
+        if self._live is not None:
+            self._live.update(self._table(snapshot))
+            self._live.stop()
+            self._live = None
+        else:
+            self._plain(snapshot)
+
+    def _plain(self, snapshot: Snapshot) -> None:
+        self._last_line = time.monotonic()
+        text = plain(snapshot)
+        if text != self._last_text:
+            self._last_text = text
+            self.line(text)
+
+    def _table(self, s: Snapshot) -> Table:
+        outer = Table.grid(padding=(0, 2))
+        outer.add_column(style="dim", justify="right")
+        outer.add_column()
+        done = s.finished + s.stopped + s.failed
+        filled = round(30 * done / s.num_trials)
+        bar = Text("━" * filled, style="green") + Text("━" * (30 - filled), style="grey37")
+        outer.add_row("trials", bar + Text(f" {done}/{s.num_trials}"))
+        counts = Text(f"{s.running} running   {s.finished} finished   {s.stopped} stopped early   ")
+        outer.add_row("", counts + Text(f"{s.failed} failed", style="bold red" if s.failed else ""))
+        if s.best is not None:
+            outer.add_row("best", Text(f"{s.best.score:.6g}", style="bold green") + Text(f"  {describe(s.best)}"))
+        for device in self.devices:
+            rate = s.samples_per_s.get(device.index)
+            outer.add_row(f"gpu {device.index}", f"{escape(device.name)}   {throughput(rate)}")
+        outer.add_row("time", f"{duration(s.elapsed_s)} so far, {left(s.time_left_s)}")
+        return outer
+
+    def best(self, metric: str, records: Sequence[TrialRecord]) -> None:
+        """The best trials as a table."""
+        names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("trial", metric, "epochs", *names):
+            table.add_column(title, justify="left" if title == "trial" else "right", no_wrap=True)
+        for r in records:
+            values = (value(r.trial.hyperparameters.get(name)) for name in names)
+            table.add_row(r.trial.trial_id, f"{r.score:.6g}", str(r.epochs), *values)
+        self.console.print(table, soft_wrap=False, crop=False, overflow="ignore")
+
+
+def plain(s: Snapshot) -> str:
+    """The snapshot as one line."""
+    done = s.finished + s.stopped + s.failed
+    parts = [f"{done}/{s.num_trials} trials", f"{s.running} running"]
+    parts += [f"{s.stopped} stopped early"] if s.stopped else []
+    parts += [f"{s.failed} failed"] if s.failed else []
+    parts += [f"best {s.best.score:.6g} ({s.best.trial.trial_id})"] if s.best is not None else []
+    parts += [f"gpu {index}: {throughput(rate)}" for index, rate in s.samples_per_s.items() if rate is not None]
+    parts += [f"{duration(s.elapsed_s)}, {left(s.time_left_s)}"]
+    return " | ".join(parts)
+
+
+def describe(record: TrialRecord) -> str:
+    """A trial and its hyper-parameters in a few words."""
+    return f"{record.trial.trial_id}  {hyperparameters(record.trial.hyperparameters)}"
+
+
+def hyperparameters(hp: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value(v)}" for name, v in hp.items())
+
+
+def value(v: Any) -> str:
+    """A hyper-parameter, short."""
+    return f"{v:.4g}" if isinstance(v, float) else "" if v is None else str(v)
+
+
+def throughput(rate: float | None) -> str:
+    return "no throughput told yet" if rate is None else f"{rate:,.0f} samples/s"
+
+
+def left(seconds: float | None) -> str:
+    return "time left not known yet" if seconds is None else f"about {duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 5 s`, `2 h 10 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def faults(lines: Sequence[str]) -> None:
+    """Each fault on a line of its own, on standard error."""
+    for text in lines:
+        print(f"raygpu: {text}", file=sys.stderr)
