@@ -1,0 +1,58 @@
+"""A benchmark's record: what was measured, on what, with which versions, by which command."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from raygpu.devices.host import available_memory_gib, num_cpus
+from raygpu.devices.nvml import gpus
+
+RECORDS = Path(__file__).parent / "records"
+PACKAGES = ("raygpu", "ray", "torch", "tensorflow", "mlflow", "optuna", "numpy")
+
+
+def write(name: str, results: dict[str, Any], configuration: dict[str, Any]) -> Path:
+    """Write `records/<date>-<name>.json`; returns its path."""
+    content = {
+        "benchmark": name,
+        "date": datetime.date.today().isoformat(),
+        "command": " ".join(["python", "-m", f"experiments.benchmarks.{name}", *sys.argv[1:]]),
+        "machine": {
+            "processor": _processor(),
+            "cpus": num_cpus(),
+            "memory_available_gib": round(available_memory_gib(), 1),
+            "gpus": [gpu.name for gpu in gpus()],
+            "load_before": [round(load, 2) for load in os.getloadavg()],
+        },
+        "versions": {"python": platform.python_version(), **_versions()},
+        "configuration": configuration,
+        "results": results,
+    }
+    RECORDS.mkdir(exist_ok=True)
+    path = RECORDS / f"{content['date']}-{name}.json"
+    path.write_text(json.dumps(content, indent=2, default=str) + "\n")
+    print(json.dumps(results.get("ratios", results), indent=2))
+    print(f"record: {path}")
+    return path
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
