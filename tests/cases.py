@@ -1,0 +1,69 @@
+"""Functions that the sweep tests train: fast, torch-free, and each with one behaviour to be seen."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import raygpu
+
+
+def behave(config: dict[str, Any]) -> None:
+    """As `config["kind"]` says: good, raises, exits, silent, diverges."""
+    kind = config["kind"]
+    if kind == "raises":
+        raise ValueError("this trial was meant to fail")
+    if kind == "exits":
+        sys.exit(3)
+    if kind == "silent":
+        return
+    for epoch in range(1, 4):
+        bad = kind == "diverges" and epoch == 2
+        raygpu.report(score=math.nan if bad else epoch / 10, samples_per_s=1000.0)
+
+
+def ramp(config: dict[str, Any]) -> None:
+    """A score that tells good from bad early: `x` times the epoch."""
+    for epoch in range(1, config["epochs"] + 1):
+        raygpu.report(score=config["x"] * epoch)
+        time.sleep(config.get("pause_s", 0.0))
+
+
+def quadratic(config: dict[str, Any]) -> None:
+    raygpu.report(score=-((config["x"] - 1) ** 2))
+
+
+def killed_once(config: dict[str, Any]) -> None:
+    """Its worker is killed at epoch 3, the first time."""
+    marker = Path(config["folder"]) / f"killed-{config['x']}"
+    done = raygpu.load(0)
+    for epoch in range(done + 1, 6):
+        if epoch == 3 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        raygpu.checkpoint(epoch)
+        raygpu.report(score=epoch, went_on_from=done)
+
+
+def other_metric(config: dict[str, Any]) -> None:
+    raygpu.report(accuracy=1.0, loss=0.1)
+
+
+def meet(config: dict[str, Any]) -> None:
+    """A barrier of `config["num"]` trials: it is passed only if all of them run at once."""
+    import ray
+
+    folder = Path(config["folder"])
+    node_id, (gpu_id, *_) = ray.get_runtime_context().get_node_id(), ray.get_gpu_ids()
+    (folder / f"{config['x']}-{node_id}-{gpu_id}").touch()
+    deadline = time.monotonic() + 900
+    while len(list(folder.iterdir())) < config["num"]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"only {len(list(folder.iterdir()))} trials were there at once")
+        time.sleep(0.5)
+    raygpu.report(score=1.0)

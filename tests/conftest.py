@@ -1,0 +1,45 @@
+"""One Ray for all tests that need one: its start is the slowest part of any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu.config import SweepConfig
+from raygpu.engines import environment
+
+environment.prepare()
+
+
+@pytest.fixture(scope="session")
+def ray_address() -> Iterator[str]:
+    """A local Ray cluster of one node with 4 CPUs (as it is told) and one simulated GPU."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 1, "include_dashboard": False})
+    yield cluster.address
+    cluster.shutdown()
+
+
+@pytest.fixture
+def sweep_config(ray_address: str, tmp_path: Path) -> Any:
+    """Makes the configuration of a small sweep that writes below tmp_path."""
+
+    def make(**values: Any) -> SweepConfig:
+        defaults: dict[str, Any] = {
+            "name": "test",
+            "metric": "score",
+            "direction": "max",
+            "trials": 2,
+            "runs_dir": str(tmp_path / "runs"),
+            "gpu": {"fraction": 0.5},
+            "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
+            "cluster": {"address": ray_address},
+            "space": {"x": 1},
+        }
+        return SweepConfig.model_validate(defaults | values)
+
+    return make

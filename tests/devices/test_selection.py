@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from raygpu.devices.nvml import Gpu
+from raygpu.devices.selection import select
+from raygpu.errors import BadInput
+
+GPUS = [Gpu(index, f"GPU-{letter}{letter}{letter}", "NVIDIA T4", 16.0) for index, letter in enumerate("abc")]
+
+
+@pytest.mark.parametrize(
+    ("devices", "visible", "expected"),
+    [
+        ("all", None, [0, 1, 2]),
+        ("all", "2,0", [2, 0]),
+        ("all", "0,9,1", [0]),  # CUDA stops at the first entry that names nothing
+        ("all", "", []),
+        ("2", None, [2]),
+        ("0,GPU-ccc", None, [0, 2]),
+        ("GPU-b", None, [1]),
+        ("1, 1", None, [1]),
+        ("0", "GPU-aaa,GPU-bbb", [0]),
+    ],
+)
+def test_select(devices: str, visible: str | None, expected: list[int]) -> None:
+    assert [gpu.index for gpu in select(GPUS, devices, visible)] == expected
+
+
+@pytest.mark.parametrize(
+    ("devices", "visible", "message"),
+    [
+        ("7", None, "read '7'; the GPUs are: 0 (GPU-aaa)"),
+        ("2", "0,1", "read '2'; the GPUs are: 0 (GPU-aaa), 1 (GPU-bbb)"),
+        ("GPU-", None, "read 'GPU-'"),  # could be any
+        (",", None, "allowed"),
+        ("0", "", "shows none"),
+    ],
+)
+def test_select_refuses(devices: str, visible: str | None, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        select(GPUS, devices, visible)
+    assert message in str(caught.value)
+
+
+def test_no_gpu_at_all() -> None:
+    assert select([], "all", None) == []
+    with pytest.raises(BadInput, match="no NVIDIA GPU here"):
+        select([], "0", None)

@@ -1,0 +1,1 @@
+"""Hand-written stand-ins for what this machine may not have."""

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raygpu.errors import BadInput
+from raygpu.experiment import Hyperparameters, MissingHyperparameter, Splits, locate
+
+
+def splits(count: int = 100) -> Splits:
+    x = np.arange(count, dtype=np.float32)[:, None]
+    return Splits.of(x, np.arange(count) % 4, validation=0.2, seed=0)
+
+
+def test_split_is_stratified_seeded_and_loses_nothing() -> None:
+    made = splits()
+    assert made.num_train == 80
+    assert np.bincount(made.validation_targets).tolist() == [5, 5, 5, 5]
+    both = np.concatenate([made.train_inputs, made.validation_inputs]).ravel()
+    assert sorted(both) == list(range(100))
+    assert np.array_equal(splits().train_inputs, made.train_inputs)
+
+
+def test_named_inputs_split_together() -> None:
+    x = np.arange(40)
+    made = Splits.of({"user": x, "item": x * 2}, x % 2)
+    assert np.array_equal(made.train_inputs["item"], made.train_inputs["user"] * 2)
+
+
+def test_part_is_stratified_seeded_and_leaves_validation_whole() -> None:
+    made = splits()
+    part = made.part(0.2, seed=1)
+    assert part.num_train == 16
+    assert np.bincount(part.train_targets).tolist() == [4, 4, 4, 4]
+    assert np.array_equal(part.validation_inputs, made.validation_inputs)
+    assert np.array_equal(part.train_inputs, made.part(0.2, seed=1).train_inputs)
+    assert not np.array_equal(part.train_inputs, made.part(0.2, seed=2).train_inputs)
+    assert made.part(1.0, seed=1) is made
+    targets = made.train_inputs.ravel().astype(int) % 4
+    assert np.array_equal(targets, made.train_targets), "inputs and targets stay together"
+
+
+def test_splits_of_unequal_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="train split holds arrays of"):
+        Splits(np.zeros(3), np.zeros(4), np.zeros(1), np.zeros(1))
+
+
+def test_hyperparameters_record_every_way_of_reading() -> None:
+    def takes(**values: int) -> int:
+        return len(values)
+
+    hp = Hyperparameters({"a": 1, "b": 2, "c": 3, "d": 4})
+    assert hp["a"] == 1
+    assert hp.get("b", 0) == 2
+    assert "c" in hp
+    assert hp.names_read == {"a", "b", "c"}
+    assert takes(**hp) == 4
+    assert hp.names_read == {"a", "b", "c", "d"}
+    assert not hasattr(hp, "__setitem__")
+    with pytest.raises(MissingHyperparameter, match="no hyper-parameter 'x'; this trial has: a, b, c, d"):
+        hp["x"]
+
+
+def test_locate_finds_files_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "helper_of_mine.py").write_text("NAME = 'found'\n")
+    (tmp_path / "mine.py").write_text("import helper_of_mine\ndef train(config): return helper_of_mine.NAME\n")
+    source, code = locate("mine.py:train", tmp_path)
+    assert source.kind == "function"
+    assert code({}) == "found"
+    assert source.resolve()({}) == "found"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.py:train", "no such file"),
+        ("mine.py:absent", "has no 'absent'; it has: Broken, train"),
+        ("mine.py:Broken", "cannot be constructed: ValueError: no luck"),
+        ("mine.py:NUMBER", "neither a TorchExperiment"),
+        ("mine.py", "write"),
+        ("exits.py:train", "cannot be imported: SystemExit"),
+        ("json.nothing:train", "no module 'json.nothing'"),
+    ],
+)
+def test_locate_says_what_is_wrong(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from raygpu import TorchExperiment\nNUMBER = 3\ndef train(config): ...\n"
+        "class Broken(TorchExperiment):\n    def __init__(self): raise ValueError('no luck')\n"
+        "    def data(self): ...\n    def model(self, hp): ...\n"
+    )
+    (tmp_path / "exits.py").write_text("import sys\nsys.exit('stop')\n")
+    with pytest.raises(BadInput, match=message):
+        locate(name, tmp_path)

@@ -1,0 +1,215 @@
+"""Whole sweeps through `raygpu.sweep.run`, on a real Ray and a real MLflow store."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from raygpu import sweep
+from raygpu.errors import BadInput
+from raygpu.sweep import Result
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def rows(result: Result) -> dict[str, dict[str, str]]:
+    with (result.folder / "trials.csv").open() as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
+
+def runs(config: Any, result: Result) -> tuple[Any, dict[str, Any]]:
+    """The parent run, and the children by trial."""
+    client = MlflowClient(config.tracking.uri)
+    parent = client.get_run(result.summary["tracking"]["run_id"])
+    children = client.search_runs(
+        [parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'", max_results=1000
+    )
+    return parent, {run.data.tags["raygpu.trial_id"]: run for run in children}
+
+
+def test_every_way_a_trial_can_end(sweep_config: Any) -> None:
+    kinds = ["good", "raises", "exits", "silent", "diverges"]
+    config = sweep_config(
+        experiment="tests.cases:behave",
+        trials=None,
+        search={"algorithm": "grid"},
+        space={"kind": {"grid_search": kinds}},
+    )
+    result = sweep.run(config)
+    assert result.exit_code == 0
+    status = {row["kind"]: row["status"] for row in rows(result).values()}
+    assert status == {
+        "good": "finished",
+        "raises": "failed",
+        "exits": "failed",
+        "silent": "failed",
+        "diverges": "diverged",
+    }
+    summary = json.loads((result.folder / "summary.json").read_text())
+    assert summary == result.summary
+    assert (summary["completed"], summary["failed"], summary["stopped_early"]) == (2, 3, 0)
+    assert summary["best"] == {"trial_id": "t0000", "score": 0.3, "epoch": 3, "hyperparameters": {"kind": "good"}}
+    assert summary["plan"]["trials_per_gpu"] == 2
+    assert summary["gpus"][0]["uuid"] is None
+    assert [record.trial.trial_id for record in result.best] == ["t0000", "t0004"], "diverged comes last"
+    assert "meant to fail" in (result.folder / "trials/t0001/error.txt").read_text()
+    assert "SystemExit: 3" in (result.folder / "trials/t0002/error.txt").read_text()
+    assert "without a metric" in (result.folder / "trials/t0003/error.txt").read_text()
+    best = tomllib.loads((result.folder / "best.toml").read_text())
+    assert best["hyperparameters"] == {"kind": "good"}
+
+    parent, children = runs(config, result)
+    assert parent.data.tags["raygpu.kind"] == "sweep"
+    assert parent.info.status == "FINISHED"
+    assert {t: run.info.status for t, run in children.items()} == {
+        "t0000": "FINISHED",
+        "t0001": "FAILED",
+        "t0002": "FAILED",
+        "t0003": "FAILED",
+        "t0004": "FINISHED",
+    }
+    good = children["t0000"]
+    assert good.data.params == {"kind": "good"}
+    assert good.data.tags["raygpu.gpu_index"] == "0"
+    assert good.data.tags["raygpu.gpu_share"] == "0.5"
+    client = MlflowClient(config.tracking.uri)
+    assert [(m.step, m.value) for m in client.get_metric_history(good.info.run_id, "score")] == [
+        (1, 0.1),
+        (2, 0.2),
+        (3, 0.3),
+    ]
+    assert children["t0004"].data.tags["raygpu.diverged"] == "true"
+    assert {item.path for item in client.list_artifacts(parent.info.run_id)} >= {"config.toml", "summary.json"}
+
+
+def test_a_sweep_where_every_trial_fails_exits_with_1(sweep_config: Any) -> None:
+    config = sweep_config(experiment="tests.cases:behave", space={"kind": "raises"})
+    result = sweep.run(config)
+    assert result.exit_code == 1
+    assert result.summary["best"] is None
+    assert runs(config, result)[0].info.status == "FAILED"
+
+
+def test_torch_leaves_a_best_model_that_loads_and_scores_the_same(sweep_config: Any) -> None:
+    import torch
+
+    from experiments.digits import Mlp
+
+    config = sweep_config(
+        experiment="experiments.digits:Mlp",
+        trials=3,
+        epochs=4,
+        metric="accuracy",
+        space={"lr": {"loguniform": [1e-2, 1.0]}, "hidden": {"choice": [16, 32]}, "momentum": 0.9},
+        data={"fraction": 0.5},
+    )
+    result = sweep.run(config)
+    best = result.summary["best"]
+    folder = result.folder
+    checkpoints = list((folder / "checkpoints").iterdir())
+    assert [path.name for path in checkpoints] == [best["trial_id"]], "keep = best"
+    state = torch.load(checkpoints[0] / "checkpoint.pt", weights_only=True)
+    assert state["optimizer"]["num_steps"] > 0
+    model = Mlp().model(best["hyperparameters"])
+    model.load_state_dict(state["model"])
+    splits = Mlp().data()
+    hits = model(torch.from_numpy(splits.validation_inputs)).argmax(1).numpy() == splits.validation_targets
+    assert hits.mean() == pytest.approx(best["score"], abs=1e-6)
+    assert "Linear(in_features=64" in (folder / "best/architecture.txt").read_text()
+    with (folder / "best/predictions.csv").open() as file:
+        predictions = list(csv.DictReader(file))
+    assert len(predictions) == 8
+    assert int(predictions[0]["target"]) == splits.validation_targets[0]
+    _, children = runs(config, result)
+    assert set(children["t0000"].data.metrics) == {
+        "train/loss",
+        "validation/loss",
+        "validation/accuracy",
+        "samples_per_s",
+    }
+    assert result.summary["gpus"][0]["samples_per_s"] > 0
+
+
+def test_halving_stops_losers_at_its_rungs(sweep_config: Any) -> None:
+    config = sweep_config(
+        experiment="tests.cases:ramp",
+        trials=9,
+        epochs=9,
+        space={"x": {"uniform": [0.0, 1.0]}},
+        stopping={"algorithm": "halving", "grace_epochs": 1, "reduction": 3},
+    )
+    result = sweep.run(config)
+    stopped = {id_: row for id_, row in rows(result).items() if row["status"] == "stopped"}
+    assert result.summary["stopped_early"] == len(stopped) > 0
+    assert {int(row["epochs"]) for row in stopped.values()} <= {1, 3}
+    _, children = runs(config, result)
+    for id_, row in stopped.items():
+        assert children[id_].info.status == "KILLED"
+        assert children[id_].data.tags["raygpu.stopped"] == f"halving at epoch {row['epochs']}"
+    assert result.summary["best"]["epoch"] == 9
+
+
+def test_optuna_goes_by_generations(sweep_config: Any) -> None:
+    config = sweep_config(
+        experiment="tests.cases:quadratic",
+        trials=6,
+        space={"x": {"uniform": [-2.0, 2.0]}},
+        search={"algorithm": "optuna", "generation": 3},
+    )
+    result = sweep.run(config)
+    assert result.summary["completed"] == 6
+    assert list(rows(result)) == [f"t{i:04d}" for i in range(6)]
+
+
+def test_a_killed_worker_goes_on_from_its_checkpoint(sweep_config: Any, tmp_path: Path) -> None:
+    config = sweep_config(
+        experiment="tests.cases:killed_once",
+        space={"x": {"choice": [1]}, "folder": str(tmp_path)},
+        checkpoint_s=1e-6,
+    )
+    result = sweep.run(config)
+    assert result.summary["completed"] == 2
+    assert result.summary["retries"] >= 1
+    _, children = runs(config, result)
+    client = MlflowClient(config.tracking.uri)
+    for child in children.values():
+        steps = [metric.step for metric in client.get_metric_history(child.info.run_id, "score")]
+        assert steps == [1, 2, 3, 4, 5], "no epoch is lost and none is logged twice"
+
+
+def test_a_script_as_it_is(sweep_config: Any, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import argparse, json, sys\n"
+        "p = argparse.ArgumentParser(); p.add_argument('--x', type=float); a = p.parse_args()\n"
+        "print('hello from the script')\n"
+        "for epoch in range(3):\n"
+        "    print(json.dumps({'score': a.x * epoch, 'note': 'text is no metric'}))\n"
+        "print('a warning', file=sys.stderr)\n"
+    )
+    config = sweep_config(experiment=None, command="python train.py --x {x}", space={"x": {"uniform": [1.0, 2.0]}})
+    result = sweep.run(config, source_folder=tmp_path)
+    assert result.summary["completed"] == 2
+    output = (result.folder / "trials/t0000/output.txt").read_text()
+    assert "hello from the script" in output
+    assert "a warning" in output
+    assert result.best[0].metrics == {"score": pytest.approx(2 * result.best[0].trial.hyperparameters["x"])}
+
+
+def test_an_unknown_metric_ends_the_sweep_and_names_those_there_are(sweep_config: Any) -> None:
+    config = sweep_config(experiment="tests.cases:other_metric")
+    with pytest.raises(BadInput, match="metric: read 'score'; the experiment reports: accuracy, loss"):
+        sweep.run(config)
+
+
+def test_tracking_can_be_off(sweep_config: Any, tmp_path: Path) -> None:
+    result = sweep.run(sweep_config(experiment="tests.cases:quadratic", tracking={"enabled": False}))
+    assert result.summary["tracking"] == {"uri": None, "run_id": None}
+    assert result.summary["completed"] == 2
+    assert not (tmp_path / "mlflow.db").exists()

@@ -1,0 +1,96 @@
+"""An MLflow server that tests may stop and start, and what trials report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from raygpu.trials import EpochResult, Trial
+
+START_S = 180
+
+
+class Server:
+    """An MLflow server in its own process group: it can be stopped, ended and started again at the same port."""
+
+    def __init__(self, folder: Path, database: Path) -> None:
+        self.folder, self.database, self.port = folder, database, free_port()
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        # What `mlflow server` starts after it has read its flags, without its second, equally slow, import.
+        environment = {
+            **os.environ,
+            "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{self.database}",
+            "_MLFLOW_SERVER_ARTIFACT_ROOT": "mlflow-artifacts:/",
+            "_MLFLOW_SERVER_ARTIFACT_DESTINATION": str(self.folder / "artifacts"),
+            "_MLFLOW_SERVER_SERVE_ARTIFACTS": "true",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        }
+        command = [sys.executable, "-m", "uvicorn", "mlflow.server.fastapi_app:app", "--port", str(self.port)]
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, env=environment, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def wait(self) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(f"{self.uri}/health", timeout=5):
+                    return
+            except OSError:
+                assert self.process is not None
+                assert self.process.poll() is None, (self.folder / "server.log").read_text()
+                time.sleep(0.2)
+        pytest.fail((self.folder / "server.log").read_text())
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        if self.process is not None:
+            self._signal(signal.SIGCONT)
+            self._signal(signal.SIGTERM)
+            self.process.wait(30)
+            self.process = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        os.killpg(self.process.pid, number)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def trial(index: int, **hyperparameters: object) -> Trial:
+    return Trial(Trial.name(index), seed=index, hyperparameters=hyperparameters or {"lr": 0.1, "hidden": 64})
+
+
+def epoch(number: int, loss: float = 0.5) -> EpochResult:
+    return EpochResult(number, {"train/loss": loss, "validation/accuracy": 0.9}, num_samples=1000, train_s=0.5)
+
+
+def eventually(condition: Callable[[], object], timeout_s: float = 60) -> None:
+    """Wait until a condition holds, and fail if it never does."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.1)

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu.errors import TrackingError
+from raygpu.tracking.batches import Pending, Write, load, save
+from raygpu.tracking.runs import RunTree
+from raygpu.tracking.writer import NullWriter, Writer, replay
+from raygpu.trials import EpochResult, TrialRecord
+from tests.tracking.services import Server, epoch, eventually, free_port, trial
+
+
+def children(tree: RunTree) -> dict[str, Any]:
+    """The sweep's trials as the store has them now; two runs of one trial fail the test."""
+    found: dict[str, Any] = {}
+    for run in tree.mlflow.search_runs([tree.experiment_id], f"tags.`mlflow.parentRunId` = '{tree.run_id}'"):
+        assert run.data.tags["raygpu.trial_id"] not in found
+        found[run.data.tags["raygpu.trial_id"]] = run
+    return found
+
+
+def losses(tree: RunTree, run: Any) -> list[tuple[int, float]]:
+    return [(p.step, p.value) for p in tree.mlflow.get_metric_history(run.info.run_id, "train/loss")]
+
+
+def test_what_is_given_arrives_and_callers_do_not_wait(tree: RunTree, tmp_path: Path) -> None:
+    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.1)
+    assert writer.ready(10) is tree
+    began = time.perf_counter()
+    for index in range(8):
+        writer.begin(trial(index))
+        writer.place(f"t{index:04d}", 0, 0.25)
+        for number in range(1, 6):
+            writer.epochs(f"t{index:04d}", [epoch(number, loss=number)])
+        writer.end(TrialRecord(trial(index), "failed" if index == 7 else "finished", error="Traceback"))
+    writer.gpu(1, {"gpu/0/samples_per_s": 100.0})
+    writer.gpu(2, {"gpu/0/samples_per_s": 200.0})
+    assert time.perf_counter() - began < 0.5
+    assert writer.close(60) == 0
+    assert (writer.faults, writer.delayed) == ([], None)
+    assert not (tmp_path / "spool.jsonl").exists()
+    runs = children(tree)
+    assert len(runs) == 8
+    assert {name: run.info.status for name, run in runs.items() if run.info.status != "FINISHED"} == {"t0007": "FAILED"}
+    assert losses(tree, runs["t0003"]) == [(number, number) for number in range(1, 6)]
+    assert runs["t0003"].data.tags["raygpu.gpu_index"] == "0"
+    assert runs["t0003"].data.tags["raygpu.gpu_share"] == "0.25"
+    assert runs["t0003"].data.params == {"lr": "0.1", "hidden": "64"}
+    history = tree.mlflow.get_metric_history(tree.run_id, "gpu/0/samples_per_s")
+    assert [(p.step, p.value) for p in history] == [(1, 100.0), (2, 200.0)]
+
+
+def test_waiting_writes_of_a_trial_are_one_call(tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, int, int]] = []
+    send = tree.mlflow.log_batch
+
+    def counted(run_id: str, metrics: list[Any], params: list[Any], tags: list[Any]) -> None:
+        calls.append((len(metrics), len(params), len(tags)))
+        send(run_id, metrics, params, tags)
+
+    monkeypatch.setattr(tree.mlflow, "log_batch", counted)
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=5)
+    writer.begin(trial(0))
+    for number in range(1, 21):
+        writer.epochs("t0000", [epoch(number)])
+    writer.end(TrialRecord(trial(0), "finished"))
+    assert writer.close(30) == 0
+    assert [metrics for metrics, _, _ in calls] == [60]
+
+
+def test_a_retried_trial_does_not_log_twice(tree: RunTree, tmp_path: Path) -> None:
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+    writer.begin(trial(0))
+    writer.epochs("t0000", [epoch(1, 1.0), epoch(2, 2.0)])
+    eventually(lambda: writer.waiting == 0)
+    writer.begin(trial(0))
+    writer.epochs("t0000", [epoch(2, 99.0), epoch(3, 3.0)])
+    assert writer.close(30) == 0
+    assert losses(tree, children(tree)["t0000"]) == [(1, 1.0), (2, 2.0), (3, 3.0)]
+
+
+@pytest.mark.parametrize("delivered_first", [True, False])
+def test_a_trial_from_scratch_has_a_new_run(tree: RunTree, tmp_path: Path, delivered_first: bool) -> None:
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1 if delivered_first else 5)
+    writer.begin(trial(0))
+    writer.epochs("t0000", [epoch(1, 1.0), epoch(2, 2.0)])
+    if delivered_first:
+        eventually(lambda: writer.waiting == 0)
+    writer.restart(trial(0))
+    writer.epochs("t0000", [epoch(1, 5.0)])
+    writer.end(TrialRecord(trial(0), "finished"))
+    assert writer.close(30) == 0
+    assert losses(tree, children(tree)["t0000"]) == [(1, 5.0)]
+
+
+def test_after_a_resume_only_new_epochs_are_logged(tree: RunTree, tmp_path: Path) -> None:
+    assert tree.run_id
+    tree.log_epochs(tree.start_trial(trial(0)), [epoch(1, 1.0), epoch(2, 2.0)])
+    again = RunTree.open(tree.uri, "digits")
+    again.resume_sweep(tree.run_id)
+    writer = Writer(again, tmp_path / "spool.jsonl", interval_s=0.1)
+    writer.begin(trial(0))
+    writer.epochs("t0000", [epoch(2, 99.0), epoch(3, 3.0)])
+    assert writer.close(30) == 0
+    assert losses(again, children(again)["t0000"]) == [(1, 1.0), (2, 2.0), (3, 3.0)]
+
+
+def test_a_refusal_does_not_hold_up_the_rest(tree: RunTree, tmp_path: Path) -> None:
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+    for index in range(3):
+        writer.begin(trial(index))
+    eventually(lambda: writer.waiting == 0)
+    for index in range(2):
+        tree.mlflow.delete_run(tree.children[f"t{index:04d}"].run_id)
+    for index in range(3):
+        writer.epochs(f"t{index:04d}", [epoch(1, 1.0)])
+    writer.epochs("t0099", [epoch(1)])  # never begun
+    assert writer.close(30) == 0
+    assert losses(tree, children(tree)["t0002"]) == [(1, 1.0)]
+    assert any("t0099" in fault for fault in writer.faults)
+    assert any("active" in fault for fault in writer.faults)
+    assert len(writer.faults) == len(set(writer.faults))
+
+
+def test_one_refused_value_does_not_take_the_others_with_it(tree: RunTree, tmp_path: Path) -> None:
+    run_id = tree.start_trial(trial(0, lr=0.1))
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+    writer.begin(trial(0, lr=0.2))  # MLflow lets no parameter change
+    writer.epochs("t0000", [epoch(1, 1.0)])
+    assert writer.close(30) == 0
+    assert losses(tree, tree.mlflow.get_run(run_id)) == [(1, 1.0)]
+    assert len(writer.faults) == 1
+    assert "Changing param values" in writer.faults[0]
+
+
+def test_a_store_that_cannot_be_opened_is_told_by_ready(tmp_path: Path) -> None:
+    uri = f"http://127.0.0.1:{free_port()}"
+    writer = Writer(lambda: RunTree.open(uri, "digits"), tmp_path / "spool.jsonl")
+    writer.begin(trial(0))
+    with pytest.raises(TrackingError, match="no answer"):
+        writer.ready(30)
+    assert writer.close(5) == 1
+    assert [write.kind for write in load(tmp_path / "spool.jsonl")] == ["begin"]
+
+
+def test_ready_does_not_wait_for_ever(tree: RunTree, tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    def late() -> RunTree:
+        gate.wait(20)
+        return tree
+
+    writer = Writer(late, tmp_path / "spool.jsonl")
+    with pytest.raises(TrackingError, match=r"not ready after 0.1 s"):
+        writer.ready(0.1)
+    gate.set()
+    assert writer.ready(10) is tree
+    assert writer.close(10) == 0
+
+
+def test_an_unexpected_fault_is_noted_and_ends_nothing(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = tree.create_trial
+
+    def broken(wanted: Any, *arguments: Any) -> str:
+        if wanted.trial_id == "t0000":
+            raise ZeroDivisionError("ours")
+        return create(wanted, *arguments)
+
+    monkeypatch.setattr(tree, "create_trial", broken)
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+    writer.begin(trial(0))
+    writer.begin(trial(1))
+    assert writer.close(30) == 0
+    assert set(children(tree)) == {"t0001"}
+    assert writer.faults == ["tracking: a write was dropped: ZeroDivisionError: ours"]
+
+
+def test_the_spool_keeps_every_kind_of_write(tmp_path: Path) -> None:
+    record = TrialRecord(trial(0), "failed", diverged=True, error="Traceback", reason="why")
+    writes = [
+        Write("begin", "t0000", trial(0, shape=(1, 2)), 1),
+        Write("place", "t0000", {"raygpu.gpu_index": 0}, 2),
+        Write("epochs", "t0000", [EpochResult(1, {"loss": float("inf")}, 10, 0.5)], 3),
+        Write("end", "t0000", record, 4),
+        Write("restart", "t0000", trial(0), 5),
+        Write("gpu", None, (7, {"gpu/0/memory_gib": 1.5}), 6),
+    ]
+    save(tmp_path / "spool.jsonl", writes[:3])
+    save(tmp_path / "spool.jsonl", writes[3:])
+    back = load(tmp_path / "spool.jsonl")
+    assert [(write.kind, write.trial_id, write.time_ms) for write in back] == [
+        (write.kind, write.trial_id, write.time_ms) for write in writes
+    ]
+    assert back[0].value.hyperparameters == {"shape": "(1, 2)"}
+    assert back[2].value == writes[2].value
+    assert (back[3].value.status, back[3].value.diverged, back[3].value.error) == ("failed", True, "Traceback")
+    assert tuple(back[5].value) == (7, {"gpu/0/memory_gib": 1.5})
+    (tmp_path / "spool.jsonl").write_text("{")
+    with pytest.raises(TrackingError, match="move it away"):
+        load(tmp_path / "spool.jsonl")
+
+
+def test_epochs_after_an_ending_wait_behind_it() -> None:
+    pending = Pending({})
+    for write in (
+        Write("begin", "t0000", trial(0), 1),
+        Write("end", "t0000", TrialRecord(trial(0), "interrupted"), 2),
+        Write("begin", "t0000", trial(0), 3),
+    ):
+        pending.add(write)
+    first, second = pending.batches["t0000"]
+    assert (first.end is not None, second.end) == (True, None)
+
+
+def test_without_tracking_nothing_happens() -> None:
+    writer, real = NullWriter(), {name for name in vars(Writer) if not name.startswith("_")}
+    assert real <= {name for name in dir(writer) if not name.startswith("_")}
+    writer.begin(trial(0))
+    writer.end(TrialRecord(trial(0)))
+    writer.ready(1)
+    assert (writer.close(1), writer.waiting, writer.faults) == (0, 0, [])
+
+
+def test_nothing_is_lost_or_doubled_while_a_server_hangs(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = RunTree.open(server.uri, "hanging")
+    tree.start_sweep("sweep", {}, {})
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.2)
+    writer.begin(trial(0))
+    writer.epochs("t0000", [epoch(1, 1.0)])
+    eventually(lambda: writer.waiting == 0)
+    server.pause()
+    try:
+        writer.epochs("t0000", [epoch(2, 2.0)])
+        writer.begin(trial(1))  # asked for while nobody answers: the answer is lost, the run is not
+        eventually(lambda: writer.delayed is not None)
+        writer.epochs("t0001", [epoch(1, 1.0)])
+        writer.epochs("t0000", [epoch(3, 3.0)])
+        time.sleep(1)
+    finally:
+        server.go_on()
+    writer.end(TrialRecord(trial(0), "finished"))
+    assert writer.close(60) == 0
+    assert (writer.faults, writer.delayed) == ([], None)
+    runs = children(tree)
+    assert losses(tree, runs["t0000"]) == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert losses(tree, runs["t0001"]) == [(1, 1.0)]
+    assert runs["t0000"].info.status == "FINISHED"
+
+
+def test_a_lost_answer_makes_no_second_run(tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, asked = tree.mlflow.create_run, []
+
+    def lost(*arguments: Any, **named: Any) -> Any:
+        answer = create(*arguments, **named)
+        asked.append(answer)
+        if len(asked) == 1:
+            raise ConnectionError("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(tree.mlflow, "create_run", lost)
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
+    writer.begin(trial(0))
+    writer.epochs("t0000", [epoch(1, 1.0)])
+    assert writer.close(30) == 0
+    assert len(asked) == 1
+    assert losses(tree, children(tree)["t0000"]) == [(1, 1.0)]
+
+
+@pytest.mark.slow
+def test_what_a_lost_server_missed_is_delivered_on_resume(server: Server, tmp_path: Path) -> None:
+    spool = tmp_path / "run" / "spool.jsonl"
+    tree = RunTree.open(server.uri, "lost")
+    parent = tree.start_sweep("sweep", {}, {})
+    writer = Writer(tree, spool, interval_s=0.1)
+    writer.begin(trial(0))
+    writer.epochs("t0000", [epoch(1, 1.0)])
+    eventually(lambda: writer.waiting == 0)
+    server.end()
+    began = time.monotonic()
+    try:
+        writer.epochs("t0000", [epoch(2, 2.0)])
+        writer.end(TrialRecord(trial(0), "finished"))
+        writer.begin(trial(1, lr=0.5))
+        writer.epochs("t0001", [epoch(1, 1.5)])
+        writer.gpu(9, {"gpu/0/samples_per_s": 5.0})
+        given_ms = time.time() * 1000
+        assert writer.close(3) == 5
+        assert time.monotonic() - began < 15
+        with pytest.raises(TrackingError):
+            replay(spool, tree)
+        assert len(load(spool)) == 5
+    finally:
+        server.start()
+    server.wait()
+    again = RunTree.open(server.uri, "lost")
+    again.resume_sweep(parent)
+    assert replay(spool, again) == 5
+    assert not spool.exists()
+    assert replay(spool, again) == 0
+    runs = children(again)
+    assert losses(again, runs["t0000"]) == [(1, 1.0), (2, 2.0)]
+    assert runs["t0000"].info.status == "FINISHED"
+    assert runs["t0000"].info.end_time <= given_ms
+    assert losses(again, runs["t0001"]) == [(1, 1.5)]
+    assert runs["t0001"].data.params == {"lr": "0.5"}
+    assert [p.step for p in again.mlflow.get_metric_history(parent, "gpu/0/samples_per_s")] == [9]
