@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import os
@@ -59,7 +60,7 @@ class Cluster:
 
     def close(self) -> None:
         """Disconnect, and end the Ray that `start_local` began."""
-        ray.shutdown()
+        _shutdown()
 
 
 @contextmanager
@@ -102,7 +103,7 @@ def _init_local(node: Node) -> Any:
                 logging_level=logging.ERROR,
             )
         except Exception as error:  # Ray raises a bare Exception for it
-            ray.shutdown()
+            _shutdown()
             if attempt == 2 or "timed out" not in str(error):
                 raise RaygpuError(f"Ray did not start: {one_line(error)}") from error
     raise AssertionError("not reached")
@@ -133,9 +134,26 @@ def connect(address: str) -> Cluster:
             )
         nodes.append(Node(resources.get("CPU", 0), count, resources.get("memory", math.inf) / GIB))
     if not devices:
-        ray.shutdown()
+        _shutdown()
         raise BadInput(f"cluster.address: the Ray cluster at {address!r} has no node with a GPU")
     return Cluster(devices, nodes, _url(context.dashboard_url), local=False, _probes=probes)
+
+
+def _shutdown() -> None:
+    """`ray.shutdown`, while no other thread may collect garbage.
+
+    The errors of lost workers hold object references in cycles. Freed while Ray shuts down, by a collection that some
+    other thread happens to trigger, such a reference reaches a core worker that is gone, and Ray ends the whole process
+    with status 1 and no word ("The core worker has already been shutdown").
+    """
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        ray.shutdown()
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _NodeProbe:
