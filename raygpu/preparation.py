@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,8 +179,10 @@ def _command_faults(config: SweepConfig) -> list[str]:
 
 def _folder_faults(config: SweepConfig, runs_dir: Path) -> list[str]:
     existing = next(folder for folder in (runs_dir, *runs_dir.parents) if folder.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        return [f"runs_dir: {runs_dir} cannot be written; choose another --runs-dir"]
+    try:
+        tempfile.TemporaryDirectory(dir=existing).cleanup()  # the rights alone do not tell of a read-only file system
+    except OSError as error:
+        return [f"runs_dir: {runs_dir} cannot be written ({error.strerror}); choose another --runs-dir"]
     if config.name is not None and (runs_dir / config.name).exists():
         path = runs_dir / config.name
         return [f"name: {path} exists already; go on with it by --resume {path}, or choose another --name"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from raygpu.config import SweepConfig
 from raygpu.engines import environment
 
 environment.prepare()
+# A local Ray writes a token to the home folder and from then on wants it of every cluster: not in a tests' process.
+os.environ["RAY_AUTH_MODE"] = "disabled"
 
 
 @pytest.fixture(scope="session")

@@ -148,6 +148,7 @@ def test_interrupted_then_resumed(tmp_path: Path) -> None:
     marker = f"RAYGPU_TEST_MARKER={tmp_path.name}-{os.getpid()}"
     name, _, value = marker.partition("=")
     environment = os.environ | {"PYTHONPATH": str(repository), name: value}
+    del environment["RAY_AUTH_MODE"]  # as a user has it
 
     def command(*argv: str) -> list[str]:
         return [sys.executable, "-m", "raygpu.sweep", *argv]

@@ -115,6 +115,18 @@ def connect(address: str) -> Cluster:
         context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise BadInput(f"cluster.address: no Ray at {address!r} ({one_line(error)}); local starts one") from error
+    try:
+        devices, nodes, probes = _gpu_nodes()
+        if not devices:
+            raise BadInput(f"cluster.address: the Ray cluster at {address!r} has no node with a GPU")
+    except BaseException:
+        _shutdown()
+        raise
+    return Cluster(devices, nodes, _url(context.dashboard_url), local=False, _probes=probes)
+
+
+def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any]]:
+    """The cluster's GPUs, the nodes that have them, and an actor on each that can ask NVML, by node id."""
     probes: dict[str, Any] = {}
     devices: list[Device] = []
     nodes: list[Node] = []
@@ -133,10 +145,7 @@ def connect(address: str) -> Cluster:
                 Device(len(devices), node["NodeID"], local_id, name, gpu and gpu.uuid, gpu and gpu.memory_gib)
             )
         nodes.append(Node(resources.get("CPU", 0), count, resources.get("memory", math.inf) / GIB))
-    if not devices:
-        _shutdown()
-        raise BadInput(f"cluster.address: the Ray cluster at {address!r} has no node with a GPU")
-    return Cluster(devices, nodes, _url(context.dashboard_url), local=False, _probes=probes)
+    return devices, nodes, probes
 
 
 def _shutdown() -> None:
