@@ -9,7 +9,7 @@ from threading import RLock
 from typing import Any
 
 from raygpu.clock import process_age_s
-from raygpu.trials import EpochResult, Scoring, Status, Trial, TrialRecord, diverged
+from raygpu.trials import EpochResult, Scoring, Status, Trial, TrialRecord
 
 SIMULATED = "one simulated GPU"
 
@@ -82,7 +82,7 @@ class Records:
             for result in new:
                 record.epochs = result.epoch
                 record.metrics = dict(result.metrics)
-                record.diverged = diverged(result)
+                record.diverged = self.scoring.diverged(result.metrics)
                 record.score = self.scoring.worst if record.diverged else self.scoring.score(result.metrics)
                 if result.num_samples is not None and result.train_s is not None:
                     record.samples_seen += result.num_samples

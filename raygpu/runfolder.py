@@ -96,6 +96,10 @@ class RunFolder:
             raise BadInput(f"--resume: {path} is no run's folder: it has no config.toml")
         return folder
 
+    def remove(self) -> None:
+        """Delete the folder with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def write_config(self, config: SweepConfig, source_folder: Path) -> None:
         """The resolved configuration. A field without a value is left out, as TOML has no null."""
         values = config.model_dump(exclude_none=True) | {"name": self.name}

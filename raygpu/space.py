@@ -12,7 +12,6 @@ parameter, leave the rest as it was.
 
 from __future__ import annotations
 
-import itertools
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -230,8 +229,3 @@ def _in_order(parameters: Mapping[str, Parameter]) -> tuple[Parameter, ...]:
         # One at a time, in the file's order: a grid then counts like nested loops as written.
         placed[ready[0]] = waiting.pop(ready[0])
     return tuple(placed.values())
-
-
-def size(space: Space, limit: int = 1_000_000) -> int:
-    """The number of combinations of a grid, counted up to `limit`."""
-    return sum(1 for _ in itertools.islice(space.grid(), limit))

@@ -117,8 +117,10 @@ def run(
                     folder,
                     resume=resume is not None,
                 )
-        except BadInput:
-            session.abort()
+        except BadInput:  # the metric's name was wrong: as if nothing had been started
+            if resume is None:
+                session.discard()
+                folder.remove()
             raise
         finally:
             console.stop(records.snapshot())

@@ -71,15 +71,17 @@ class Scoring:
         """The score of a trial that diverged."""
         return -math.inf if self.maximize else math.inf
 
-    def better(self, score: float, than: float | None) -> bool:
-        if than is None:
-            return True
-        return score > than if self.maximize else score < than
+    def diverged(self, metrics: Mapping[str, float]) -> bool:
+        """Whether the metric itself, or one whose name ends in `loss`, is NaN or infinite.
 
-
-def diverged(result: EpochResult) -> bool:
-    """Whether a loss or another metric turned NaN or infinite."""
-    return not all(math.isfinite(value) for value in result.metrics.values())
+        Others may be: an AUC before the second class was seen is no reason to end a trial.
+        """
+        watched = (self.metric, f"validation/{self.metric}")
+        return not all(
+            math.isfinite(value)
+            for name, value in metrics.items()
+            if name in watched or name.lower().endswith("loss")
+        )
 
 
 @dataclass(slots=True)

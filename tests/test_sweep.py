@@ -202,10 +202,13 @@ def test_a_script_as_it_is(sweep_config: Any, tmp_path: Path) -> None:
     assert result.best[0].metrics == {"score": pytest.approx(2 * result.best[0].trial.hyperparameters["x"])}
 
 
-def test_an_unknown_metric_ends_the_sweep_and_names_those_there_are(sweep_config: Any) -> None:
+def test_an_unknown_metric_ends_the_sweep_and_leaves_nothing(sweep_config: Any) -> None:
     config = sweep_config(experiment="tests.cases:other_metric")
     with pytest.raises(BadInput, match="metric: read 'score'; the experiment reports: accuracy, loss"):
         sweep.run(config)
+    assert not (Path(config.runs_dir) / "test").exists()
+    experiments = [experiment.experiment_id for experiment in MlflowClient(config.tracking.uri).search_experiments()]
+    assert MlflowClient(config.tracking.uri).search_runs(experiments) == []
 
 
 def test_tracking_can_be_off(sweep_config: Any, tmp_path: Path) -> None:

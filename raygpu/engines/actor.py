@@ -23,7 +23,7 @@ from raygpu.errors import BadInput
 from raygpu.experiment import Source, Splits
 from raygpu.training.base import Settings, Training
 from raygpu.training.start import start
-from raygpu.trials import EpochResult, Scoring, Trial, diverged
+from raygpu.trials import EpochResult, Scoring, Trial
 
 # Tune hears of a trial about this often, or at once where a scheduler wants to decide; every epoch is in the result.
 REPORT_S = 1.0
@@ -104,7 +104,7 @@ class TrialActor(tune.Trainable):
                 results.append(result)
                 self.epoch = result.epoch
                 self.score = self._score(result)
-                ended = diverged(result) or result.epoch == self.shared.epochs
+                ended = self.shared.scoring.diverged(result.metrics) or result.epoch == self.shared.epochs
         except BadInput as fault:
             unknown_metric, ended = str(fault), True
         except BaseException:  # noqa: BLE001 - the user's code: its traceback is the trial's result, SystemExit included
@@ -146,7 +146,7 @@ class TrialActor(tune.Trainable):
 
     def _score(self, result: EpochResult) -> float:
         scoring = self.shared.scoring
-        score = scoring.worst if diverged(result) else scoring.score(result.metrics)
+        score = scoring.worst if scoring.diverged(result.metrics) else scoring.score(result.metrics)
         return max(-WORST, min(WORST, score))
 
     def _require_a_report(self) -> None:

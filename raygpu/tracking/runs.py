@@ -2,7 +2,7 @@
 
     tree = RunTree.open("sqlite:///runs/mlflow.db", "raygpu")
     tree.start_sweep("digits", tags={}, params={"trials": 64})
-    run_id = tree.start_trial(trial)
+    run_id = tree.create_trial(trial)
 
 Importing this module does not import MLflow, which takes many seconds: `RunTree.open` does. A failing call raises
 TrackingError, and the kind of it that another try cannot help raises Refused.
@@ -11,7 +11,6 @@ TrackingError, and the kind of it that another try cannot help raises Refused.
 from __future__ import annotations
 
 import re
-import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -153,12 +152,6 @@ class RunTree:
 
     # Trials
 
-    def start_trial(self, trial: Trial) -> str:
-        """Begin a trial's run below the sweep's, with its hyper-parameters; one that exists goes on. Its run id."""
-        run_id = self.create_trial(trial)
-        self.log(run_id, params=trial.hyperparameters)
-        return run_id
-
     @_guarded
     def create_trial(self, trial: Trial, tags: Mapping[str, Any] | None = None, time_ms: int | None = None) -> str:
         """The trial's run without its hyper-parameters: the one that exists, running again, or a new one."""
@@ -203,21 +196,13 @@ class RunTree:
                     raise fault from error
             del self.children[trial_id]
 
-    def replace_trial(self, trial: Trial) -> str:
-        """Begin a new run for a trial that runs again from its start; the old run is deleted."""
-        self.forget_trial(trial.trial_id)
-        return self.start_trial(trial)
-
-    def log_epochs(self, run_id: str, results: Iterable[EpochResult]) -> None:
-        """Log each epoch's metrics and its `samples_per_s`; the step is the epoch."""
-        self.log(run_id, [point for result in results for point in points(result, _now_ms())])
-
-    def end_trial(self, run_id: str, record: TrialRecord) -> None:
-        """End a trial's run. A failed one keeps its traceback as a tag and as `error.txt`."""
-        self.log(run_id, tags=final_tags(record))
-        if record.status == "failed" and record.error:
-            self.log_text(run_id, record.error, "error.txt")
-        self.finish(run_id, record.status)
+    @_guarded
+    def discard_sweep(self) -> None:
+        """Delete the sweep's run and its trials' runs, as if it had never begun."""
+        for trial_id in list(self.children):
+            self.forget_trial(trial_id)
+        if self.run_id is not None:
+            self.mlflow.delete_run(self.run_id)
 
     # Any run
 
@@ -242,14 +227,6 @@ class RunTree:
             room = MAX_METRICS - len(now_params) - len(now_tags)
             now_metrics, all_metrics = all_metrics[:room], all_metrics[room:]
             self.mlflow.log_batch(run_id, now_metrics, now_params, now_tags)
-
-    def set_tags(self, run_id: str, tags: Mapping[str, Any]) -> None:
-        self.log(run_id, tags=tags)
-
-    def log_metrics(self, run_id: str, metrics: Mapping[str, float], step: int, timestamp: float | None = None) -> None:
-        """Log metrics at one step; `timestamp` in seconds since 1970, default now."""
-        time_ms = _now_ms() if timestamp is None else int(timestamp * 1000)
-        self.log(run_id, [Point(name, value, step, time_ms) for name, value in metrics.items()])
 
     @_guarded
     def log_text(self, run_id: str, text: str, name: str) -> None:
@@ -280,11 +257,6 @@ class RunTree:
         base = re.sub(r"//.*@", "//", self.uri).rstrip("/") if self._served else "http://127.0.0.1:5000"
         run = f"/runs/{self.run_id}" if self.run_id else ""
         return f"{base}/#/experiments/{self.experiment_id}{run}"
-
-    @property
-    def ui_command(self) -> str | None:
-        """What shows a database's runs at `ui_url`; None where a server runs already."""
-        return None if self._served else f"mlflow ui --backend-store-uri {shlex.quote(redacted(self.uri))}"
 
     @property
     def _served(self) -> bool:

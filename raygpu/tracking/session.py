@@ -10,7 +10,7 @@ from raygpu.config import SweepConfig
 from raygpu.errors import TrackingError
 from raygpu.runfolder import RunFolder
 from raygpu.tracking import client
-from raygpu.tracking.stores import redacted, scheme, sqlite_path
+from raygpu.tracking.stores import redacted, scheme, sqlite_path, ui_command
 from raygpu.tracking.writer import NullWriter, Writer, replay
 from raygpu.trials import Status
 
@@ -68,7 +68,7 @@ class Session:
         uri = self.config.tracking.uri
         if scheme(uri) in ("http", "https"):
             return f"MLflow UI: {redacted(uri)}"
-        return f"MLflow UI: http://127.0.0.1:{UI_PORT}, once started by: {ui_command(uri)}"
+        return f"MLflow UI: http://127.0.0.1:{UI_PORT}, once started by: {ui_command(uri, UI_PORT)}"
 
     def identity(self) -> dict[str, str | None]:
         """The `tracking` of `summary.json`."""
@@ -101,13 +101,13 @@ class Session:
             )
         return lines
 
-    def abort(self) -> None:
-        """The sweep ended by a fault: its run says so."""
+    def discard(self) -> None:
+        """The sweep ended by a fault in what the user gave, before any trial did: nothing of it stays."""
         self.writer.close(CLOSE_S)
         try:
             tree = self.writer.ready(0)
-            if tree is not None and self.run_id is not None:
-                tree.end_sweep(self.run_id, "failed")
+            if tree is not None:
+                tree.discard_sweep()
         except TrackingError:
             pass  # the fault that ended the sweep is the one to be shown
 
@@ -131,11 +131,6 @@ class Session:
         tags = {"raygpu.best_trial": best["trial_id"]} if best is not None else {}
         status: Status = "interrupted" if interrupted else "failed" if all_failed else "finished"
         tree.end_sweep(self.run_id, status, metrics, tags)
-
-
-def ui_command(uri: str) -> str:
-    """What starts the MLflow UI on a database store, on loopback."""
-    return f"mlflow ui --backend-store-uri {redacted(uri)} --port {UI_PORT}"
 
 
 def _flat(config: SweepConfig) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import base64
 import importlib.util
 import os
 import re
+import shlex
 import socket
 import ssl
 import tempfile
@@ -78,6 +79,11 @@ def with_driver(uri: str) -> str:
         if importlib.util.find_spec(driver) is not None:
             return f"{kind}+{SQLALCHEMY_NAMES.get(driver, driver)}://{rest}"
     raise _fault(uri, f"no Python package for {kind} is installed; allowed: {' or '.join(DRIVERS[kind])}")
+
+
+def ui_command(uri: str, port: int) -> str:
+    """What starts the MLflow UI on a database store, on loopback; a password in the URI is left to be filled in."""
+    return f"mlflow ui --backend-store-uri {shlex.quote(redacted(with_driver(uri)))} --port {port}"
 
 
 def sqlite_path(uri: str) -> Path:

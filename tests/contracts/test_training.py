@@ -18,8 +18,9 @@ from experiments.digits import KerasMlp, Mlp, digits
 from raygpu.experiment import Experiment, KerasExperiment, Splits, TorchExperiment, take
 from raygpu.training.base import Settings, Training
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.trials import EpochResult, Trial, diverged
+from raygpu.trials import EpochResult, Scoring, Trial
 
+SCORING = Scoring("accuracy", maximize=True)
 HP = {"hidden": 32, "lr": 0.1, "momentum": 0.9}
 
 
@@ -331,7 +332,7 @@ def test_a_last_batch_of_one_sample(framework: Framework) -> None:
         take(whole.train_inputs, few), take(whole.train_targets, few), whole.validation_inputs, whole.validation_targets
     )
     results = framework.train(framework.halves, {"hidden": 8, "batch_size": 32}, splits=splits, epochs=2)
-    assert not any(diverged(result) for result in results)
+    assert not any(SCORING.diverged(result.metrics) for result in results)
 
 
 def test_named_inputs_learn(framework: Framework) -> None:
@@ -345,7 +346,7 @@ def test_divergence_is_a_result(framework: Framework) -> None:
     )  # 1e6 only kills the ReLUs: a huge, finite loss
     assert len(results) == 3
     assert not math.isfinite(results[-1].metrics["validation/loss"])
-    assert diverged(results[-1])
+    assert SCORING.diverged(results[-1].metrics)
 
 
 def test_augment_changes_training_only(framework: Framework) -> None:

@@ -11,10 +11,15 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from raygpu.trials import EpochResult, Trial
+from raygpu.errors import TrackingError
+from raygpu.tracking import batches
+from raygpu.tracking.batches import Kind, Pending, Write
+from raygpu.tracking.runs import RunTree
+from raygpu.trials import EpochResult, Trial, TrialRecord
 
 START_S = 180
 
@@ -86,6 +91,32 @@ def trial(index: int, **hyperparameters: object) -> Trial:
 
 def epoch(number: int, loss: float = 0.5) -> EpochResult:
     return EpochResult(number, {"train/loss": loss, "validation/accuracy": 0.9}, num_samples=1000, train_s=0.5)
+
+
+def deliver(tree: RunTree, kind: Kind, trial_id: str, value: Any) -> str:
+    """One write, as the writer's thread delivers it; the id of the trial's run."""
+    pending = Pending({})
+    pending.add(Write(kind, trial_id, value, int(time.time() * 1000)))
+    faults: list[TrackingError] = []
+    batches.deliver(tree, pending.batches[trial_id][0], faults.append)
+    assert not faults
+    return tree.children[trial_id].run_id
+
+
+def start_trial(tree: RunTree, trial: Trial) -> str:
+    return deliver(tree, "begin", trial.trial_id, trial)
+
+
+def restart_trial(tree: RunTree, trial: Trial) -> str:
+    return deliver(tree, "restart", trial.trial_id, trial)
+
+
+def log_epochs(tree: RunTree, index: int, results: list[EpochResult]) -> None:
+    deliver(tree, "epochs", Trial.name(index), results)
+
+
+def end_trial(tree: RunTree, record: TrialRecord) -> None:
+    deliver(tree, "end", record.trial.trial_id, record)
 
 
 def eventually(condition: Callable[[], object], timeout_s: float = 60) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from raygpu.errors import TrackingError
-from raygpu.tracking.runs import Refused, RunTree
+from raygpu.tracking.runs import Point, Refused, RunTree, points
 from raygpu.trials import EpochResult, Status, TrialRecord
-from tests.tracking.services import Server, epoch, trial
+from tests.tracking.services import Server, end_trial, epoch, log_epochs, restart_trial, start_trial, trial
 
 STATUSES: dict[Status, str] = {
     "finished": "FINISHED",
@@ -32,8 +32,8 @@ def steps(tree: RunTree, run_id: str, metric: str) -> list[int]:
 
 
 def test_a_trial_is_a_named_child_with_its_parameters_and_metrics(tree: RunTree) -> None:
-    run_id = tree.start_trial(trial(3, lr=0.1, shape=(1, 2)))
-    tree.log_epochs(run_id, [epoch(1), epoch(2)])
+    run_id = start_trial(tree, trial(3, lr=0.1, shape=(1, 2)))
+    log_epochs(tree, 3, [epoch(1), epoch(2)])
     child = run(tree, run_id)
     assert child.info.run_name == "t0003"
     assert child.info.status == "RUNNING"
@@ -49,9 +49,9 @@ def test_a_trial_is_a_named_child_with_its_parameters_and_metrics(tree: RunTree)
 
 @pytest.mark.parametrize(("status", "expected"), STATUSES.items())
 def test_every_ending_has_its_status(tree: RunTree, status: Status, expected: str) -> None:
-    run_id = tree.start_trial(trial(0))
+    run_id = start_trial(tree, trial(0))
     error = "Traceback\n" + "x" * 9000 + "\nValueError: the end" if status == "failed" else None
-    tree.end_trial(run_id, TrialRecord(trial(0), status, error=error, reason="rung 2" if status == "stopped" else None))
+    end_trial(tree, TrialRecord(trial(0), status, error=error, reason="rung 2" if status == "stopped" else None))
     ended = run(tree, run_id)
     assert ended.info.status == expected
     assert ended.info.end_time is not None
@@ -67,9 +67,9 @@ def test_every_ending_has_its_status(tree: RunTree, status: Status, expected: st
 
 
 def test_a_diverged_trial_keeps_what_the_store_can_hold(tree: RunTree) -> None:
-    run_id = tree.start_trial(trial(0))
-    tree.log_epochs(run_id, [EpochResult(1, {"nan": math.nan, "up": math.inf, "down": -math.inf, "text": "x"})])  # type: ignore[dict-item]
-    tree.end_trial(run_id, TrialRecord(trial(0), "finished", diverged=True))
+    run_id = start_trial(tree, trial(0))
+    log_epochs(tree, 0, [EpochResult(1, {"nan": math.nan, "up": math.inf, "down": -math.inf, "text": "x"})])  # type: ignore[dict-item]
+    end_trial(tree, TrialRecord(trial(0), "finished", diverged=True))
     ended = run(tree, run_id)
     assert math.isnan(ended.data.metrics["nan"])
     assert ended.data.metrics["up"] > 1e308
@@ -79,10 +79,10 @@ def test_a_diverged_trial_keeps_what_the_store_can_hold(tree: RunTree) -> None:
 
 
 def test_more_than_one_call_can_hold(tree: RunTree) -> None:
-    run_id = tree.start_trial(trial(0, **{f"p{index}": "x" * 7000 for index in range(250)}))
+    run_id = start_trial(tree, trial(0, **{f"p{index}": "x" * 7000 for index in range(250)}))
     results = [EpochResult(number, {f"m{index}": 1.0 for index in range(250)}) for number in range(1, 11)]
-    tree.log_epochs(run_id, results)
-    tree.set_tags(run_id, {f"tag{index}": "y" * 9000 for index in range(150)})
+    log_epochs(tree, 0, results)
+    tree.log(run_id, tags={f"tag{index}": "y" * 9000 for index in range(150)})
     data = run(tree, run_id).data
     assert len(data.params) == 250
     assert {len(value) for value in data.params.values()} == {6000}
@@ -92,8 +92,9 @@ def test_more_than_one_call_can_hold(tree: RunTree) -> None:
 
 
 def test_names_that_mlflow_refuses_are_made_to_fit(tree: RunTree) -> None:
-    run_id = tree.start_trial(trial(0, **{"lr@start": 1, "../up": 2}))
-    tree.log_metrics(run_id, {"acc@1": 0.5, "/a//b/": 1.0, "x" * 300: 2.0}, step=7, timestamp=1000.5)
+    run_id = start_trial(tree, trial(0, **{"lr@start": 1, "../up": 2}))
+    metrics = {"acc@1": 0.5, "/a//b/": 1.0, "x" * 300: 2.0}
+    tree.log(run_id, [Point(name, value, step=7, time_ms=1000500) for name, value in metrics.items()])
     data = run(tree, run_id).data
     assert data.params == {"lr_start": "1", "up": "2"}
     assert set(data.metrics) == {"acc_1", "a/b", "x" * 250}
@@ -112,15 +113,15 @@ def test_artifacts_lie_beside_the_database(tree: RunTree, tmp_path: Path) -> Non
 
 def test_a_sweep_is_resumed_with_its_trials(tree: RunTree) -> None:
     assert tree.run_id
-    ids = [tree.start_trial(trial(index)) for index in range(3)]
-    tree.log_epochs(ids[0], [epoch(1), epoch(2), epoch(3)])
-    tree.end_trial(ids[0], TrialRecord(trial(0), "interrupted"))
-    tree.log_epochs(ids[1], [epoch(1)])
+    ids = [start_trial(tree, trial(index)) for index in range(3)]
+    log_epochs(tree, 0, [epoch(1), epoch(2), epoch(3)])
+    end_trial(tree, TrialRecord(trial(0), "interrupted"))
+    log_epochs(tree, 1, [epoch(1)])
     tree.end_sweep(tree.run_id, "interrupted")
     assert run(tree, tree.run_id).info.status == "KILLED"
     other = RunTree(tree.mlflow, tree.uri, tree.experiment_id)
     other.start_sweep("another", {}, {})
-    other.start_trial(trial(0))
+    start_trial(other, trial(0))
 
     again = RunTree.open(tree.uri, "digits")
     found = again.resume_sweep(tree.run_id)
@@ -130,7 +131,7 @@ def test_a_sweep_is_resumed_with_its_trials(tree: RunTree) -> None:
         "t0002": (ids[2], 0),
     }
     assert run(again, tree.run_id).info.status == "RUNNING"
-    assert again.start_trial(trial(0)) == ids[0]
+    assert start_trial(again, trial(0)) == ids[0]
     going = run(again, ids[0])
     assert going.info.status == "RUNNING"
     assert "raygpu.stopped" not in going.data.tags
@@ -138,20 +139,20 @@ def test_a_sweep_is_resumed_with_its_trials(tree: RunTree) -> None:
 
 def test_of_two_runs_of_one_trial_the_one_that_got_further_stays(tree: RunTree) -> None:
     assert tree.run_id
-    behind = tree.start_trial(trial(0))
+    behind = start_trial(tree, trial(0))
     tree.children.clear()
-    further = tree.start_trial(trial(0))
-    tree.log_epochs(further, [epoch(1)])
+    further = start_trial(tree, trial(0))
+    log_epochs(tree, 0, [epoch(1)])
     assert tree.resume_sweep(tree.run_id)["t0000"].run_id == further
     assert run(tree, behind).info.lifecycle_stage == "deleted"
     assert run(tree, further).info.lifecycle_stage == "active"
 
 
 def test_a_trial_that_starts_over_has_one_new_run(tree: RunTree) -> None:
-    old = tree.start_trial(trial(0))
+    old = start_trial(tree, trial(0))
     tree.mlflow.delete_run(old)  # by a person, meanwhile
-    new = tree.replace_trial(trial(0))
-    newer = tree.replace_trial(trial(0))
+    new = restart_trial(tree, trial(0))
+    newer = restart_trial(tree, trial(0))
     assert [run(tree, run_id).info.lifecycle_stage for run_id in (old, new, newer)] == ["deleted", "deleted", "active"]
     assert tree.children["t0000"].run_id == newer
 
@@ -164,13 +165,17 @@ def test_the_sweep_ends_with_its_results(tree: RunTree) -> None:
     assert (parent.data.tags["raygpu.best"], parent.data.tags["raygpu.status"]) == ("t0001", "finished")
 
 
+def test_a_discarded_sweep_leaves_nothing(tree: RunTree) -> None:
+    assert tree.run_id
+    ids = [tree.run_id, start_trial(tree, trial(0)), start_trial(tree, trial(1))]
+    tree.discard_sweep()
+    assert {run(tree, run_id).info.lifecycle_stage for run_id in ids} == {"deleted"}
+
+
 def test_where_to_look(tree: RunTree) -> None:
     assert tree.ui_url == f"http://127.0.0.1:5000/#/experiments/{tree.experiment_id}/runs/{tree.run_id}"
-    assert tree.ui_command == f"mlflow ui --backend-store-uri {tree.uri}"
     served = RunTree(None, "https://me:secret@host/mlflow/", "7")
-    assert (served.ui_url, served.ui_command) == ("https://host/mlflow/#/experiments/7", None)
-    database = RunTree(None, "postgresql://me:secret@host/runs", "7")
-    assert database.ui_command == "mlflow ui --backend-store-uri 'postgresql://me:***@host/runs'"
+    assert served.ui_url == "https://host/mlflow/#/experiments/7"
 
 
 def test_a_relative_file_stays_where_it_was(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,10 +203,10 @@ def test_an_old_schema_and_other_files_are_one_line(sqlite_uri: str, tmp_path: P
 
 
 def test_a_deleted_run_is_refused(tree: RunTree) -> None:
-    run_id = tree.start_trial(trial(0))
+    run_id = start_trial(tree, trial(0))
     tree.mlflow.delete_run(run_id)
     with pytest.raises(Refused, match="active") as refused:
-        tree.log_epochs(run_id, [epoch(1)])
+        tree.log(run_id, points(epoch(1), 0))
     assert "\n" not in str(refused.value)
 
 
@@ -241,9 +246,9 @@ def test_creating_a_store_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture
 def test_the_same_through_a_server(server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tree = RunTree.open(server.uri, "served")
     parent = tree.start_sweep("sweep", {}, {"trials": 1})
-    run_id = tree.start_trial(trial(0))
-    tree.log_epochs(run_id, [epoch(1), EpochResult(2, {"nan": math.nan, "up": math.inf})])
-    tree.end_trial(run_id, TrialRecord(trial(0), "failed", error="Traceback"))
+    run_id = start_trial(tree, trial(0))
+    log_epochs(tree, 0, [epoch(1), EpochResult(2, {"nan": math.nan, "up": math.inf})])
+    end_trial(tree, TrialRecord(trial(0), "failed", error="Traceback"))
     tree.end_sweep(parent, "failed")
     ended = run(tree, run_id)
     assert ended.info.status == "FAILED"
@@ -266,11 +271,10 @@ def test_the_same_in_postgresql(postgresql: str) -> None:
     assert "\n" not in str(refused.value)
     tree = RunTree.open(postgresql, "digits")
     parent = tree.start_sweep("sweep", {}, {})
-    run_id = tree.start_trial(trial(0))
-    tree.log_epochs(run_id, [epoch(1), EpochResult(2, {"nan": math.nan, "up": math.inf})])
-    tree.end_trial(run_id, TrialRecord(trial(0), "stopped", reason="median"))
+    run_id = start_trial(tree, trial(0))
+    log_epochs(tree, 0, [epoch(1), EpochResult(2, {"nan": math.nan, "up": math.inf})])
+    end_trial(tree, TrialRecord(trial(0), "stopped", reason="median"))
     ended = run(tree, run_id)
     assert (ended.info.status, ended.data.tags["raygpu.stopped"]) == ("KILLED", "median")
     assert math.isnan(ended.data.metrics["nan"])
     assert tree.resume_sweep(parent)["t0000"].last_epoch == 2
-    assert "s3cret" not in (tree.ui_command or "")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from raygpu.errors import TrackingError
-from raygpu.tracking.stores import check, cleaned, redacted, with_driver
+from raygpu.tracking.stores import check, cleaned, redacted, ui_command, with_driver
 from tests.tracking.services import Server, free_port
 
 
@@ -29,6 +29,13 @@ from tests.tracking.services import Server, free_port
 )
 def test_passwords_are_not_shown(uri: str, shown: str) -> None:
     assert redacted(uri) == shown
+
+
+def test_the_ui_is_started_by_a_command_that_can_be_copied() -> None:
+    assert ui_command("sqlite:////a b/mlflow.db", 5000) == (
+        "mlflow ui --backend-store-uri 'sqlite:////a b/mlflow.db' --port 5000"
+    )
+    assert "'postgresql+psycopg2://me:***@db/runs'" in ui_command("postgresql://me:pass@db/runs", 5000)
 
 
 def test_a_librarys_message_is_cleaned_of_the_password_in_every_form() -> None:

@@ -12,7 +12,7 @@ from raygpu.tracking.batches import Pending, Write, load, save
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.writer import NullWriter, Writer, replay
 from raygpu.trials import EpochResult, TrialRecord
-from tests.tracking.services import Server, epoch, eventually, free_port, trial
+from tests.tracking.services import Server, epoch, eventually, free_port, log_epochs, start_trial, trial
 
 
 def children(tree: RunTree) -> dict[str, Any]:
@@ -100,7 +100,8 @@ def test_a_trial_from_scratch_has_a_new_run(tree: RunTree, tmp_path: Path, deliv
 
 def test_after_a_resume_only_new_epochs_are_logged(tree: RunTree, tmp_path: Path) -> None:
     assert tree.run_id
-    tree.log_epochs(tree.start_trial(trial(0)), [epoch(1, 1.0), epoch(2, 2.0)])
+    start_trial(tree, trial(0))
+    log_epochs(tree, 0, [epoch(1, 1.0), epoch(2, 2.0)])
     again = RunTree.open(tree.uri, "digits")
     again.resume_sweep(tree.run_id)
     writer = Writer(again, tmp_path / "spool.jsonl", interval_s=0.1)
@@ -128,7 +129,7 @@ def test_a_refusal_does_not_hold_up_the_rest(tree: RunTree, tmp_path: Path) -> N
 
 
 def test_one_refused_value_does_not_take_the_others_with_it(tree: RunTree, tmp_path: Path) -> None:
-    run_id = tree.start_trial(trial(0, lr=0.1))
+    run_id = start_trial(tree, trial(0, lr=0.1))
     writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
     writer.begin(trial(0, lr=0.2))  # MLflow lets no parameter change
     writer.epochs("t0000", [epoch(1, 1.0)])
