@@ -16,7 +16,7 @@ sweep: $(VENV)/installed-torch
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "not slow and not gpu"
 
-# A real Ctrl-C and resume, 80 workers on a simulated cluster, servers that go away: many minutes on a small machine.
+# A real Ctrl-C and resume, 80 workers on a simulated cluster: minutes on a small machine.
 test-slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m slow
 

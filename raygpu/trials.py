@@ -78,9 +78,7 @@ class Scoring:
         """
         watched = (self.metric, f"validation/{self.metric}")
         return not all(
-            math.isfinite(value)
-            for name, value in metrics.items()
-            if name in watched or name.lower().endswith("loss")
+            math.isfinite(value) for name, value in metrics.items() if name in watched or name.lower().endswith("loss")
         )
 
 

@@ -210,7 +210,6 @@ def test_a_deleted_run_is_refused(tree: RunTree) -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.slow
 def test_two_processes_may_open_a_new_store_together(tree: RunTree, tmp_path: Path) -> None:
     uri, context = f"sqlite:///{tmp_path}/new/mlflow.db", multiprocessing.get_context("fork")  # MLflow is imported here
     answers = context.Queue()
@@ -262,7 +261,6 @@ def test_the_same_through_a_server(server: Server, tmp_path: Path, capfd: pytest
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.slow
 def test_the_same_in_postgresql(postgresql: str) -> None:
     wrong = postgresql.replace("s3cret-word", "an0ther-word")
     with pytest.raises(TrackingError, match="password authentication failed") as refused:

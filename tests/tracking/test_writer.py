@@ -277,7 +277,6 @@ def test_a_lost_answer_makes_no_second_run(tree: RunTree, tmp_path: Path, monkey
     assert losses(tree, children(tree)["t0000"]) == [(1, 1.0)]
 
 
-@pytest.mark.slow
 def test_what_a_lost_server_missed_is_delivered_on_resume(server: Server, tmp_path: Path) -> None:
     spool = tmp_path / "run" / "spool.jsonl"
     tree = RunTree.open(server.uri, "lost")
