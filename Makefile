@@ -27,6 +27,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/lint-imports
 
 ui: $(VENV)/installed-torch
+	mkdir -p runs
 	$(BIN)/mlflow ui --backend-store-uri sqlite:///runs/mlflow.db --host 127.0.0.1 --port $(UI_PORT)
 
 bench: $(VENV)/installed-torch

@@ -67,7 +67,7 @@ class GpuSection(Section):
     fraction: Literal["auto"] | float = "auto"
     """The share of a GPU that one trial asks for, snapped to 1/N; or a whole number of GPUs per trial."""
     devices: str = "all"
-    """Which GPUs of this machine: all, or indices and UUIDs separated by commas, as in 0,GPU-8a1b."""
+    """Which GPUs of this machine: all, or indices (nvidia-smi's) and UUIDs separated by commas, as in 0,GPU-8a1b."""
     precision: Precision = "float32"
     """float32, tf32 (float32 with TF32 matrix products), or bf16 (automatic mixed precision)."""
 

@@ -127,6 +127,7 @@ def run(
         interrupted = records.interrupt(session.writer.end)
         timing |= {"first_epoch_s": records.first_epoch_s, "trials_s": process_age_s()}
         summary = summarize(config, plan, records, cluster, meter, timing, session.identity())
+        session.writer.finish()  # what waits is delivered while Ray ends
     write_files(folder, config, found, records, checkpoints, summary)
     console.lines(session.close(summary, interrupted=interrupted))
     result = Result(summary, folder.path, records.ranked()[:5], interrupted)

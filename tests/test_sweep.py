@@ -14,6 +14,7 @@ from mlflow.tracking import MlflowClient
 from raygpu import sweep
 from raygpu.errors import BadInput
 from raygpu.sweep import Result
+from tests.fakes.nvml import FakeNvml
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -153,6 +154,53 @@ def test_halving_stops_losers_at_its_rungs(sweep_config: Any) -> None:
         assert children[id_].info.status == "KILLED"
         assert children[id_].data.tags["raygpu.stopped"] == f"halving at epoch {row['epochs']}"
     assert result.summary["best"]["epoch"] == 9
+
+
+def test_median_stops_what_stays_below_the_others(sweep_config: Any) -> None:
+    config = sweep_config(
+        experiment="tests.cases:ramp",
+        trials=None,
+        epochs=6,
+        search={"algorithm": "grid"},
+        space={"x": {"grid_search": [1.0, 0.9, 0.2, 0.1, 0.05]}},
+        stopping={"algorithm": "median", "grace_epochs": 2, "min_trials": 2},
+    )
+    result = sweep.run(config)
+    found = rows(result)
+    assert (found["t0000"]["status"], found["t0001"]["status"]) == ("finished", "finished")
+    stopped = {id_: row for id_, row in found.items() if row["status"] == "stopped"}
+    assert stopped
+    assert {int(row["epochs"]) for row in stopped.values()} <= {2, 3, 4, 5}
+    _, children = runs(config, result)
+    for id_, row in stopped.items():
+        assert children[id_].data.tags["raygpu.stopped"] == f"median at epoch {row['epochs']}"
+
+
+def test_two_chosen_gpus_of_three(sweep_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ray of the sweep's own, on a machine that NVML says has three GPUs."""
+    fake = FakeNvml(["NVIDIA A100", "NVIDIA T4", "NVIDIA L4"]).install(monkeypatch)
+    config = sweep_config(
+        experiment="tests.cases:ramp",
+        trials=4,
+        epochs=4,
+        space={"x": {"uniform": [0.0, 1.0]}, "pause_s": 1.0},
+        gpu={"fraction": 1, "devices": f"2,{fake.uuids[0]}"},
+        cluster={"address": "local"},
+    )
+    result = sweep.run(config)
+    assert result.summary["completed"] == 4
+    assert {row["gpu"] for row in rows(result).values()} == {"0", "1"}
+    assert result.summary["gpus"] == [
+        {"index": 0, "uuid": fake.uuids[2], "name": "NVIDIA L4", "samples_per_s": None}
+        | {"memory_gib": 3.0, "util_pct": 42.0},
+        {"index": 1, "uuid": fake.uuids[0], "name": "NVIDIA A100", "samples_per_s": None}
+        | {"memory_gib": 1.0, "util_pct": 40.0},
+    ]
+    parent, children = runs(config, result)
+    assert parent.data.metrics["gpu/0/memory_gib"] == 3.0
+    assert parent.data.metrics["gpu/1/power_w"] == 150.0
+    assert parent.data.metrics["gpu/1/temperature_c"] == 61.0
+    assert {child.data.tags["raygpu.gpu_index"] for child in children.values()} == {"0", "1"}
 
 
 def test_optuna_goes_by_generations(sweep_config: Any) -> None:

@@ -23,8 +23,7 @@ def select(gpus: Sequence[Gpu], devices: str, visible: str | None) -> list[Gpu]:
     for word in _words(devices):
         found = _find(allowed, word)
         if found is None:
-            known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in allowed)
-            raise BadInput(f"gpu.devices: read {word!r}; the GPUs are: {known}")
+            raise BadInput(f"gpu.devices: read {word!r}; the GPUs are: {_known(allowed)}")
         if found not in chosen:
             chosen.append(found)
     if not chosen:
@@ -33,14 +32,24 @@ def select(gpus: Sequence[Gpu], devices: str, visible: str | None) -> list[Gpu]:
 
 
 def _named(gpus: Sequence[Gpu], visible: str) -> list[Gpu]:
-    """CUDA's rule: the list ends at the first entry that names no GPU."""
+    """CUDA's rule: the list ends at the first entry that names no GPU, as in -1.
+
+    A list of nothing but unknown names is a fault: a MIG device, say, is not silently traded for the CPU.
+    """
+    words = _words(visible)
     chosen: list[Gpu] = []
-    for word in _words(visible):
+    for word in words:
         found = _find(gpus, word)
         if found is None:
             break
         chosen.append(found)
+    if words and not chosen and words[0] != "-1":
+        raise BadInput(f"CUDA_VISIBLE_DEVICES: read {visible!r}; whole GPUs are wanted, which are: {_known(gpus)}")
     return chosen
+
+
+def _known(gpus: Sequence[Gpu]) -> str:
+    return ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
 
 
 def _find(gpus: Sequence[Gpu], word: str) -> Gpu | None:

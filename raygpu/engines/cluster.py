@@ -21,6 +21,9 @@ from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.packing import Node
 from raygpu.records import SIMULATED, Device
 
+HIDDEN = "-1"
+"""In CUDA_VISIBLE_DEVICES: no GPU, which Ray counts, and gives to a worker, as one of that name."""
+
 
 @dataclass(slots=True)
 class Cluster:
@@ -77,17 +80,30 @@ def in_background(address: str, gpus: Sequence[Gpu]) -> Iterator[Future[Cluster]
 
 def start_local(gpus: Sequence[Gpu]) -> Cluster:
     """Start a Ray on loopback with these GPUs, or with one simulated GPU where there are none."""
-    if gpus:
-        # By UUID: the order that CUDA counts in may differ from NVML's.
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in gpus)
     node = local_node(len(gpus))
-    context = _init_local(node)
+    # By UUID: the order that CUDA counts in may differ from NVML's.
+    with _environment("CUDA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus) or HIDDEN):
+        context = _init_local(node)
     node_id = ray.get_runtime_context().get_node_id()
     if gpus:
         devices = [Device(i, node_id, gpu.uuid, gpu.name, gpu.uuid, gpu.memory_gib) for i, gpu in enumerate(gpus)]
     else:
-        devices = [Device(0, node_id, "0", SIMULATED)]
+        devices = [Device(0, node_id, HIDDEN, SIMULATED)]
     return Cluster(devices, [node], _url(context.dashboard_url), local=True)
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """A variable as the processes that are started meanwhile see it; this process gets its own back."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _init_local(node: Node) -> Any:

@@ -13,6 +13,7 @@ the more its turns cost.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -25,8 +26,8 @@ from raygpu.tracking.batches import Kind, Pending, Write, deliver, load, save
 from raygpu.tracking.runs import Refused, RunTree
 from raygpu.trials import EpochResult, Trial, TrialRecord
 
-REST_FACTOR = 6.0
-"""Seconds of rest for each second of CPU that a turn took: one seventh of a core at most, shared with Ray's loop."""
+CPU_SHARE = 0.025
+"""Of this machine's CPUs, what the thread takes at most while a sweep runs; longer rests also merge more writes."""
 LONGEST_REST_S = 15.0
 LONGEST_RETRY_S = 30.0
 MAX_FAULTS = 100
@@ -99,11 +100,15 @@ class Writer:
         with self._lock:
             return len(self._pending.writes()) + len(self._incoming)
 
+    def finish(self) -> None:
+        """The last write has been given: deliver what waits without rest. Returns at once."""
+        self._closing.set()
+        self._wake.set()
+
     def close(self, timeout_s: float) -> int:
         """Deliver what waits, for that long at most. The number of writes left, which then lie in the spool."""
         if self._undelivered is None:
-            self._closing.set()
-            self._wake.set()
+            self.finish()
             self._thread.join(timeout_s)
             self._abandoned.set()  # a thread that still hangs in a call ends after it
             with self._lock:
@@ -144,7 +149,8 @@ class Writer:
             self._drain(tree)
             cpu_s = time.thread_time()
             delivered = self._turn(tree, after_failure=retry_s > 0)
-            rest_s = min(LONGEST_REST_S, max(self._interval_s, REST_FACTOR * (time.thread_time() - cpu_s)))
+            rest_s = (time.thread_time() - cpu_s) / (CPU_SHARE * len(os.sched_getaffinity(0)))
+            rest_s = min(LONGEST_REST_S, max(self._interval_s, rest_s))
             if not self._pending:
                 retry_s, self.delayed = 0.0, None
                 if self._closing.is_set() and not self._incoming:
@@ -226,6 +232,8 @@ class NullWriter:
     def end(self, record: TrialRecord) -> None: ...
 
     def gpu(self, elapsed_s: int, metrics: Mapping[str, float]) -> None: ...
+
+    def finish(self) -> None: ...
 
     def close(self, timeout_s: float) -> int:
         return 0

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-from keras import ops
-
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.quiet_keras import keras
 
 
 def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
@@ -28,8 +26,8 @@ class Sgd(keras.optimizers.SGD):
     """torch.optim.SGD: velocity = momentum * velocity + gradient; weight -= lr * velocity."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        lr = ops.cast(learning_rate, variable.dtype)
-        update = ops.cast(gradient, variable.dtype)
+        lr = keras.ops.cast(learning_rate, variable.dtype)
+        update = keras.ops.cast(gradient, variable.dtype)
         if self.momentum:
             velocity = self.momentums[self._get_variable_index(variable)]
             self.assign(velocity, velocity * self.momentum + update)
@@ -45,8 +43,8 @@ class Adam(keras.optimizers.Adam):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         # Keras adds epsilon to sqrt(v), torch to sqrt(v / (1 - beta_2^t)).
         dtype = variable.dtype
-        step = ops.cast(self.iterations + 1, dtype)
-        unbiased = ops.sqrt(1 - ops.power(ops.cast(self.beta_2, dtype), step))
+        step = keras.ops.cast(self.iterations + 1, dtype)
+        unbiased = keras.ops.sqrt(1 - keras.ops.power(keras.ops.cast(self.beta_2, dtype), step))
         epsilon = self.epsilon
         self.epsilon = epsilon * unbiased
         try:
@@ -60,7 +58,7 @@ def with_l2(settings: OptimizerSettings, gradients: list[Any], variables: list[A
     if settings.optimizer == "adamw" or not settings.weight_decay:
         return gradients
     return [
-        gradient + settings.weight_decay * ops.convert_to_tensor(variable)
+        gradient + settings.weight_decay * keras.ops.convert_to_tensor(variable)
         for gradient, variable in zip(gradients, variables, strict=True)
     ]
 
@@ -70,6 +68,8 @@ def clip(gradients: list[Any], norm: float) -> list[Any]:
 
     torch.nn.utils.clip_grad_norm_'s formula: scale = min(1, norm / (total + 1e-6)).
     """
-    total = ops.sqrt(sum(ops.sum(ops.square(ops.cast(gradient, "float32"))) for gradient in gradients))
-    scale = ops.minimum(1.0, norm / (total + 1e-6))
-    return [gradient * ops.cast(scale, gradient.dtype) for gradient in gradients]
+    total = keras.ops.sqrt(
+        sum(keras.ops.sum(keras.ops.square(keras.ops.cast(gradient, "float32"))) for gradient in gradients)
+    )
+    scale = keras.ops.minimum(1.0, norm / (total + 1e-6))
+    return [gradient * keras.ops.cast(scale, gradient.dtype) for gradient in gradients]

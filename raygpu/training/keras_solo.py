@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# Both are read when they are imported. "3" leaves TensorFlow's own errors to the exceptions that it raises.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-
-import keras
 import numpy as np
-import tensorflow as tf
 
 from raygpu.batching import batch_bounds, epoch_order
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, num_samples, take
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings, batch_size
 from raygpu.training.keras_optimizers import clip, make_optimizer, with_l2
+from raygpu.training.quiet_keras import keras, tf
 from raygpu.trials import EpochResult, Trial
 
 WEIGHTS = "model.weights.h5"

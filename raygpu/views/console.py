@@ -17,6 +17,8 @@ from raygpu.records import Device, Snapshot
 from raygpu.trials import TrialRecord
 
 PLAIN_INTERVAL_S = 5.0
+LONGEST_VALUE = 24
+"""Characters of a hyper-parameter that are shown."""
 
 
 class SweepConsole:
@@ -85,15 +87,16 @@ class SweepConsole:
         return outer
 
     def best(self, metric: str, records: Sequence[TrialRecord]) -> None:
-        """The best trials as a table."""
+        """The best trials, a line each, in columns; what is wider than the terminal wraps and is not cut."""
         names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in ("trial", metric, "epochs", *names):
-            table.add_column(title, justify="left" if title == "trial" else "right", no_wrap=True)
+        rows = [["trial", metric, "epochs", *names]]
         for r in records:
             values = (value(r.trial.hyperparameters.get(name)) for name in names)
-            table.add_row(r.trial.trial_id, f"{r.score:.6g}", str(r.epochs), *values)
-        self.console.print(table, soft_wrap=False, crop=False, overflow="ignore")
+            rows.append([r.trial.trial_id, f"{r.score:.6g}", str(r.epochs), *values])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for first, *others in rows:
+            cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
+            self.line("  ".join([first.ljust(widths[0]), *cells]))
 
 
 def plain(s: Snapshot) -> str:
@@ -119,7 +122,10 @@ def hyperparameters(hp: Mapping[str, Any]) -> str:
 
 def value(v: Any) -> str:
     """A hyper-parameter, short."""
-    return f"{v:.4g}" if isinstance(v, float) else "" if v is None else str(v)
+    if isinstance(v, float):
+        return f"{v:.4g}"
+    text = "" if v is None else str(v)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def throughput(rate: float | None) -> str:

@@ -16,6 +16,7 @@ GPUS = [Gpu(index, f"GPU-{letter}{letter}{letter}", "NVIDIA T4", 16.0) for index
         ("all", "2,0", [2, 0]),
         ("all", "0,9,1", [0]),  # CUDA stops at the first entry that names nothing
         ("all", "", []),
+        ("all", "-1", []),
         ("2", None, [2]),
         ("0,GPU-ccc", None, [0, 2]),
         ("GPU-b", None, [1]),
@@ -35,6 +36,7 @@ def test_select(devices: str, visible: str | None, expected: list[int]) -> None:
         ("GPU-", None, "read 'GPU-'"),  # could be any
         (",", None, "allowed"),
         ("0", "", "shows none"),
+        ("all", "MIG-aaa", "CUDA_VISIBLE_DEVICES: read 'MIG-aaa'; whole GPUs are wanted, which are: 0 (GPU-aaa)"),
     ],
 )
 def test_select_refuses(devices: str, visible: str | None, message: str) -> None:
