@@ -61,7 +61,19 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         # Every second round runs backwards, so that no way always follows the same one.
         order = list(ways) if number % 2 == 0 else list(reversed(ways))
         rounds.append({way: ways[way](number) for way in order})
-    return {"new store": new_store, "rounds": rounds, "ratios": ratios(rounds)}
+    return {"new store": new_store, "rounds": rounds, "stages": stages(rounds), "ratios": ratios(rounds)}
+
+
+def stages(rounds: list[dict[str, Any]]) -> dict[str, float]:
+    """Seconds from the command to the end of each stage of a tracked sweep, medians of the rounds."""
+    told = {
+        "interpreter, configuration, experiment and data": "experiment_s",
+        "Ray up, MLflow imported meanwhile": "ray_s",
+        "first epoch of the first trial: workers started, torch imported in each": "first_epoch_s",
+        "last trial ended": "trials_s",
+    }
+    found = {stage: round(median(r["raygpu"]["timing"][key] for r in rounds), 1) for stage, key in told.items()}
+    return found | {"everything written, Ray ended": round(median(r["raygpu"]["wall_s"] for r in rounds), 1)}
 
 
 def ratios(rounds: list[dict[str, Any]]) -> dict[str, float]:
