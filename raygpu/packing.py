@@ -33,9 +33,9 @@ class Share:
     def __str__(self) -> str:
         if self.gpus_per_trial > 1:
             return f"{self.gpus_per_trial} GPUs per trial"
-        return (
-            f"{self.trials_per_gpu} per GPU, {'all' if self.trials_per_gpu == 1 else f'1/{self.trials_per_gpu}'} each"
-        )
+        if self.trials_per_gpu == 1:
+            return "1 per GPU, the whole of it"
+        return f"{self.trials_per_gpu} per GPU, 1/{self.trials_per_gpu} each"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def plan(nodes: Sequence[Node], fraction: float | None, num_trials: int) -> Plan
         share, reason = auto_share(nodes)
     else:
         share = snap(fraction)
-        reason = f"asked for {fraction:g}: {share}"
+        reason = f"asked for {fraction:g}"
     slots = [_slots(node, share) for node in nodes]
     if not sum(slots):
         raise ValueError(

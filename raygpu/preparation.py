@@ -140,12 +140,11 @@ def plan_lines(prepared: Prepared, made: Plan, names: list[str]) -> list[str]:
     ]
     if not prepared.gpus and config.cluster.address == "local":
         lines.append("no NVIDIA GPU here: trials are packed onto one simulated device, on the CPU")
-    mode = "process mode" if config.gpu.mode == "process" else "process mode (auto: the only one so far)"
     cpus = "1 CPU" if made.cpus_per_trial == 1 else f"{made.cpus_per_trial:g} CPUs"
     threads = "1 thread" if made.threads_per_trial == 1 else f"{made.threads_per_trial} threads"
     lines.append(
-        f"plan: {mode}, {made.share}, {made.slots} at once on {', '.join(names)};"
-        f" {cpus} and {threads} per trial ({made.reason})"
+        f"plan: process mode, {made.share} ({made.reason}); {made.slots} at once on {', '.join(names)},"
+        f" {cpus} and {threads} per trial"
     )
     if config.search.algorithm == "optuna" and config.search.generation < made.slots:
         lines.append(

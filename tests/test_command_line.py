@@ -107,7 +107,7 @@ def test_dry_run_prints_the_plan_and_starts_nothing(here: Path, capsys: pytest.C
     assert sweep.main(["good.toml", "--dry-run", "--gpu.fraction", "0.18", "--name=mine"]) == 0
     out = capsys.readouterr().out
     assert "sweep mine: 2 trials of tests.cases:ramp" in out
-    assert "asked for 0.18: 5 per GPU, 1/5 each" in out
+    assert "5 per GPU, 1/5 each (asked for 0.18)" in out
     assert "no NVIDIA GPU here" in out
     assert not (here / "runs").exists()
 

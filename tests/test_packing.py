@@ -16,12 +16,12 @@ ROOMY = Node(num_cpus=64, num_gpus=1, memory_gib=1000)
     [
         (0.18, 5, "5 per GPU, 1/5 each"),
         (0.33, 3, "3 per GPU, 1/3 each"),
-        (0.6, 1, "1 per GPU, all each"),
+        (0.6, 1, "1 per GPU, the whole of it"),
         (0.2, 5, "5 per GPU, 1/5 each"),
         (0.1, 10, "10 per GPU, 1/10 each"),
         (1 / 3, 3, "3 per GPU, 1/3 each"),
         (0.07, 14, "14 per GPU, 1/14 each"),
-        (1.0, 1, "1 per GPU, all each"),
+        (1.0, 1, "1 per GPU, the whole of it"),
     ],
 )
 def test_snap(fraction: float, per_gpu: int, text: str) -> None:

@@ -59,7 +59,11 @@ class Cluster:
         return {d.index: by_uuid[d.uuid] for d in self.devices if d.uuid in by_uuid}
 
     def address_line(self) -> str:
-        return f"Ray dashboard: {self.dashboard_url or 'not running (pip install ray[default])'}"
+        if self.dashboard_url is None:
+            return "Ray dashboard: not running (pip install ray[default])"
+        # Ray turns tokens on for a local cluster, unless told not to.
+        token = " (its token: ray get-auth-token)" if os.environ.get("RAY_AUTH_MODE") == "token" else ""
+        return f"Ray dashboard: {self.dashboard_url}{token}"
 
     def close(self) -> None:
         """Disconnect, and end the Ray that `start_local` began."""
