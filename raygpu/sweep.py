@@ -131,11 +131,11 @@ def run(
     write_files(folder, config, found, records, checkpoints, summary)
     console.lines(session.close(summary, interrupted=interrupted))
     result = Result(summary, folder.path, records.ranked()[:5], interrupted)
-    _print_end(result, config, console)
+    _print_end(result, config, console, session.next_line())
     return result
 
 
-def _print_end(result: Result, config: SweepConfig, console: SweepConsole) -> None:
+def _print_end(result: Result, config: SweepConfig, console: SweepConsole, curves: str | None) -> None:
     """The five best trials, and what to type next."""
     summary, folder = result.summary, result.folder
     assert folder is not None
@@ -149,6 +149,10 @@ def _print_end(result: Result, config: SweepConfig, console: SweepConsole) -> No
     console.line(f"{', '.join(counts)} in {views.duration(summary['wall_s'])}; all of it in {folder}")
     if summary["failed"]:
         console.line(f"why trials failed: {folder}/trials/<id>/error.txt")
+    if summary["best"] is not None:
+        console.line(f"the best trial, ready to be trained again: {folder}/best.toml")
+    if curves is not None:
+        console.line(curves)
     if result.interrupted:
         console.line(f"interrupted; go on with: python -m raygpu.sweep --resume {folder}")
 

@@ -254,12 +254,13 @@ class RunTree:
     @property
     def ui_url(self) -> str:
         """The page of the parent run, or of the experiment before there is one."""
-        base = re.sub(r"//.*@", "//", self.uri).rstrip("/") if self._served else "http://127.0.0.1:5000"
+        base = re.sub(r"//.*@", "//", self.uri).rstrip("/") if self.served else "http://127.0.0.1:5000"
         run = f"/runs/{self.run_id}" if self.run_id else ""
         return f"{base}/#/experiments/{self.experiment_id}{run}"
 
     @property
-    def _served(self) -> bool:
+    def served(self) -> bool:
+        """Whether an MLflow server holds the runs, and no database of ours."""
         return scheme(self.uri) in ("http", "https")
 
     def _search(self, query: str) -> Iterable[Any]:

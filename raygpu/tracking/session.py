@@ -70,6 +70,15 @@ class Session:
             return f"MLflow UI: {redacted(uri)}"
         return f"MLflow UI: http://127.0.0.1:{UI_PORT}, once started by: {ui_command(uri, UI_PORT)}"
 
+    def next_line(self) -> str | None:
+        """What shows the sweep's curves, once it has ended."""
+        if not isinstance(self.writer, Writer) or self._fault is not None:
+            return None
+        tree = self.writer.ready(0)
+        if tree.served:
+            return f"every trial's curves: {tree.ui_url}"
+        return f"every trial's curves: {ui_command(tree.uri, UI_PORT)}, then {tree.ui_url}"
+
     def identity(self) -> dict[str, str | None]:
         """The `tracking` of `summary.json`."""
         if not self.enabled:
@@ -89,7 +98,6 @@ class Session:
         try:
             if self._fault is None:
                 self._end(summary, interrupted=interrupted)
-                lines.append(f"MLflow: {self.writer.ready(0).ui_url}")
         except TrackingError as error:
             self._fault = str(error)
         if self._fault is not None:

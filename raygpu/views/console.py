@@ -82,8 +82,8 @@ class SweepConsole:
             outer.add_row("best", Text(f"{s.best.score:.6g}", style="bold green") + Text(f"  {describe(s.best)}"))
         for device in self.devices:
             rate = s.samples_per_s.get(device.index)
-            outer.add_row(f"gpu {device.index}", f"{escape(device.name)}   {throughput(rate)}")
-        outer.add_row("time", f"{duration(s.elapsed_s)} so far, {left(s.time_left_s)}")
+            outer.add_row(f"gpu {device.index}", f"{escape(device.name)}   {'' if rate is None else throughput(rate)}")
+        outer.add_row("time", f"{duration(s.elapsed_s)}, {left(s.time_left_s)}")
         return outer
 
     def best(self, metric: str, records: Sequence[TrialRecord]) -> None:
@@ -128,12 +128,14 @@ def value(v: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def throughput(rate: float | None) -> str:
-    return "no throughput told yet" if rate is None else f"{rate:,.0f} samples/s"
+def throughput(rate: float) -> str:
+    return f"{rate:,.0f} samples/s"
 
 
 def left(seconds: float | None) -> str:
-    return "time left not known yet" if seconds is None else f"about {duration(seconds)} left"
+    if seconds is None:
+        return "time left not known yet"
+    return f"about {duration(seconds)} left" if seconds else "all done"
 
 
 def duration(seconds: float) -> str:

@@ -186,8 +186,9 @@ def test_a_relative_file_stays_where_it_was(template: Path, tmp_path: Path, monk
     monkeypatch.chdir("/")
     opened.start_sweep("sweep", {}, {})
     assert opened.uri == f"sqlite:///{tmp_path}/runs/mlflow.db"
-    location = opened.mlflow.get_experiment(opened.experiment_id).artifact_location
-    assert location == f"file://{tmp_path}/runs/artifacts"
+    experiment = opened.mlflow.get_experiment(opened.experiment_id)
+    assert experiment.artifact_location == f"file://{tmp_path}/runs/artifacts"
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development", "the UI opens on runs"
     assert not Path("/runs").exists()
 
 
