@@ -16,8 +16,6 @@ from raygpu.errors import TrackingError, one_line
 from raygpu.tracking.stores import check, cleaned, redacted, scheme, sqlite_path, with_driver
 
 TRIES = 4
-KIND = {"mlflow.experimentKind": "custom_model_development"}
-"""Lets the MLflow UI show runs and curves, where it would open an unknown experiment on its pages for GenAI."""
 MIGRATED = ("already exists", "out-of-date database schema", "UNIQUE constraint", "duplicate key")
 """What a store says while another process is creating the same schema or experiment."""
 
@@ -69,7 +67,7 @@ def _connect(uri: str, experiment: str, location: Path | None) -> tuple[Any, str
     known = mlflow.get_experiment_by_name(experiment)
     if known is None:
         place = location.absolute().as_uri() if location is not None and not served else None
-        return mlflow, uri, str(mlflow.create_experiment(experiment, artifact_location=place, tags=KIND))
+        return mlflow, uri, str(mlflow.create_experiment(experiment, artifact_location=place))
     if known.lifecycle_stage != "active":
         restore = f"MLFLOW_TRACKING_URI={redacted(uri)} mlflow experiments restore -x {known.experiment_id}"
         raise TrackingError(f"tracking.experiment: read {experiment!r}, which was deleted; name another, or: {restore}")

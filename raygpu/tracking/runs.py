@@ -255,8 +255,9 @@ class RunTree:
     def ui_url(self) -> str:
         """The page of the parent run, or of the experiment before there is one."""
         base = re.sub(r"//.*@", "//", self.uri).rstrip("/") if self.served else "http://127.0.0.1:5000"
-        run = f"/runs/{self.run_id}" if self.run_id else ""
-        return f"{base}/#/experiments/{self.experiment_id}{run}"
+        run = f"/{self.run_id}" if self.run_id else ""
+        # Without the workflow, MLflow 3 opens a browser that it has not seen before on its pages for GenAI.
+        return f"{base}/#/experiments/{self.experiment_id}/runs{run}?workflowType=machine_learning"
 
     @property
     def served(self) -> bool:
