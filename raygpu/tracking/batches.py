@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from raygpu.errors import TrackingError
 from raygpu.tracking.runs import Point, Refused, RunTree, final_tags, points
@@ -151,25 +151,58 @@ def _run(tree: RunTree, batch: Batch) -> str:
     return child.run_id
 
 
-def save(path: Path, writes: Iterable[Write]) -> None:
-    """Append writes to a file of JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        for write in writes:
-            file.write(json.dumps({**_fields(write), "value": _encode(write)}) + "\n")
+class Journal:
+    """The writes that wait, in a file as well: a process that is killed leaves them to the next one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: TextIO | None = None
+
+    def add(self, write: Write) -> None:
+        """Append a write. It is the system's when this returns, and so outlives this process."""
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("a", encoding="utf-8", buffering=1)
+        self._file.write(_line(write))
+
+    def clear(self) -> None:
+        """All of them are delivered."""
+        if self._file is not None:
+            self._file.truncate(0)
+
+    def close(self, waiting: Iterable[Write]) -> None:
+        """Leave the writes that still wait; no file if none does."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self.path.unlink(missing_ok=True)
+        if lines := [_line(write) for write in waiting]:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text("".join(lines), encoding="utf-8")
+
+
+def set_aside(path: Path) -> Path:
+    """Move an earlier journal out of a new one's way, behind what was moved before; returns where it is then."""
+    earlier = path.with_name(f"{path.stem}.earlier{path.suffix}")
+    if path.is_file():
+        with earlier.open("ab") as file:
+            file.write(path.read_bytes())
+        path.unlink()
+    return earlier
 
 
 def load(path: Path) -> list[Write]:
-    """The writes of a file that `save` wrote. Raises TrackingError."""
+    """The writes of a journal, without a last line that its process did not live to finish. Raises TrackingError."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [_decode(json.loads(line)) for line in lines if line.strip()]
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [_decode(json.loads(line)) for line in lines if line.endswith("\n") and line.strip()]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrackingError(f"tracking: {path} cannot be read as waiting writes ({error}); move it away") from error
 
 
-def _fields(write: Write) -> dict[str, Any]:
-    return {"kind": write.kind, "trial_id": write.trial_id, "time_ms": write.time_ms}
+def _line(write: Write) -> str:
+    fields = {"kind": write.kind, "trial_id": write.trial_id, "time_ms": write.time_ms, "value": _encode(write)}
+    return json.dumps(fields) + "\n"
 
 
 def _trial(trial: Trial) -> dict[str, Any]:

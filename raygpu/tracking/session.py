@@ -10,6 +10,7 @@ from raygpu.config import SweepConfig
 from raygpu.errors import TrackingError
 from raygpu.runfolder import RunFolder
 from raygpu.tracking import client
+from raygpu.tracking.batches import set_aside
 from raygpu.tracking.stores import redacted, scheme, sqlite_path, ui_command
 from raygpu.tracking.writer import NullWriter, Writer, replay
 from raygpu.trials import Status
@@ -44,6 +45,7 @@ class Session:
         self.run_id: str | None = folder.read_run().get("mlflow_run_id")
         self._fault: str | None = None
         self._lines: list[str] = []
+        self._earlier = set_aside(folder.spool)
         self.writer = Writer(self._open, folder.spool) if self.enabled else NullWriter()
 
     def _open(self) -> Any:
@@ -52,8 +54,8 @@ class Session:
         tree = RunTree.open(self.config.tracking.uri, self.config.tracking.experiment)
         if self.run_id is not None:
             tree.resume_sweep(self.run_id)
-            if self.folder.spool.is_file():
-                delivered = replay(self.folder.spool, tree, self._lines)
+            if self._earlier.is_file():
+                delivered = replay(self._earlier, tree, self._lines)
                 self._lines.append(f"MLflow: {delivered} writes that an earlier start had left were delivered")
         else:
             self.run_id = tree.start_sweep(self.folder.name, {}, _flat(self.config))

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.errors import TrackingError, one_line
-from raygpu.tracking.batches import Kind, Pending, Write, deliver, load, save
+from raygpu.tracking.batches import Journal, Kind, Pending, Write, deliver, load
 from raygpu.tracking.runs import Refused, RunTree
 from raygpu.trials import EpochResult, Trial, TrialRecord
 
@@ -42,14 +42,14 @@ class Writer:
         """What MLflow refused for good, a line for each kind."""
         self.delayed: str | None = None
         """Why writes wait at present, None while they are delivered."""
-        self._spool = spool
+        self._journal = Journal(spool)
         self._interval_s = interval_s
         self._tree: RunTree | None = None
         self._failure: TrackingError | None = None
         self._incoming: deque[Write] = deque()
         self._pending = Pending({})
         self._lock = threading.Lock()
-        """Held while `_pending` changes, never during a call to MLflow."""
+        """Held while `_pending`, `_incoming` or the journal changes, never during a call to MLflow."""
         self._opened, self._wake = threading.Event(), threading.Event()
         self._closing, self._abandoned = threading.Event(), threading.Event()
         self._undelivered: int | None = None
@@ -113,14 +113,19 @@ class Writer:
             self._abandoned.set()  # a thread that still hangs in a call ends after it
             with self._lock:
                 writes = [*self._pending.writes(), *self._incoming]
-            if writes:
-                save(self._spool, writes)
+                self._journal.close(writes)
             self._undelivered = len(writes)
         return self._undelivered
 
     def _put(self, kind: Kind, trial_id: str | None, value: Any) -> None:
         assert not self._closing.is_set(), "the writer is closed"
-        self._incoming.append(Write(kind, trial_id, value, int(time.time() * 1000)))
+        write = Write(kind, trial_id, value, int(time.time() * 1000))
+        with self._lock:
+            self._incoming.append(write)
+            try:
+                self._journal.add(write)
+            except OSError as error:  # a full disk: the write is still delivered if this process lives
+                self._note(TrackingError(f"tracking: {self._journal.path} cannot be written: {error.strerror}"))
         self._wake.set()
 
     # The thread
@@ -153,6 +158,9 @@ class Writer:
             rest_s = min(LONGEST_REST_S, max(self._interval_s, rest_s))
             if not self._pending:
                 retry_s, self.delayed = 0.0, None
+                with self._lock:
+                    if not self._incoming and not self._abandoned.is_set():
+                        self._journal.clear()
                 if self._closing.is_set() and not self._incoming:
                     return
             else:
@@ -242,6 +250,8 @@ class NullWriter:
 def replay(spool: Path, tree: RunTree, faults: list[str] | None = None) -> int:
     """Deliver what an earlier Writer left, after `resume_sweep`: the number of writes. The spool is gone after it.
 
+    No Writer may be using the spool (see `set_aside`). What was delivered before changes nothing when it comes again.
+
     What MLflow refuses goes to `faults`. Raises TrackingError if the store fails; the spool keeps what is left.
     """
     if not spool.exists():
@@ -264,10 +274,10 @@ def replay(spool: Path, tree: RunTree, faults: list[str] | None = None) -> int:
                 note(fault)
             pending.done(batch)
     finally:
-        rest = spool.with_name(spool.name + ".rest")
+        rest = Journal(spool.with_name(spool.name + ".rest"))
         if left := pending.writes():
-            save(rest, left)
-            rest.replace(spool)
+            rest.close(left)
+            rest.path.replace(spool)
         else:
             spool.unlink()
     return len(writes)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raygpu.errors import TrackingError
-from raygpu.tracking.batches import Pending, Write, load, save
+from raygpu.tracking.batches import Journal, Pending, Write, load, set_aside
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.writer import NullWriter, Writer, replay
 from raygpu.trials import EpochResult, TrialRecord
@@ -193,8 +193,11 @@ def test_the_spool_keeps_every_kind_of_write(tmp_path: Path) -> None:
         Write("restart", "t0000", trial(0), 5),
         Write("gpu", None, (7, {"gpu/0/memory_gib": 1.5}), 6),
     ]
-    save(tmp_path / "spool.jsonl", writes[:3])
-    save(tmp_path / "spool.jsonl", writes[3:])
+    journal = Journal(tmp_path / "spool.jsonl")
+    for write in writes:
+        journal.add(write)
+    with (tmp_path / "spool.jsonl").open("a") as file:
+        file.write('{"kind": "be')  # the process was killed here
     back = load(tmp_path / "spool.jsonl")
     assert [(write.kind, write.trial_id, write.time_ms) for write in back] == [
         (write.kind, write.trial_id, write.time_ms) for write in writes
@@ -203,7 +206,7 @@ def test_the_spool_keeps_every_kind_of_write(tmp_path: Path) -> None:
     assert back[2].value == writes[2].value
     assert (back[3].value.status, back[3].value.diverged, back[3].value.error) == ("failed", True, "Traceback")
     assert tuple(back[5].value) == (7, {"gpu/0/memory_gib": 1.5})
-    (tmp_path / "spool.jsonl").write_text("{")
+    (tmp_path / "spool.jsonl").write_text("{\n")
     with pytest.raises(TrackingError, match="move it away"):
         load(tmp_path / "spool.jsonl")
 
@@ -256,6 +259,30 @@ def test_nothing_is_lost_or_doubled_while_a_server_hangs(
     assert losses(tree, runs["t0000"]) == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert losses(tree, runs["t0001"]) == [(1, 1.0)]
     assert runs["t0000"].info.status == "FINISHED"
+
+
+def test_what_a_killed_process_had_not_delivered_is_delivered_by_the_next(tree: RunTree, tmp_path: Path) -> None:
+    assert tree.run_id
+    spool = tmp_path / "spool.jsonl"
+    writer = Writer(tree, spool, interval_s=0.1)
+    writer.begin(trial(0))
+    writer.epochs("t0000", [epoch(1, 1.0)])
+    eventually(lambda: spool.read_text() == "")
+    assert writer.close(30) == 0
+    killed = Writer(tree, spool, interval_s=600)  # it delivers nothing before the test is over
+    killed.epochs("t0000", [epoch(2, 2.0), epoch(3, 3.0)])
+    killed.end(TrialRecord(trial(0), "finished"))
+    killed.begin(trial(1))
+    earlier = set_aside(spool)
+
+    again = RunTree.open(tree.uri, "digits")
+    again.resume_sweep(tree.run_id)
+    assert replay(earlier, again) == 3
+    runs = children(again)
+    assert losses(again, runs["t0000"]) == [(1, 1.0), (2, 2.0), (3, 3.0)]
+    assert runs["t0000"].info.status == "FINISHED"
+    assert runs["t0001"].info.status == "RUNNING"
+    assert not earlier.exists()
 
 
 def test_a_lost_answer_makes_no_second_run(tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
