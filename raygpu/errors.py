@@ -2,7 +2,8 @@
 
 RaygpuError
  +-- BadInput         the user's configuration, flags, experiment or files: exit code 2, one line for each fault
- +-- TrackingError    the tracking server refused or is out of reach
+      +-- UnknownMetric    the experiment does not report the configured metric
+      +-- TrackingError    the tracking server refused or is out of reach
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ class BadInput(RaygpuError):
     def __init__(self, faults: str | Sequence[str]) -> None:
         self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
         super().__init__("\n".join(self.faults))
+
+
+class UnknownMetric(BadInput):
+    """The configured metric is not among those that the experiment reports."""
 
 
 class TrackingError(BadInput):

@@ -82,8 +82,7 @@ class Records:
             for result in new:
                 record.epochs = result.epoch
                 record.metrics = dict(result.metrics)
-                record.diverged = self.scoring.diverged(result.metrics)
-                record.score = self.scoring.worst if record.diverged else self.scoring.score(result.metrics)
+                self._score(record, result)
                 if result.num_samples is not None and result.train_s is not None:
                     record.samples_seen += result.num_samples
                     record.train_s += result.train_s
@@ -93,6 +92,19 @@ class Records:
                 else:
                     record.samples_per_s = result.samples_per_s
             return new
+
+    def _score(self, record: TrialRecord, result: EpochResult) -> None:
+        """A report without the metric leaves the score as it was."""
+        record.diverged = self.scoring.diverged(result.metrics)
+        if record.diverged:
+            record.score = self.scoring.worst
+        elif self.scoring.reported(result.metrics):
+            record.score = self.scoring.score(result.metrics)
+
+    def any_scored(self) -> bool:
+        """Whether any trial has reported the metric."""
+        with self._lock:
+            return any(record.score is not None for record in self.by_id.values())
 
     def end(self, trial_id: str, status: Status, *, error: str | None = None, reason: str | None = None) -> TrialRecord:
         with self._lock:
@@ -164,9 +176,15 @@ class Records:
     def state(self) -> dict[str, Any]:
         """What a resumed sweep starts from; picklable."""
         with self._lock:
-            return {"by_id": dict(self.by_id), "gpu_samples": dict(self._gpu_samples), "retries": self.retries}
+            return {
+                "by_id": dict(self.by_id),
+                "gpu_samples": dict(self._gpu_samples),
+                "retries": self.retries,
+                "elapsed_s": time.monotonic() - self._started,
+            }
 
     def restore(self, state: dict[str, Any]) -> None:
         with self._lock:
             self.by_id, self._gpu_samples = state["by_id"], state["gpu_samples"]
             self.retries = state["retries"]
+            self._started = time.monotonic() - state["elapsed_s"]  # the time between the two does not count

@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +33,10 @@ class Channel(Protocol):
 
 
 _thread = threading.local()
+_num_reports = 0
+"""Of this process, where it is a script's."""
+_went_on_from = 0
+"""The epoch that this script's process found in its checkpoint."""
 _channel: Channel | None = None
 
 
@@ -54,7 +59,10 @@ def report(**metrics: float) -> None:
 
 
 def checkpoint(state: Any) -> None:
-    """Keep `state`, anything that pickles, so that the trial can go on from here after a stop."""
+    """Keep `state`, anything that pickles, so that the trial can go on from here after a stop.
+
+    Call it before the `report` of the same epoch.
+    """
     _current().checkpoint(state)
 
 
@@ -73,18 +81,30 @@ def number(name: str, value: Any) -> float:
     return float(value)
 
 
-def dump_state(state: Any, folder: Path) -> None:
-    """Write `state` into `folder` so that a reader finds the old or the new one, never half."""
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{CHECKPOINT_FILE}.{os.getpid()}"
-    temporary.write_bytes(pickle.dumps(state))
-    temporary.replace(folder / CHECKPOINT_FILE)
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a checkpoint kept: pickled when it was called, so that later changes do not reach it."""
 
+    epoch: int
+    """The report that belongs to it: the one that followed, since `checkpoint` comes before `report`."""
+    state: bytes
 
-def load_state(folder: Path) -> Any | None:
-    """What `dump_state` wrote, or None."""
-    file = folder / CHECKPOINT_FILE
-    return pickle.loads(file.read_bytes()) if file.is_file() else None
+    @classmethod
+    def of(cls, state: Any, num_reports: int) -> Kept:
+        return cls(num_reports + 1, pickle.dumps(state))
+
+    def dump(self, folder: Path) -> None:
+        """Write it so that a reader finds the old or the new one, never half."""
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{CHECKPOINT_FILE}.{os.getpid()}"
+        temporary.write_bytes(pickle.dumps((self.epoch, self.state)))
+        temporary.replace(folder / CHECKPOINT_FILE)
+
+    @classmethod
+    def load(cls, folder: Path) -> Kept | None:
+        """What `dump` wrote, or None."""
+        file = folder / CHECKPOINT_FILE
+        return cls(*pickle.loads(file.read_bytes())) if file.is_file() else None
 
 
 def _current() -> Channel:
@@ -104,15 +124,25 @@ class _Script:
         self.folder = folder
 
     def report(self, metrics: dict[str, float]) -> None:
+        global _num_reports
+        _num_reports += 1
         # One write of one line: lines of several processes do not mix below the pipe's atomic size (4096 bytes).
         with open(self.pipe, "ab", buffering=0) as pipe:
             pipe.write(json.dumps(metrics).encode() + b"\n")
 
     def checkpoint(self, state: Any) -> None:
-        dump_state(state, self.folder)
+        kept = Kept.load(self.folder)
+        # A script that prints its metrics counts no reports here: each of its checkpoints then counts as one.
+        before = _went_on_from + _num_reports if _num_reports else kept.epoch if kept else 0
+        Kept.of(state, before).dump(self.folder)
 
     def load(self) -> Any | None:
-        return load_state(self.folder)
+        global _went_on_from
+        kept = Kept.load(self.folder)
+        if kept is None:
+            return None
+        _went_on_from = kept.epoch
+        return pickle.loads(kept.state)
 
 
 class _Alone:

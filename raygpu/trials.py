@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from raygpu.errors import BadInput
+from raygpu.errors import UnknownMetric
 
 Status = Literal["waiting", "running", "finished", "stopped", "failed", "interrupted"]
 
@@ -56,20 +56,26 @@ class Scoring:
     maximize: bool
 
     def key(self, names: Mapping[str, object]) -> str:
-        """The reported name that `metric` stands for: itself or `validation/<metric>`. Raises BadInput."""
+        """The reported name that `metric` stands for: itself or `validation/<metric>`. Raises UnknownMetric."""
         for name in (self.metric, f"validation/{self.metric}"):
             if name in names:
                 return name
-        raise BadInput(f"metric: read {self.metric!r}; the experiment reports: {', '.join(sorted(names)) or 'none'}")
+        raise UnknownMetric(
+            f"metric: read {self.metric!r}; the experiment reports: {', '.join(sorted(names)) or 'none'}"
+        )
 
     def score(self, metrics: Mapping[str, float]) -> float:
-        """The score, larger or smaller is better as `maximize` says. Raises BadInput for an unknown metric."""
+        """The score, larger or smaller is better as `maximize` says. Raises UnknownMetric."""
         return metrics[self.key(metrics)]
 
     @property
     def worst(self) -> float:
         """The score of a trial that diverged."""
         return -math.inf if self.maximize else math.inf
+
+    def reported(self, metrics: Mapping[str, object]) -> bool:
+        """Whether the metric is among these."""
+        return self.metric in metrics or f"validation/{self.metric}" in metrics
 
     def diverged(self, metrics: Mapping[str, float]) -> bool:
         """Whether the metric itself, or one whose name ends in `loss`, is NaN or infinite.

@@ -6,6 +6,8 @@ Tune's own `max_failures` counts lost workers alone, and only those are tried ag
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import time
 import traceback
@@ -19,12 +21,15 @@ from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.config import Precision
-from raygpu.errors import BadInput
+from raygpu.errors import UnknownMetric
 from raygpu.experiment import Source, Splits
-from raygpu.training.base import Settings, Training
+from raygpu.training.base import Settings, Training, surroundings
 from raygpu.training.start import start
 from raygpu.trials import EpochResult, Scoring, Trial
 
+logger = logging.getLogger(__name__)
+PROGRESS = "progress.json"
+"""In a checkpoint: the trial's score so far."""
 # Tune hears of a trial about this often, or at once where a scheduler wants to decide; every epoch is in the result.
 REPORT_S = 1.0
 # Schedulers take percentiles of scores: the worst one is finite, so that a percentile stays a number.
@@ -63,18 +68,16 @@ class TrialActor(tune.Trainable):
         assert shared is not None
         self.shared = shared
         self.splits = splits
-        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-            os.environ[variable] = str(shared.threads)
+        os.environ.update(surroundings(shared.threads))
         os.chdir(shared.source.folder)
         self.code: Any = None
         self.training: Training | None = None
+        self._device_is_broken = False
         self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Tune hands this worker its next trial."""
-        if _device_is_broken(self.failure):
-            # Nothing runs in a process whose CUDA context is lost: a fresh worker takes the trial.
-            raise RuntimeError("this worker's CUDA context was lost by an earlier trial")
+        self._device_is_broken = self._device_is_broken or _breaks_device(self.failure)
         self._close()
         self._begin(new_config)
         return True
@@ -82,6 +85,7 @@ class TrialActor(tune.Trainable):
     def _begin(self, config: Mapping[str, Any]) -> None:
         self.trial = trial_of(config)
         self.score = WORST * (-1 if self.shared.scoring.maximize else 1)
+        self._scored = False
         self.epoch = 0
         self.failure: str | None = None
         self._told_epoch = 0
@@ -89,6 +93,10 @@ class TrialActor(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         """Train until a decision, a second or the end. The result carries every epoch since the last one."""
+        if self._device_is_broken:
+            # Nothing runs in a process whose CUDA context is lost. Raised here and not when the worker was handed its
+            # trial: Tune starts a running trial again in a fresh worker, and gives up one that never ran.
+            raise RuntimeError("this worker's CUDA context was lost by an earlier trial")
         results: list[EpochResult] = []
         ended = False
         unknown_metric: str | None = None
@@ -103,9 +111,9 @@ class TrialActor(tune.Trainable):
                     break
                 results.append(result)
                 self.epoch = result.epoch
-                self.score = self._score(result)
+                self._take_score(result)
                 ended = self.shared.scoring.diverged(result.metrics) or result.epoch == self.shared.epochs
-        except BadInput as fault:
+        except UnknownMetric as fault:
             unknown_metric, ended = str(fault), True
         except BaseException:  # noqa: BLE001 - the user's code: its traceback is the trial's result, SystemExit included
             self.failure, ended = traceback.format_exc(), True
@@ -144,10 +152,17 @@ class TrialActor(tune.Trainable):
             self._told_epoch = self.epoch
         return due
 
-    def _score(self, result: EpochResult) -> float:
+    def _take_score(self, result: EpochResult) -> None:
+        """The score of an epoch. Once a trial has one, a report without the metric leaves it as it was."""
         scoring = self.shared.scoring
-        score = scoring.worst if scoring.diverged(result.metrics) else scoring.score(result.metrics)
-        return max(-WORST, min(WORST, score))
+        try:
+            score = scoring.worst if scoring.diverged(result.metrics) else scoring.score(result.metrics)
+        except UnknownMetric:
+            if not self._scored:
+                raise
+            return
+        self._scored = True
+        self.score = max(-WORST, min(WORST, score))
 
     def _require_a_report(self) -> None:
         if not self.epoch:
@@ -164,12 +179,17 @@ class TrialActor(tune.Trainable):
             Path(checkpoint_dir, "failed").touch()
         else:
             self.training.save(Path(checkpoint_dir))
+            Path(checkpoint_dir, PROGRESS).write_text(json.dumps({"score": self.score, "scored": self._scored}))
 
     def load_checkpoint(self, checkpoint_dir: str | None) -> None:
         """A lost or interrupted trial goes on. What fails here fails again, as the trial's result, in `step`."""
         if checkpoint_dir is None or Path(checkpoint_dir, "failed").exists():
             return
-        self._training().load(Path(checkpoint_dir))
+        training = self._training()
+        training.load(Path(checkpoint_dir))
+        self.epoch = self._told_epoch = training.epoch
+        progress = json.loads(Path(checkpoint_dir, PROGRESS).read_text())
+        self.score, self._scored = progress["score"], progress["scored"]
 
     def cleanup(self) -> None:
         self._close()
@@ -177,8 +197,12 @@ class TrialActor(tune.Trainable):
     def _close(self) -> None:
         training, self.training = self.training, None
         if training is not None:
-            training.close()
+            try:
+                training.close()
+            except Exception:
+                # What a broken device raises here must not look like a lost worker: the trial has its own result.
+                logger.exception("closing trial %s", self.trial.trial_id)
 
 
-def _device_is_broken(failure: str | None) -> bool:
+def _breaks_device(failure: str | None) -> bool:
     return failure is not None and ("CUDA error" in failure or "AcceleratorError" in failure)

@@ -49,7 +49,7 @@ class Live:
         self.checkpoints: dict[str, str] = {}
         """The folder of each trial's last checkpoint."""
         self.unknown_metric: str | None = None
-        """Set when a trial reports and the metric is not among it: the sweep ends."""
+        """Set when the first report of any trial lacks the metric: the sweep ends."""
         Live.current = self
 
     def __reduce__(self) -> tuple[Callable[[], Live], tuple[()]]:
@@ -76,15 +76,16 @@ class Observer(tune.Callback):
         self.live.records.start(started)
         if known is not None and known.ended:
             self.live.writer.restart(started)
-        elif known is None:
-            self.live.writer.begin(started)
+        else:
+            self.live.writer.begin(started)  # also one that goes on: its run is running again
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         trial_id = trial.config["trial_id"]
         if result["unknown_metric"] is not None:
-            self.live.unknown_metric = result["unknown_metric"]
+            if not self.live.records.any_scored():
+                self.live.unknown_metric = result["unknown_metric"]
             return
         placed_before = self.live.records.by_id[trial_id].gpu_index
         gpu_index = self.live.cluster.device_index(result["node_id"], result["gpu_ids"])
@@ -101,8 +102,8 @@ class Observer(tune.Callback):
         trial_id = trial.config["trial_id"]
         if trial_id not in self.live.records.by_id or self.live.unknown_metric is not None:
             return
-        if result.get("failure") is not None:
-            record = self.live.records.end(trial_id, "failed", error=result["failure"])
+        if (error := result.get("failure") or result.get("unknown_metric")) is not None:
+            record = self.live.records.end(trial_id, "failed", error=error)
         elif result.get("ended"):
             record = self.live.records.end(trial_id, "finished")
         else:

@@ -37,7 +37,7 @@ class TrialSearcher(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         trial = self.given[trial_id]
-        failed = error or result is None or result.get("failure") is not None
+        failed = error or result is None or bool(result.get("failure") or result.get("unknown_metric"))
         if failed:
             self.failed.append(trial)
         self.proposer.tell(trial.trial_id, None if failed or result is None else result["score"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -24,8 +25,21 @@ class Settings:
     """Exists and is this trial's own: a script's output and scratch files go here."""
 
 
+def surroundings(threads: int) -> dict[str, str]:
+    """The environment of a process that shares its machine: CPU threads bounded, GPU memory taken as it is needed.
+
+    TensorFlow and JAX would otherwise take the whole GPU from their neighbours.
+    """
+    own = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    shared = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    return own | {name: os.environ.get(name, value) for name, value in shared.items()}
+
+
 class Training(Protocol):
     """One training under way."""
+
+    epoch: int
+    """The last epoch yielded, or gone on from; 0 at the beginning."""
 
     def run_epoch(self) -> EpochResult | None:
         """Train and evaluate one epoch, or wait for the next report; None when the training has ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
 import threading
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu import reporting
+from raygpu.reporting import Kept
 from raygpu.training.base import Settings
 from raygpu.trials import EpochResult, Trial
 
@@ -41,10 +43,22 @@ class FunctionTraining:
         else:
             self._started = True
             self._thread.start()
+        metrics = self._next()
+        if metrics is None:
+            return None
+        self.epoch += 1
+        if self.epoch == self.epochs:
+            # What comes after the last report, as saving a model, belongs to it; one more report ends the function.
+            self._channel.closing = True
+            self._channel.go.release()
+            self._next()
+        return EpochResult(self.epoch, metrics)
+
+    def _next(self) -> dict[str, float] | None:
+        """Wait for the next report; None at the function's end, and what it raised."""
         result = self._channel.results.get()
         if isinstance(result, dict):
-            self.epoch += 1
-            return EpochResult(self.epoch, result)
+            return result
         self._ended = True
         if result is not None:
             raise result
@@ -62,18 +76,20 @@ class FunctionTraining:
         self._channel.results.put(end)
 
     def save(self, folder: Path) -> None:
-        reporting.dump_state((self.epoch, self._channel.state), folder)
+        if self._channel.kept is not None:
+            self._channel.kept.dump(folder)
 
     def load(self, folder: Path) -> None:
         """The function starts again at its beginning, and finds its state by `raygpu.load()`."""
-        saved = reporting.load_state(folder)
-        if saved is not None and saved[1] is not None:
-            self.epoch, self._channel.state = saved
+        kept = Kept.load(folder)
+        if kept is not None:
+            self.epoch = self._channel.num_reports = kept.epoch
+            self._channel.kept = kept
 
     def close(self) -> None:
         """End the function at the report where it waits."""
         if self._started and not self._ended:
-            self._channel.closing = True
+            self._channel.ending = self._channel.closing = True
             self._channel.go.release()
             self._thread.join(timeout=30)
         reporting.use(None)
@@ -86,16 +102,23 @@ class _Handover:
         self.results: queue.SimpleQueue[dict[str, float] | BaseException | None] = queue.SimpleQueue()
         self.go = threading.Semaphore(0)
         self.closing = False
-        self.state: Any | None = None
+        """The next report ends the function."""
+        self.ending = False
+        """The report that waits does."""
+        self.num_reports = 0
+        self.kept: Kept | None = None
 
     def report(self, metrics: dict[str, float]) -> None:
+        if self.closing:
+            raise _Ended
+        self.num_reports += 1
         self.results.put(metrics)
         self.go.acquire()
-        if self.closing:
+        if self.ending:
             raise _Ended
 
     def checkpoint(self, state: Any) -> None:
-        self.state = state
+        self.kept = Kept.of(state, self.num_reports)
 
     def load(self) -> Any | None:
-        return self.state
+        return None if self.kept is None else pickle.loads(self.kept.state)

@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.errors import BadInput
-from raygpu.reporting import CHECKPOINT_FILE, CHECKPOINT_VARIABLE, REPORT_VARIABLE
-from raygpu.training.base import Settings
+from raygpu.reporting import CHECKPOINT_VARIABLE, REPORT_VARIABLE, Kept
+from raygpu.training.base import Settings, surroundings
 from raygpu.trials import EpochResult, Trial
 
 OUTPUT_FILE = "output.txt"
 GRACE_S = 10.0
+LONGEST_LINE = 64 * 1024
+"""Bytes: no metrics are read from longer lines."""
 OWN_PLACEHOLDERS = ("trial_id", "seed", "epochs")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -32,9 +34,14 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def placeholders(command: str) -> set[str]:
     """The names in braces in a command line. Raises BadInput if it cannot be split or has stray braces."""
     try:
-        return {name for word in shlex.split(command) for _, name, _, _ in string.Formatter().parse(word) if name}
+        names = {name for word in shlex.split(command) for _, name, _, _ in string.Formatter().parse(word)} - {None}
     except ValueError as error:
         raise BadInput(f"command: read {command!r}; {error}") from error
+    if "" in names:
+        raise BadInput(
+            f"command: read {command!r}; {{}} names no hyper-parameter; literal braces are doubled: {{{{}}}}"
+        )
+    return {str(name) for name in names}
 
 
 def render(command: str, values: Mapping[str, Any]) -> list[str]:
@@ -46,10 +53,16 @@ def render(command: str, values: Mapping[str, Any]) -> list[str]:
     for word in shlex.split(command):
         names = [name for _, name, _, _ in string.Formatter().parse(word) if name]
         if all(name in values for name in names):
-            words.append(word.format_map(values))
+            words.append(_filled(word, values))
         elif word == f"{{{names[0]}}}" and words and words[-1].startswith("-"):
             words.pop()
     return words
+
+
+def _filled(word: str, values: Mapping[str, Any]) -> str:
+    """The word with its placeholders replaced; names are taken whole, `{net.lr}` is the hyper-parameter `net.lr`."""
+    parts = string.Formatter().parse(word)
+    return "".join(text + (format(values[name], spec or "") if name else "") for text, name, spec, _ in parts)
 
 
 class ScriptTraining:
@@ -80,16 +93,24 @@ class ScriptTraining:
         """Wait for the script's next report. Raises RuntimeError if it ends with another status than 0."""
         if self.epochs is not None and self.epoch >= self.epochs:
             return None
+        if not self._wait():
+            return None
+        self.epoch += 1
+        metrics = self._reports.popleft()
+        if self.epoch == self.epochs:
+            self._wait()  # what comes after the last report, as saving a model, belongs to it; one more is too many
+        return EpochResult(self.epoch, metrics)
+
+    def _wait(self) -> bool:
+        """Wait for a report; False if the script has ended. Raises RuntimeError if it ended badly."""
         process = self._process or self._start()
         while not self._reports:
             if not self._read(timeout_s=0.2) and process.poll() is not None and not self._read(timeout_s=0):
+                self._take_rest()
                 if process.returncode:
                     raise RuntimeError(self._failure(process.returncode))
                 break
-        if not self._reports:
-            return None
-        self.epoch += 1
-        return EpochResult(self.epoch, self._reports.popleft())
+        return bool(self._reports)
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
@@ -127,31 +148,43 @@ class ScriptTraining:
             found = True
             if key.fd == self._stdout:
                 self._output.write(data)
-            *lines, self._lines[key.fd] = (self._lines[key.fd] + data).split(b"\n")
+            *lines, rest = (self._lines[key.fd] + data).split(b"\n")
+            self._lines[key.fd] = rest if len(rest) <= LONGEST_LINE else b""
             for line in lines:
-                metrics = parse_metrics(line.decode(errors="replace"))
-                if metrics:
-                    self._reports.append(metrics)
+                self._take(line)
         return found
+
+    def _take(self, line: bytes) -> None:
+        metrics = parse_metrics(line.decode(errors="replace"))
+        if metrics:
+            self._reports.append(metrics)
+
+    def _take_rest(self) -> None:
+        """Last lines without an end."""
+        for descriptor, line in self._lines.items():
+            self._take(line)
+            self._lines[descriptor] = b""
 
     def _failure(self, status: int) -> str:
         ended = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         self._output.flush()
-        lines = Path(self._output.name).read_text(errors="replace").splitlines()[-20:]
+        with open(self._output.name, "rb") as file:
+            file.seek(max(0, os.path.getsize(self._output.name) - LONGEST_LINE))
+            lines = file.read().decode(errors="replace").splitlines()[-20:]
         return f"the script ended with {ended}: {shlex.join(self.words)}\n" + "\n".join(lines)
 
     def save(self, folder: Path) -> None:
-        """The script's last `raygpu.checkpoint`, and how many reports came before."""
-        state = self._checkpoints / CHECKPOINT_FILE
-        if state.is_file():
-            shutil.copy(state, folder / CHECKPOINT_FILE)
-        (folder / "epoch.json").write_text(json.dumps(self.epoch if state.is_file() else 0))
+        """The script's last `raygpu.checkpoint`."""
+        kept = Kept.load(self._checkpoints)
+        if kept is not None:
+            kept.dump(folder)
 
     def load(self, folder: Path) -> None:
         """The script starts again at its beginning, and finds its state by `raygpu.load()`."""
-        self.epoch = json.loads((folder / "epoch.json").read_text())
-        if (folder / CHECKPOINT_FILE).is_file():
-            shutil.copy(folder / CHECKPOINT_FILE, self._checkpoints / CHECKPOINT_FILE)
+        kept = Kept.load(folder)
+        if kept is not None:
+            self.epoch = kept.epoch
+            kept.dump(self._checkpoints)
 
     def close(self) -> None:
         """SIGTERM to the script and what it started; SIGKILL to what is left after GRACE_S seconds."""
@@ -187,17 +220,14 @@ def parse_metrics(line: str) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, float) or (type(value) is int and abs(value) < 2**1000)
     }
 
 
 def _environment(trial: Trial, settings: Settings) -> dict[str, str]:
     """The script's environment: threads from its share of the CPUs, output unbuffered, and our own Python first."""
-    threads = str(settings.threads)
     return os.environ | {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
+        **surroundings(settings.threads),
         "PYTHONUNBUFFERED": "1",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "RAYGPU_TRIAL_ID": trial.trial_id,

@@ -168,8 +168,9 @@ def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) 
 
 
 def _precision(precision: str, device: torch.device) -> Any:
-    """Set the matrix-product precision of this process; a factory of the context that the forward pass runs in."""
+    """Set the precision of matrix products and convolutions here; a factory of the context of the forward pass."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"  # convolutions, where it is on by default
     if precision != "bf16":
         return nullcontext
 
