@@ -80,9 +80,9 @@ class GpuSection(Section):
             number = float(value)
         except (TypeError, ValueError):
             number = -1.0
-        if 0 < number <= 1 or (number > 1 and number == int(number)):
+        if 0.001 <= number <= 1 or (1 < number < 1e6 and number == int(number)):
             return number
-        raise ValueError('allowed: "auto", a fraction above 0 and up to 1, or a whole number of GPUs')
+        raise ValueError('allowed: "auto", a fraction from 0.001 to 1, or a whole number of GPUs')
 
 
 class TrackingSection(Section):

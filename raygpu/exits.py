@@ -1,13 +1,15 @@
-"""How a command ends when it is told to."""
+"""How a command ends when it is told to, and where its output goes."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 
 @contextmanager
@@ -25,3 +27,28 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def output_to_stderr(wanted: bool) -> Iterator[TextIO]:
+    """Whatever is printed meanwhile, by anybody's code, goes to standard error; yields the real standard output."""
+    if not wanted:
+        yield sys.stdout
+        return
+    shown = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):
+        yield shown
+
+
+@contextmanager
+def handlers_kept() -> Iterator[None]:
+    """What handled signals before handles them again: Tune sets its own and leaves them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -60,9 +60,14 @@ class Splits:
         from sklearn.model_selection import train_test_split
 
         count = num_samples(inputs)
-        train, held = train_test_split(
-            np.arange(count), test_size=validation, random_state=seed, stratify=_classes(targets)
-        )
+
+        def split(classes: np.ndarray | None) -> list[np.ndarray]:
+            return train_test_split(np.arange(count), test_size=validation, random_state=seed, stratify=classes)
+
+        try:
+            train, held = split(_classes(targets))
+        except ValueError:  # more classes than one of the parts has samples
+            train, held = split(None)
         return cls(take(inputs, train), take(targets, train), take(inputs, held), take(targets, held))
 
     @property
@@ -278,7 +283,7 @@ def _import_module(module_name: str, name: str, folder: Path) -> Any:
                 f"experiment: no module {module_name!r} (from {name!r}), looked in {folder} and the Python path"
             ) from error
         raise BadInput(f"experiment: {module_name} cannot be imported: {one_line(error)}") from error
-    except Exception as error:  # the user's module: whatever it raises is the message
+    except (Exception, SystemExit) as error:  # the user's module: whatever it raises is the message
         raise BadInput(f"experiment: {module_name} cannot be imported: {one_line(error)}") from error
 
 

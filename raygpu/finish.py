@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.meter import Meter
+from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits, num_samples, take
 from raygpu.packing import Plan
 from raygpu.preparation import Problem
@@ -55,7 +57,7 @@ def summarize(
             "trial_id": best.trial.trial_id,
             "score": best.score,
             "epoch": best.epochs,
-            "hyperparameters": dict(best.trial.hyperparameters),
+            "hyperparameters": {name: plain(value) for name, value in best.trial.hyperparameters.items()},
         },
         "gpus": [
             {
@@ -73,6 +75,15 @@ def summarize(
     }
 
 
+def plain(value: Any) -> Any:
+    """A hyper-parameter as JSON can hold it: infinities, dates and the like as text."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return str(value)
+    return value
+
+
 def best_record(records: Records) -> TrialRecord | None:
     """The best trial that has a finite score."""
     ranked = records.ranked()
@@ -86,19 +97,23 @@ def write_files(
     records: Records,
     checkpoints: Mapping[str, str],
     summary: Mapping[str, Any],
-) -> None:
-    """All files of the run's folder that describe results."""
+) -> list[str]:
+    """All files of the run's folder that describe results; lines for the person on what could not be written."""
     by_id = sorted(records.by_id.values(), key=lambda record: record.trial.trial_id)
+    folder.write_summary(summary)
     folder.write_trials(by_id)
     folder.write_failures(by_id)
     best = best_record(records)
     wanted = list(checkpoints) if config.keep == "all" else [best.trial.trial_id] if best else []
-    folder.keep_checkpoints(checkpoints, wanted)
+    folder.keep_checkpoints(checkpoints, wanted, complete=not summary["interrupted"])
     if best is not None:
         folder.write_best(config, best)
         if isinstance(found.code, Experiment) and found.splits is not None:
-            _describe_best(folder, found.code, found.splits, best)
-    folder.write_summary(summary)
+            try:
+                _describe_best(folder, found.code, found.splits, best)
+            except Exception as error:  # noqa: BLE001 - the user's model, on the CPU: no result depends on it
+                return [f"no architecture and predictions of the best trial: {one_line(error)}"]
+    return []
 
 
 def _describe_best(folder: RunFolder, code: Experiment, splits: Splits, best: TrialRecord) -> None:

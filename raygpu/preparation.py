@@ -112,7 +112,7 @@ def problem(prepared: Prepared, folder: Path) -> Problem:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
     try:
         splits = code.data()
-    except Exception as error:  # the user's code: whatever it raises is the message
+    except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
         raise BadInput(f"experiment: {config.experiment}: data() failed: {one_line(error)}") from error
     if not isinstance(splits, Splits):
         raise BadInput(f"experiment: {config.experiment}: data() returned {type(splits).__name__}, not Splits")
@@ -178,8 +178,8 @@ def _command_faults(config: SweepConfig) -> list[str]:
 
 
 def _folder_faults(config: SweepConfig, runs_dir: Path) -> list[str]:
-    existing = next(folder for folder in (runs_dir, *runs_dir.parents) if folder.exists())
     try:
+        existing = next(folder for folder in (runs_dir, *runs_dir.parents) if folder.exists())
         tempfile.TemporaryDirectory(dir=existing).cleanup()  # the rights alone do not tell of a read-only file system
     except OSError as error:
         return [f"runs_dir: {runs_dir} cannot be written ({error.strerror}); choose another --runs-dir"]

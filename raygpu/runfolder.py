@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from raygpu.config import SweepConfig, read_toml
+from raygpu.config import SweepConfig, load
 from raygpu.errors import BadInput
 from raygpu.trials import TrialRecord
 
@@ -92,8 +92,9 @@ class RunFolder:
     def existing(cls, path: Path) -> RunFolder:
         """The folder of an earlier sweep. Raises BadInput."""
         folder = cls(path.resolve())
-        if not folder.config.is_file():
-            raise BadInput(f"--resume: {path} is no run's folder: it has no config.toml")
+        for needed in (folder.config, folder.run):
+            if not needed.is_file():
+                raise BadInput(f"--resume: {path} is no run's folder: it has no {needed.name}")
         return folder
 
     def remove(self) -> None:
@@ -112,7 +113,8 @@ class RunFolder:
         return Path(self.read_run()["source_folder"])
 
     def read_config(self) -> SweepConfig:
-        return SweepConfig.model_validate(read_toml(self.config))
+        """The configuration that the sweep was started with. Raises BadInput."""
+        return load(self.config, {})
 
     def write_run(self, values: Mapping[str, Any]) -> None:
         known = self.read_run()
@@ -126,7 +128,8 @@ class RunFolder:
     def write_trials(self, records: Sequence[TrialRecord]) -> None:
         """`trials.csv`: a row a trial, hyper-parameters as columns of their own."""
         names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
-        header = ["id", "status", "score", "epochs", "samples_per_s", "gpu", *names]
+        own = ["id", "status", "score", "epochs", "samples_per_s", "gpu"]
+        header = [*own, *(f"space.{name}" if name in own else name for name in names)]
         with self.trials_csv.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(header)
@@ -157,8 +160,11 @@ class RunFolder:
         }
         self.best_toml.write_text(tomli_w.dumps(values))
 
-    def keep_checkpoints(self, by_trial: Mapping[str, str], wanted: Sequence[str]) -> None:
-        """Move the wanted trials' last checkpoints to `checkpoints/<id>/`, and drop the others."""
+    def keep_checkpoints(self, by_trial: Mapping[str, str], wanted: Sequence[str], *, complete: bool) -> None:
+        """Copy the wanted trials' last checkpoints to `checkpoints/<id>/`.
+
+        complete: no trial will go on from a checkpoint, so Tune's own copies are dropped.
+        """
         for trial_id, source in by_trial.items():
             target = self.checkpoints / trial_id
             if trial_id in wanted and Path(source).is_dir() and not (Path(source) / "failed").exists():
@@ -166,6 +172,8 @@ class RunFolder:
                 shutil.copytree(source, target)
             elif trial_id not in wanted:
                 shutil.rmtree(target, ignore_errors=True)
+            if complete:
+                shutil.rmtree(source, ignore_errors=True)
 
 
 def status(record: TrialRecord) -> str:

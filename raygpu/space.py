@@ -12,6 +12,7 @@ parameter, leave the rest as it was.
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ def _loguniform(rng: np.random.Generator, low: float, high: float) -> float:
 
 _DRAWS: dict[str, Draw] = {
     "uniform": lambda rng, a: float(rng.uniform(a[0], a[1])),
-    "quniform": lambda rng, a: _quantized(rng.uniform(a[0], a[1]), a[2]),
+    "quniform": lambda rng, a: min(max(_quantized(rng.uniform(a[0], a[1]), a[2]), a[0]), a[1]),
     "loguniform": lambda rng, a: _loguniform(rng, a[0], a[1]),
     "qloguniform": lambda rng, a: min(max(_quantized(_loguniform(rng, a[0], a[1]), a[2]), a[0]), a[1]),
     "randn": lambda rng, a: float(rng.normal(a[0], a[1])),
@@ -50,6 +51,10 @@ _DRAWS: dict[str, Draw] = {
     "choice": lambda rng, a: a[int(rng.integers(len(a)))],
 }
 _NUM_ARGUMENTS = {name: 3 if name.startswith("q") else 2 for name in _DRAWS if name != "choice"}
+LARGEST = 2**62
+"""The largest size of a number in a distribution."""
+MOST_COMBINATIONS = 100_000
+"""Of a grid: more are no search."""
 KINDS = (*_DRAWS, "grid_search")
 
 
@@ -158,7 +163,12 @@ def parse(table: Mapping[str, Any], algorithm: str = "random") -> Space:
         ]
     if faults:
         raise BadInput(faults)
-    return Space(_in_order(parameters))
+    space = Space(_in_order(parameters))
+    if algorithm == "grid" and next(itertools.islice(space.grid(), MOST_COMBINATIONS, None), None) is not None:
+        raise BadInput(
+            f'space: a grid of more than {MOST_COMBINATIONS:,} combinations; search.algorithm = "random" draws some'
+        )
+    return space
 
 
 def _parameter(name: str, value: Any, algorithm: str) -> Parameter:
@@ -173,7 +183,11 @@ def _parameter(name: str, value: Any, algorithm: str) -> Parameter:
     kind = kinds[0]
     arguments = (value[kind],) if kind == "constant" else _arguments(kind, value[kind])
     parameter = Parameter(name, kind, arguments, _conditions(when))
-    if algorithm == "grid" and parameter.options() is None:
+    if algorithm == "grid" and kind in ("randint", "qrandint"):
+        low, high, step = (*arguments, 1)[:3]
+        if (high - low) // step > MOST_COMBINATIONS:
+            raise ValueError(f"{kind}: more than {MOST_COMBINATIONS:,} values are no grid")
+    elif algorithm == "grid" and parameter.options() is None:
         raise ValueError(f"{kind} has no end of values; a grid takes choice, grid_search, randint and qrandint")
     if algorithm != "grid" and kind == "grid_search":
         raise ValueError('grid_search needs search.algorithm = "grid"; otherwise write choice')
@@ -188,6 +202,8 @@ def _arguments(kind: str, value: Any) -> tuple[Any, ...]:
     if kind in ("choice", "grid_search"):
         if not value:
             raise ValueError(f"{kind}: the list is empty")
+        if None in value:
+            raise ValueError(f"{kind}: None cannot be written to a file; use text, or leave it out by `when`")
         return tuple(value)
     count = _NUM_ARGUMENTS[kind]
     meaning = "mean, deviation" if "randn" in kind else "low, high"
@@ -196,6 +212,8 @@ def _arguments(kind: str, value: Any) -> tuple[Any, ...]:
         raise ValueError(f"{kind}: read {list(value)!r}; {shape} is wanted, {count} finite numbers")
     if "int" in kind and not all(isinstance(number, int) for number in value):
         raise ValueError(f"{kind}: read {list(value)!r}; whole numbers are wanted")
+    if max(map(abs, value)) > LARGEST:
+        raise ValueError(f"{kind}: read {list(value)!r}; numbers up to {LARGEST:g} are wanted")
     if count == 3 and value[2] <= 0:
         raise ValueError(f"{kind}: step {value[2]!r} is not above 0")
     if "randn" in kind:

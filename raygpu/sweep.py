@@ -81,10 +81,9 @@ def run(
     from raygpu.engines.cluster import in_background  # Ray takes seconds to import: not for a dry run or a fault
 
     with in_background(config.cluster.address, prepared.gpus) as starting:
-        from raygpu.tracking.session import Session, preload
+        from raygpu.tracking.session import Session, open_store
 
-        if config.tracking.enabled:
-            preload(config.tracking.uri)  # MLflow is imported while Ray's processes start
+        tree = open_store(config)  # while Ray's processes start
         cluster = starting.result()
         timing["ray_s"] = process_age_s()
         plan = prepared.plan or make_plan(cluster.nodes, config, prepared.proposer.num_trials)
@@ -100,7 +99,7 @@ def run(
         records = Records(
             prepared.proposer.num_trials, Scoring(config.metric, config.maximize), cluster.devices, config.epochs
         )
-        session = Session(config, folder)
+        session = Session(config, folder, tree)
         console.lines([cluster.address_line(), session.address_line()])
         console.start(cluster.devices, records.snapshot)
         try:
@@ -117,19 +116,25 @@ def run(
                     folder,
                     resume=resume is not None,
                 )
-        except BadInput:  # the metric's name was wrong: as if nothing had been started
-            if resume is None:
+        except (BadInput, KeyboardInterrupt) as end:
+            if resume is None and not records.any_scored():  # as if nothing had been started
                 session.discard()
                 folder.remove()
-            raise
+                raise
+            session.writer.close(0)  # what waits lies in the run's folder
+            if isinstance(end, BadInput):
+                raise
+            raise KeyboardInterrupt(f"interrupted; go on with: python -m raygpu.sweep --resume {folder.path}") from None
         finally:
             console.stop(records.snapshot())
         interrupted = records.interrupt(session.writer.end)
         timing |= {"first_epoch_s": records.first_epoch_s, "trials_s": process_age_s()}
         summary = summarize(config, plan, records, cluster, meter, timing, session.identity())
         session.writer.finish()  # what waits is delivered while Ray ends
-    write_files(folder, config, found, records, checkpoints, summary)
-    console.lines(session.close(summary, interrupted=interrupted))
+    try:
+        console.lines(write_files(folder, config, found, records, checkpoints, summary))
+    finally:
+        console.lines(session.close(summary, interrupted=interrupted))
     result = Result(summary, folder.path, records.ranked()[:5], interrupted)
     _print_end(result, config, console, session.next_line())
     return result
@@ -165,25 +170,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "help" in arguments.switches:
             flags.print_help("python -m raygpu.sweep", __doc__ or "", DEFAULT, SWITCHES, OPTIONS)
             return 0
-        with exits.terminable():
+        with exits.terminable(), exits.output_to_stderr("json" in arguments.switches) as output:
             result = _run(arguments)
+            if "json" in arguments.switches and result.summary:
+                print(json.dumps(result.summary), file=output)
     except BadInput as error:
         views.faults(error.faults)
         return 2
     except RaygpuError as error:
         views.faults([str(error)])
         return 1
-    except KeyboardInterrupt:
-        views.faults(["interrupted before any trial had begun; nothing was kept"])
+    except KeyboardInterrupt as stop:
+        views.faults([str(stop) or "interrupted before any trial had begun; nothing was kept"])
         return 130
-    if "json" in arguments.switches and result.summary:
-        print(json.dumps(result.summary))
     return result.exit_code
 
 
 def _run(arguments: flags.Arguments) -> Result:
     console = SweepConsole(json="json" in arguments.switches)
     if "resume" in arguments.options:
+        if "dry-run" in arguments.switches:
+            raise BadInput("--dry-run: shows the plan of a new sweep; leave out --resume")
         if arguments.file or arguments.overrides:
             raise BadInput("--resume: takes the run's own configuration; give no file and no other flag")
         folder = RunFolder.existing(Path(arguments.options["resume"]))

@@ -14,13 +14,17 @@ import raygpu
 
 
 def behave(config: dict[str, Any]) -> None:
-    """As `config["kind"]` says: good, raises, exits, silent, diverges."""
+    """As `config["kind"]` says: good, raises, exits, silent, diverges, sparse."""
     kind = config["kind"]
     if kind == "raises":
         raise ValueError("this trial was meant to fail")
     if kind == "exits":
         sys.exit(3)
     if kind == "silent":
+        return
+    if kind == "sparse":
+        raygpu.report(score=0.05)
+        raygpu.report(note=1.0)
         return
     for epoch in range(1, 4):
         bad = kind == "diverges" and epoch == 2

@@ -50,6 +50,7 @@ def faults(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
         (GOOD, ["--tracking.uri", "ftp://x"], "ftp://x"),
         (GOOD, ["--tracking.uri", "http://127.0.0.1:9"], "no answer"),
         (GOOD, ["--runs-dir", "/proc/runs"], "runs_dir: /proc/runs cannot be written"),
+        (GOOD, ["--resume", "runs/none", "--dry-run"], "--dry-run: shows the plan of a new sweep"),
         (GOOD, ["--resume", "runs/none"], "--resume: takes the run's own configuration"),
         ("trails = 3\n" + GOOD, [], "trails: unknown key (did you mean 'trials'?)"),
         (GOOD.replace("trials = 2", "trials = 'x'"), [], "trials: read 'x'; input should be a valid integer"),

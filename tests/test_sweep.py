@@ -35,7 +35,7 @@ def runs(config: Any, result: Result) -> tuple[Any, dict[str, Any]]:
 
 
 def test_every_way_a_trial_can_end(sweep_config: Any) -> None:
-    kinds = ["good", "raises", "exits", "silent", "diverges"]
+    kinds = ["good", "raises", "exits", "silent", "diverges", "sparse"]
     config = sweep_config(
         experiment="tests.cases:behave",
         trials=None,
@@ -51,14 +51,15 @@ def test_every_way_a_trial_can_end(sweep_config: Any) -> None:
         "exits": "failed",
         "silent": "failed",
         "diverges": "diverged",
+        "sparse": "finished",
     }
     summary = json.loads((result.folder / "summary.json").read_text())
     assert summary == result.summary
-    assert (summary["completed"], summary["failed"], summary["stopped_early"]) == (2, 3, 0)
+    assert (summary["completed"], summary["failed"], summary["stopped_early"]) == (3, 3, 0)
     assert summary["best"] == {"trial_id": "t0000", "score": 0.3, "epoch": 3, "hyperparameters": {"kind": "good"}}
     assert summary["plan"]["trials_per_gpu"] == 2
     assert summary["gpus"][0]["uuid"] is None
-    assert [record.trial.trial_id for record in result.best] == ["t0000", "t0004"], "diverged comes last"
+    assert [record.trial.trial_id for record in result.best] == ["t0000", "t0005", "t0004"], "diverged comes last"
     assert "meant to fail" in (result.folder / "trials/t0001/error.txt").read_text()
     assert "SystemExit: 3" in (result.folder / "trials/t0002/error.txt").read_text()
     assert "without a metric" in (result.folder / "trials/t0003/error.txt").read_text()
@@ -74,6 +75,7 @@ def test_every_way_a_trial_can_end(sweep_config: Any) -> None:
         "t0002": "FAILED",
         "t0003": "FAILED",
         "t0004": "FINISHED",
+        "t0005": "FINISHED",
     }
     good = children["t0000"]
     assert good.data.params == {"kind": "good"}

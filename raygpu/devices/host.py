@@ -31,10 +31,19 @@ def available_memory_gib() -> float:
     available = _meminfo_gib("MemAvailable")
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
-        current = int((CGROUP / "memory.current").read_text())
+        current = int((CGROUP / "memory.current").read_text()) - _page_cache()
     except (OSError, ValueError):
         return available
     return available if limit == "max" else min(available, (int(limit) - current) / 2**30)
+
+
+def _page_cache() -> int:
+    """Bytes of files that the kernel keeps in memory and gives up at once: counted as used, and free."""
+    for line in (CGROUP / "memory.stat").read_text().splitlines():
+        name, _, amount = line.partition(" ")
+        if name == "inactive_file":
+            return int(amount)
+    return 0
 
 
 def _meminfo_gib(field: str) -> float:

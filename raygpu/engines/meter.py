@@ -18,7 +18,9 @@ GPU_S = 2.0
 class Meter:
     """A thread beside Tune's event loop, as a context manager."""
 
-    def __init__(self, records: Records, cluster: Cluster, writer: Writer, show: Callable[[Snapshot], None]) -> None:
+    def __init__(
+        self, records: Records, cluster: Cluster, writer: Writer, show: Callable[[Snapshot, str | None], None]
+    ) -> None:
         self.records = records
         self.cluster = cluster
         self.writer = writer
@@ -44,7 +46,7 @@ class Meter:
         next_gpu = time.monotonic()
         while not self._end.wait(TABLE_S):
             snapshot = self.records.snapshot()
-            self.show(snapshot)
+            self.show(snapshot, self.writer.delayed)
             if time.monotonic() >= next_gpu:
                 next_gpu = time.monotonic() + GPU_S
                 self._gpus(snapshot)

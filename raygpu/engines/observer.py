@@ -19,6 +19,9 @@ from raygpu.trials import EpochResult, Trial, TrialRecord
 class Writer(Protocol):
     """Where trials are kept; every call returns at once."""
 
+    delayed: str | None
+    """Why nothing is delivered at present."""
+
     def begin(self, trial: Trial) -> None: ...
 
     def restart(self, trial: Trial) -> None: ...

@@ -16,6 +16,7 @@ from raygpu.engines.cluster import Cluster
 from raygpu.engines.observer import Live, Observer, Writer
 from raygpu.engines.searcher import TrialSearcher
 from raygpu.errors import BadInput
+from raygpu.exits import handlers_kept
 from raygpu.experiment import Source, Splits
 from raygpu.halving import rungs
 from raygpu.packing import Plan
@@ -70,7 +71,7 @@ def run(
         checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
         verbose=0,
     )
-    with _silent_tune():
+    with _silent_tune(), handlers_kept():
         if resume and tune.Tuner.can_restore(str(folder.tune)):
             tuner = tune.Tuner.restore(str(folder.tune), trainable, resume_unfinished=True)
         else:

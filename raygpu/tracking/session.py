@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from raygpu.config import SweepConfig
 from raygpu.errors import TrackingError
 from raygpu.runfolder import RunFolder
-from raygpu.tracking import client
 from raygpu.tracking.batches import set_aside
+from raygpu.tracking.runs import RunTree
 from raygpu.tracking.stores import redacted, scheme, sqlite_path, ui_command
 from raygpu.tracking.writer import NullWriter, Writer, replay
 from raygpu.trials import Status
@@ -27,31 +26,29 @@ def absolute(uri: str) -> str:
     return f"sqlite:///{sqlite_path(uri)}{question}{options}"
 
 
-def preload(uri: str) -> None:
-    """Import MLflow, which takes seconds; nothing is opened."""
-    client.prepare_environment(served=scheme(uri) in ("http", "https"))
-    importlib.import_module("mlflow.tracking")
+def open_store(config: SweepConfig) -> RunTree | None:
+    """Import MLflow, which takes seconds, and open the store; None where tracking is off. Raises TrackingError."""
+    if not config.tracking.enabled:
+        return None
+    return RunTree.open(config.tracking.uri, config.tracking.experiment)
 
 
 class Session:
-    """The sweep's runs in MLflow. MLflow is imported, and the store made, in the writer's thread."""
+    """The sweep's runs in MLflow, begun and written in the writer's thread."""
 
     writer: Writer | NullWriter
 
-    def __init__(self, config: SweepConfig, folder: RunFolder) -> None:
+    def __init__(self, config: SweepConfig, folder: RunFolder, tree: RunTree | None) -> None:
         self.config = config
         self.folder = folder
-        self.enabled = config.tracking.enabled
+        self.enabled = tree is not None
         self.run_id: str | None = folder.read_run().get("mlflow_run_id")
         self._fault: str | None = None
         self._lines: list[str] = []
         self._earlier = set_aside(folder.spool)
-        self.writer = Writer(self._open, folder.spool) if self.enabled else NullWriter()
+        self.writer = NullWriter() if tree is None else Writer(lambda: self._begin(tree), folder.spool)
 
-    def _open(self) -> Any:
-        from raygpu.tracking.runs import RunTree
-
-        tree = RunTree.open(self.config.tracking.uri, self.config.tracking.experiment)
+    def _begin(self, tree: RunTree) -> RunTree:
         if self.run_id is not None:
             tree.resume_sweep(self.run_id)
             if self._earlier.is_file():
@@ -60,7 +57,10 @@ class Session:
         else:
             self.run_id = tree.start_sweep(self.folder.name, {}, _flat(self.config))
             self.folder.write_run({"mlflow_run_id": self.run_id})
-        tree.log_artifact(self.run_id, self.folder.config)
+        try:
+            tree.log_artifact(self.run_id, self.folder.config)
+        except TrackingError as error:  # runs and metrics can be kept where files cannot
+            self._lines.append(str(error))
         return tree
 
     def address_line(self) -> str:

@@ -30,6 +30,7 @@ class SweepConsole:
         self._live: Live | None = None
         self._last_line = 0.0
         self._last_text = ""
+        self._trouble: str | None = None
 
     def line(self, text: str) -> None:
         self.console.print(escape(text))
@@ -46,7 +47,11 @@ class SweepConsole:
             self._live = Live(self._table(snapshot()), console=self.console, refresh_per_second=2, transient=False)
             self._live.start()
 
-    def update(self, snapshot: Snapshot) -> None:
+    def update(self, snapshot: Snapshot, trouble: str | None = None) -> None:
+        """Show the state; `trouble`: what a person should know meanwhile."""
+        if trouble is not None and trouble != self._trouble:
+            self.line(trouble)
+        self._trouble = trouble
         if self._live is not None:
             self._live.update(self._table(snapshot))
         elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_S:

@@ -9,7 +9,7 @@ import pytest
 import raygpu
 from raygpu.training.base import Settings
 from raygpu.training.function import FunctionTraining
-from raygpu.trials import Trial
+from raygpu.trials import EpochResult, Trial
 
 
 def training(function: Any, tmp_path: Path, epochs: int | None = None, **hp: Any) -> FunctionTraining:
@@ -90,6 +90,58 @@ def test_checkpoints_go_on(tmp_path: Path) -> None:
     result = second.run_epoch()
     assert (result.epoch, result.metrics) == (3, {"epoch": 2.0})
     second.close()
+
+
+def test_a_checkpoint_keeps_what_was_there_when_it_was_made(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        weights = raygpu.load([0])
+        while True:
+            weights[0] += 1
+            raygpu.checkpoint(weights)
+            raygpu.report(weight=weights[0])
+            weights[0] += 100
+
+    first = training(train, tmp_path)
+    first.run_epoch()
+    first.run_epoch()
+    first.save(tmp_path)
+    first.close()
+    second = training(train, tmp_path)
+    second.load(tmp_path)
+    assert second.epoch == 2
+    assert second.run_epoch() == EpochResult(3, {"weight": 103.0})
+    second.close()
+
+
+def test_a_rare_checkpoint_goes_on_at_its_own_epoch(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        for epoch in range(raygpu.load(0) + 1, 11):
+            if epoch % 3 == 0:
+                raygpu.checkpoint(epoch)
+            raygpu.report(epoch=epoch)
+
+    first = training(train, tmp_path)
+    for _ in range(5):
+        first.run_epoch()
+    first.save(tmp_path)
+    first.close()
+    second = training(train, tmp_path)
+    second.load(tmp_path)
+    assert second.run_epoch() == EpochResult(4, {"epoch": 4.0})
+    second.close()
+
+
+def test_what_follows_the_last_report_runs(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        for epoch in range(config["epochs"]):
+            raygpu.report(epoch=epoch)
+        (tmp_path / "model.txt").write_text("saved")
+
+    run = training(train, tmp_path, epochs=3)
+    while run.run_epoch() is not None:
+        pass
+    assert (tmp_path / "model.txt").read_text() == "saved"
+    run.close()
 
 
 def test_outside_of_a_sweep_a_report_is_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,43 @@ def test_json_lines_are_epochs_and_other_lines_are_not(script: Make, tmp_path: P
     assert "hi" in (tmp_path / "output.txt").read_text()
 
 
+def test_what_follows_the_last_report_runs_and_one_more_report_is_too_many(script: Make, tmp_path: Path) -> None:
+    body = "print('{\"loss\": 1}'); print('{\"loss\": 2}'); open('model.txt', 'w').write('saved')"
+    training = script(body, epochs=2)
+    while training.run_epoch() is not None:
+        pass
+    assert (tmp_path / "model.txt").read_text() == "saved"
+    endless = script("import time\nwhile True: print('{\"loss\": 1}'); time.sleep(0.05)", epochs=2)
+    results = [endless.run_epoch() for _ in range(3)]
+    assert [result and result.epoch for result in results] == [1, 2, None]
+
+
+def test_a_last_line_needs_no_end(script: Make) -> None:
+    training = script("print('{\"loss\": 1}', end='')")
+    result = training.run_epoch()
+    assert result is not None
+    assert result.metrics == {"loss": 1.0}
+
+
+def test_a_script_goes_on_from_its_own_checkpoint(script: Make, tmp_path: Path) -> None:
+    body = (
+        "import raygpu\n"
+        "for epoch in range(raygpu.load(0) + 1, 10):\n"
+        "    raygpu.checkpoint(epoch)\n"
+        "    raygpu.report(epoch=epoch)\n"
+        "    if epoch == 4: break\n"
+    )
+    first = script(body)
+    while first.run_epoch() is not None:
+        pass
+    kept = tmp_path / "kept"
+    first.save(kept)
+    second = script(body.replace("epoch == 4", "epoch == 6"))
+    second.load(kept)
+    results = [second.run_epoch() for _ in range(2)]
+    assert [(result.epoch, result.metrics["epoch"]) for result in results if result] == [(5, 5.0), (6, 6.0)]
+
+
 def test_reports_of_child_processes_arrive_too(script: Make) -> None:
     body = (
         "import subprocess, sys, raygpu\n"
