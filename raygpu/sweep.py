@@ -94,8 +94,14 @@ def run(
         from raygpu.engines.meter import Meter
 
         folder = resume or RunFolder.create(Path(config.runs_dir), str(config.name))
-        if resume is None:
-            folder.write_config(config, source_folder)
+        try:
+            if resume is None:
+                folder.write_config(config, source_folder)
+            cluster.require([folder.config, source_folder])
+        except BadInput:
+            if resume is None:
+                folder.remove()
+            raise
         records = Records(
             prepared.proposer.num_trials, Scoring(config.metric, config.maximize), cluster.devices, config.epochs
         )

@@ -31,6 +31,13 @@ def select(gpus: Sequence[Gpu], devices: str, visible: str | None) -> list[Gpu]:
     return chosen
 
 
+def listed(gpus: Sequence[Gpu], visible: str | None) -> list[tuple[str, Gpu | None]]:
+    """What Ray calls the GPUs of a node that was started with this CUDA_VISIBLE_DEVICES, and which they are."""
+    if visible is None:
+        return [(str(place), gpu) for place, gpu in enumerate(gpus)]
+    return [(word, _find(gpus, word)) for word in _words(visible)]
+
+
 def _named(gpus: Sequence[Gpu], visible: str) -> list[Gpu]:
     """CUDA's rule: the list ends at the first entry that names no GPU, as in -1.
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -17,6 +18,7 @@ import ray
 from raygpu.devices import nvml
 from raygpu.devices.host import node as local_node
 from raygpu.devices.nvml import GIB, Gpu, Reading
+from raygpu.devices.selection import listed
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.packing import Node
 from raygpu.records import SIMULATED, Device
@@ -57,6 +59,18 @@ class Cluster:
             except ray.exceptions.RayError:
                 continue  # a node that is slow or gone reads nothing this time
         return {d.index: by_uuid[d.uuid] for d in self.devices if d.uuid in by_uuid}
+
+    def require(self, paths: Sequence[Path]) -> None:
+        """Every node has to see these. Raises BadInput with a line for each that one does not."""
+        wanted = [str(path) for path in paths]
+        unseen = {node: ray.get(probe.missing.remote(wanted)) for node, probe in self._probes.items()}
+        faults = [
+            f"cluster.address: node {node[:8]} does not see {path}; put it on storage that all nodes share"
+            for node, missing in unseen.items()
+            for path in missing
+        ]
+        if faults:
+            raise BadInput(faults)
 
     def address_line(self) -> str:
         if self.dashboard_url is None:
@@ -158,8 +172,7 @@ def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any]]:
         probe = probes[node["NodeID"]] = _probe(node["NodeID"])
         found = ray.get(probe.gpus.remote())
         for place in range(count):
-            gpu = found[place] if place < len(found) else None
-            local_id = str(place)
+            local_id, gpu = found[place] if place < len(found) else (str(place), None)
             name = gpu.name if gpu else SIMULATED
             devices.append(
                 Device(len(devices), node["NodeID"], local_id, name, gpu and gpu.uuid, gpu and gpu.memory_gib)
@@ -186,10 +199,19 @@ def _shutdown() -> None:
 
 
 class _NodeProbe:
-    """NVML on another node."""
+    """The eyes of a sweep on another node: its GPUs and files."""
 
-    def gpus(self) -> list[Gpu]:
-        return nvml.gpus()
+    def gpus(self) -> list[tuple[str, Gpu | None]]:
+        """What Ray calls the node's GPUs, and which they are."""
+        # Ray changes the variable for its workers; the raylet, their parent, has it as the node was started.
+        variables = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+        prefix = b"CUDA_VISIBLE_DEVICES="
+        visible = next((v.removeprefix(prefix).decode() for v in variables if v.startswith(prefix)), None)
+        return listed(nvml.gpus(), visible)
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        """Those that do not exist on this node."""
+        return [path for path in paths if not Path(path).exists()]
 
     def read(self, uuids: Sequence[str]) -> dict[str, Reading]:
         return nvml.read(uuids)

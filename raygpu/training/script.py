@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import selectors
@@ -20,6 +19,7 @@ from typing import Any
 
 from raygpu.errors import BadInput
 from raygpu.reporting import CHECKPOINT_VARIABLE, REPORT_VARIABLE, Kept
+from raygpu.training import supervisor
 from raygpu.training.base import Settings, surroundings
 from raygpu.trials import EpochResult, Trial
 
@@ -28,7 +28,6 @@ GRACE_S = 10.0
 LONGEST_LINE = 64 * 1024
 """Bytes: no metrics are read from longer lines."""
 OWN_PLACEHOLDERS = ("trial_id", "seed", "epochs")
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def placeholders(command: str) -> set[str]:
@@ -66,7 +65,7 @@ def _filled(word: str, values: Mapping[str, Any]) -> str:
 
 
 class ScriptTraining:
-    """A `Training` of a script: a process of its own, in a session of its own, which ends with this process."""
+    """A `Training` of a script: a process of its own, in a session of its own, all of which ends with this process."""
 
     def __init__(self, command: str, cwd: str, trial: Trial, settings: Settings) -> None:
         own = {"trial_id": trial.trial_id, "seed": trial.seed, "epochs": settings.epochs}
@@ -113,19 +112,18 @@ class ScriptTraining:
         return bool(self._reports)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        try:
-            self._process = subprocess.Popen(
-                self.words,
-                cwd=self.cwd,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=self._output,
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-            )
-        except OSError as error:
-            raise RuntimeError(f"command: {self.words[0]!r} cannot be started: {error.strerror}") from error
+        program = self.words[0]
+        if shutil.which(program, path=self._environment["PATH"]) is None and not os.access(program, os.X_OK):
+            raise RuntimeError(f"command: {program!r} cannot be started: no such program, or not executable")
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), *self.words],
+            cwd=self.cwd,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._output,
+            start_new_session=True,
+        )
         assert self._process.stdout is not None
         stdout = self._process.stdout.fileno()
         os.set_blocking(stdout, False)
@@ -233,12 +231,6 @@ def _environment(trial: Trial, settings: Settings) -> dict[str, str]:
         "RAYGPU_TRIAL_ID": trial.trial_id,
         "RAYGPU_HYPERPARAMETERS": json.dumps(dict(trial.hyperparameters), default=str),
     }
-
-
-def _end_with_parent() -> None:
-    """In the child before exec: SIGTERM when the worker dies, even by SIGKILL; and SIGINT as it is by default."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

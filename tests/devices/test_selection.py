@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from raygpu.devices.nvml import Gpu
-from raygpu.devices.selection import select
+from raygpu.devices.selection import listed, select
 from raygpu.errors import BadInput
 
 GPUS = [Gpu(index, f"GPU-{letter}{letter}{letter}", "NVIDIA T4", 16.0) for index, letter in enumerate("abc")]
@@ -43,6 +43,12 @@ def test_select_refuses(devices: str, visible: str | None, message: str) -> None
     with pytest.raises(BadInput) as caught:
         select(GPUS, devices, visible)
     assert message in str(caught.value)
+
+
+def test_what_ray_calls_them() -> None:
+    assert listed(GPUS, None) == [("0", GPUS[0]), ("1", GPUS[1]), ("2", GPUS[2])]
+    assert listed(GPUS, "2,GPU-aaa") == [("2", GPUS[2]), ("GPU-aaa", GPUS[0])]
+    assert listed([], "0,1") == [("0", None), ("1", None)]
 
 
 def test_no_gpu_at_all() -> None:

@@ -55,6 +55,26 @@ def test_what_follows_the_last_report_runs_and_one_more_report_is_too_many(scrip
     assert [result and result.epoch for result in results] == [1, 2, None]
 
 
+def test_what_a_shell_has_started_ends_with_a_killed_worker(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)")
+    (tmp_path / "run.sh").write_text("python work.py\necho done\n")
+    worker = os.fork()
+    if not worker:
+        trial = Trial("t0000", 7, {})
+        ScriptTraining("bash run.sh", str(tmp_path), trial, Settings(None, 1, "float32", tmp_path)).run_epoch()
+        os._exit(0)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+    started = Path("/proc") / (tmp_path / "pid").read_text()
+    while started.exists() and "Z" not in (started / "status").read_text().split("State:")[1][:4]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_last_line_needs_no_end(script: Make) -> None:
     training = script("print('{\"loss\": 1}', end='')")
     result = training.run_epoch()
