@@ -48,9 +48,9 @@ class SweepConsole:
             self._live.start()
 
     def update(self, snapshot: Snapshot, trouble: str | None = None) -> None:
-        """Show the state; `trouble`: what a person should know meanwhile."""
+        """Show the state. trouble: why nothing reaches MLflow at present."""
         if trouble is not None and trouble != self._trouble:
-            self.line(trouble)
+            self.line(f"{trouble} Trials go on; what waits for MLflow is kept in the run's folder.")
         self._trouble = trouble
         if self._live is not None:
             self._live.update(self._table(snapshot))
