@@ -108,6 +108,11 @@ def problem(prepared: Prepared, folder: Path) -> Problem:
     source, code = locate(config.experiment, folder)
     if not isinstance(code, Experiment):
         return Problem(source, code, None)
+    if config.gpu.fraction != "auto" and config.gpu.fraction > 1:
+        raise BadInput(
+            f"gpu.fraction: read {config.gpu.fraction:g}; a TorchExperiment or KerasExperiment trains on one GPU,"
+            " and only a function or a script may use several"
+        )
     if config.epochs is None:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
     try:

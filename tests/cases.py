@@ -54,6 +54,11 @@ def killed_once(config: dict[str, Any]) -> None:
         raygpu.report(score=epoch, went_on_from=done)
 
 
+def tells_its_process(config: dict[str, Any]) -> None:
+    raygpu.checkpoint(os.getpid())
+    raygpu.report(score=config["x"], pid=os.getpid())
+
+
 def other_metric(config: dict[str, Any]) -> None:
     raygpu.report(accuracy=1.0, loss=0.1)
 

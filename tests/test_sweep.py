@@ -205,6 +205,28 @@ def test_two_chosen_gpus_of_three(sweep_config: Any, monkeypatch: pytest.MonkeyP
     assert {child.data.tags["raygpu.gpu_index"] for child in children.values()} == {"0", "1"}
 
 
+def test_workers_are_reused_and_every_checkpoint_can_be_kept(sweep_config: Any) -> None:
+    config = sweep_config(
+        experiment="tests.cases:tells_its_process",
+        trials=4,
+        space={"x": {"uniform": [0.0, 1.0]}},
+        gpu={"fraction": 1},
+        keep="all",
+    )
+    result = sweep.run(config)
+    assert len({record.metrics["pid"] for record in result.best}) == 1
+    assert {path.name for path in (result.folder / "checkpoints").iterdir()} == set(rows(result))
+
+
+def test_a_torch_experiment_does_not_take_two_gpus(sweep_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml(["NVIDIA A100", "NVIDIA A100"]).install(monkeypatch)
+    config = sweep_config(
+        experiment="experiments.digits:Mlp", epochs=1, gpu={"fraction": 2}, cluster={"address": "local"}
+    )
+    with pytest.raises(BadInput, match=r"gpu.fraction: read 2; a TorchExperiment or KerasExperiment trains on one GPU"):
+        sweep.run(config)
+
+
 def test_optuna_goes_by_generations(sweep_config: Any) -> None:
     config = sweep_config(
         experiment="tests.cases:quadratic",

@@ -44,8 +44,10 @@ def gpus() -> list[Gpu]:
     except pynvml.NVMLError:
         return []
     found = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    for index in range(_ask(pynvml.nvmlDeviceGetCount) or 0):
+        handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+        if handle is None:
+            continue  # fallen off the bus, or not this container's
         memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
         found.append(
             Gpu(

@@ -97,18 +97,18 @@ def sqlite_path(uri: str) -> Path:
 
 
 def _check_file(uri: str, path: Path) -> None:
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike Path's, these never raise
         raise _fault(uri, f"{path} is a folder; name a file in it, as in sqlite:///{path}/mlflow.db")
-    if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+    if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
         raise _fault(uri, f"{path} cannot be written; change its owner or name another file")
-    existing = next(parent for parent in path.parents if parent.exists())
     try:
+        existing = next(parent for parent in path.parents if parent.exists())
         # Tried, not asked: the superuser's access() says yes to read-only file systems.
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         reason = error.strerror or one_line(error)
-        raise _fault(uri, f"{existing} cannot be written ({reason}); name a file in a folder of your own") from error
+        raise _fault(uri, f"{path.parent} cannot be written ({reason}); name a file in a folder of your own") from error
 
 
 def _check_database(uri: str, kind: str) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from raygpu.batching import batch_bounds, epoch_order, num_batches
-from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, num_samples
+from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, named, num_samples
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings, batch_size
 from raygpu.training.optimizers import Optimizer
@@ -49,7 +49,8 @@ class TorchSolo:
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._autocast = _precision(settings.precision, self.device)
         torch.set_num_threads(settings.threads)
-        self.inputs, self.targets, self.validation = _on_device(splits, self.device)
+        self.home = _home(splits, self.device)
+        self.inputs, self.targets, self.validation = _on_device(splits, self.home)
         self.num_train = splits.num_train
         self.batch_size = min(batch_size(self.hp), self.num_train)
         self.steps_per_epoch = num_batches(self.num_train, self.batch_size)
@@ -75,14 +76,14 @@ class TorchSolo:
     def _train(self) -> float:
         """One pass over the training data; its mean loss."""
         self.model.train()
-        order = torch.from_numpy(epoch_order(self.seed, self.epoch, self.num_train)).to(self.device)
+        order = torch.from_numpy(epoch_order(self.seed, self.epoch, self.num_train)).to(self.home)
         loss_sum = torch.zeros((), device=self.device)
         first_step = (self.epoch - 1) * self.steps_per_epoch
         for number, (start, end) in enumerate(batch_bounds(self.num_train, self.batch_size)):
             rows = order[start:end]
             with self._autocast():
-                inputs = self.experiment.augment(_rows(self.inputs, rows), self.hp)
-                loss = self.experiment.loss(forward(self.model, inputs), _rows(self.targets, rows))
+                inputs = self.experiment.augment(self._batch(self.inputs, rows), self.hp)
+                loss = self.experiment.loss(forward(self.model, inputs), self._batch(self.targets, rows))
             loss.backward()
             if self.settings.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
@@ -98,14 +99,18 @@ class TorchSolo:
         inputs, targets, count = self.validation
         for start in range(0, count, EVALUATION_BATCH):
             rows = slice(start, min(start + EVALUATION_BATCH, count))
-            part = _rows(targets, rows)
+            part = self._batch(targets, rows)
             with self._autocast():
-                outputs = forward(self.model, _rows(inputs, rows))
+                outputs = forward(self.model, self._batch(inputs, rows))
                 values = {"loss": self.experiment.loss(outputs, part), **self.experiment.metrics(outputs, part)}
             for name, value in values.items():
                 weighted = torch.as_tensor(value, device=self.device).detach().double() * (rows.stop - start)
                 sums[name] = sums[name] + weighted if name in sums else weighted
         return {name: value.item() / count for name, value in sums.items()}
+
+    def _batch(self, tensors: Tensors, rows: torch.Tensor | slice) -> Tensors:
+        """The chosen samples, on the device."""
+        return _moved(_rows(tensors, rows), self.device)
 
     def save(self, folder: Path) -> None:
         """`checkpoint.pt`: `model` and `optimizer` state dicts and the epoch, readable with `weights_only=True`."""
@@ -178,6 +183,16 @@ def _precision(precision: str, device: torch.device) -> Any:
         return torch.autocast(device.type, dtype=torch.bfloat16)
 
     return autocast
+
+
+def _home(splits: Splits, device: torch.device) -> torch.device:
+    """Where the data lies: on the GPU if it fits in half of what is free there, otherwise in host memory."""
+    if device.type != "cuda":
+        return device
+    parts = (splits.train_inputs, splits.train_targets, splits.validation_inputs, splits.validation_targets)
+    num_bytes = sum(array.nbytes for part in parts for array in named(part).values())
+    free, _ = torch.cuda.mem_get_info(device)
+    return device if num_bytes <= free / 2 else torch.device("cpu")
 
 
 def _on_device(splits: Splits, device: torch.device) -> tuple[Tensors, Tensors, tuple[Tensors, Tensors, int]]:
