@@ -209,6 +209,6 @@ def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: 
         if error.name in config.space:
             return  # a conditional one, which this draw happens to lack
         raise BadInput(f"space: {config.experiment} reads {error.name!r}, which [space] does not have") from error
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 - a fault of the user's code is its trials' result
         return
     Scoring(config.metric, config.maximize).key(dict.fromkeys(names))

@@ -82,7 +82,9 @@ class Records:
             for result in new:
                 record.epochs = result.epoch
                 record.metrics = dict(result.metrics)
-                self._score(record, result)
+                record.diverged = self.scoring.diverged(result.metrics)
+                score = self.scoring.value(result.metrics)
+                record.score = record.score if score is None else score
                 if result.num_samples is not None and result.train_s is not None:
                     record.samples_seen += result.num_samples
                     record.train_s += result.train_s
@@ -92,14 +94,6 @@ class Records:
                 else:
                     record.samples_per_s = result.samples_per_s
             return new
-
-    def _score(self, record: TrialRecord, result: EpochResult) -> None:
-        """A report without the metric leaves the score as it was."""
-        record.diverged = self.scoring.diverged(result.metrics)
-        if record.diverged:
-            record.score = self.scoring.worst
-        elif self.scoring.reported(result.metrics):
-            record.score = self.scoring.score(result.metrics)
 
     def any_scored(self) -> bool:
         """Whether any trial has reported the metric."""

@@ -73,9 +73,14 @@ class Scoring:
         """The score of a trial that diverged."""
         return -math.inf if self.maximize else math.inf
 
-    def reported(self, metrics: Mapping[str, object]) -> bool:
-        """Whether the metric is among these."""
-        return self.metric in metrics or f"validation/{self.metric}" in metrics
+    def value(self, metrics: Mapping[str, float]) -> float | None:
+        """The score, the worst one where the training diverged; None of a report without the metric."""
+        if self.diverged(metrics):
+            return self.worst
+        try:
+            return self.score(metrics)
+        except UnknownMetric:
+            return None
 
     def diverged(self, metrics: Mapping[str, float]) -> bool:
         """Whether the metric itself, or one whose name ends in `loss`, is NaN or infinite.

@@ -28,5 +28,11 @@ def test_the_metric_and_losses_diverge(name: str, value: float) -> None:
     assert ACCURACY.diverged({"accuracy": 0.5, name: value})
 
 
+def test_the_value_of_a_report() -> None:
+    assert ACCURACY.value({"accuracy": 0.5}) == 0.5
+    assert ACCURACY.value({"accuracy": 0.5, "loss": math.nan}) == -math.inf
+    assert ACCURACY.value({"note": 1.0}) is None
+
+
 def test_another_metric_may_be_nan() -> None:
     assert not ACCURACY.diverged({"accuracy": 0.5, "loss": 1.0, "auc": math.nan})

@@ -84,8 +84,7 @@ class TrialActor(tune.Trainable):
 
     def _begin(self, config: Mapping[str, Any]) -> None:
         self.trial = trial_of(config)
-        self.score = WORST * (-1 if self.shared.scoring.maximize else 1)
-        self._scored = False
+        self.score: float | None = None
         self.epoch = 0
         self.failure: str | None = None
         self._told_epoch = 0
@@ -119,7 +118,7 @@ class TrialActor(tune.Trainable):
             self.failure, ended = traceback.format_exc(), True
             self._close()
         return {
-            "score": self.score,
+            "score": WORST * (-1 if self.shared.scoring.maximize else 1) if self.score is None else self.score,
             "epoch": self.epoch,
             "epochs": results,
             "ended": ended,
@@ -154,15 +153,11 @@ class TrialActor(tune.Trainable):
 
     def _take_score(self, result: EpochResult) -> None:
         """The score of an epoch. Once a trial has one, a report without the metric leaves it as it was."""
-        scoring = self.shared.scoring
-        try:
-            score = scoring.worst if scoring.diverged(result.metrics) else scoring.score(result.metrics)
-        except UnknownMetric:
-            if not self._scored:
-                raise
-            return
-        self._scored = True
-        self.score = max(-WORST, min(WORST, score))
+        score = self.shared.scoring.value(result.metrics)
+        if score is not None:
+            self.score = max(-WORST, min(WORST, score))
+        elif self.score is None:
+            self.shared.scoring.key(result.metrics)  # raises UnknownMetric
 
     def _require_a_report(self) -> None:
         if not self.epoch:
@@ -179,7 +174,7 @@ class TrialActor(tune.Trainable):
             Path(checkpoint_dir, "failed").touch()
         else:
             self.training.save(Path(checkpoint_dir))
-            Path(checkpoint_dir, PROGRESS).write_text(json.dumps({"score": self.score, "scored": self._scored}))
+            Path(checkpoint_dir, PROGRESS).write_text(json.dumps({"score": self.score}))
 
     def load_checkpoint(self, checkpoint_dir: str | None) -> None:
         """A lost or interrupted trial goes on. What fails here fails again, as the trial's result, in `step`."""
@@ -188,8 +183,7 @@ class TrialActor(tune.Trainable):
         training = self._training()
         training.load(Path(checkpoint_dir))
         self.epoch = self._told_epoch = training.epoch
-        progress = json.loads(Path(checkpoint_dir, PROGRESS).read_text())
-        self.score, self._scored = progress["score"], progress["scored"]
+        self.score = json.loads(Path(checkpoint_dir, PROGRESS).read_text())["score"]
 
     def cleanup(self) -> None:
         self._close()

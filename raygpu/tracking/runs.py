@@ -324,7 +324,7 @@ def _name(name: str) -> str:
 
 def _is_number(value: object) -> bool:
     try:
-        float(value)  # type: ignore[arg-type]
+        float(value)  # type: ignore[arg-type] # whether it can be is the question
     except (TypeError, ValueError):
         return False
     return True

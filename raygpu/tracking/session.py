@@ -1,4 +1,4 @@
-"""A sweep's tracking from start to end: opened in the background, closed with the run's files as artifacts."""
+"""A sweep's tracking from start to end: begun in the background, closed with the run's files as artifacts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Session:
         return tree
 
     def address_line(self) -> str:
-        """Where a person looks, before the store is open."""
+        """Where a person looks while the sweep runs."""
         if not self.enabled:
             return "MLflow: off (tracking.enabled = false)"
         uri = self.config.tracking.uri

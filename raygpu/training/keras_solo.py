@@ -217,7 +217,7 @@ def _configure(settings: Settings) -> None:
     with contextlib.suppress(RuntimeError):
         tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
         tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(RuntimeError):  # apart from the threads: either may be settled already
         for gpu in tf.config.list_physical_devices("GPU"):
             if tf.config.get_logical_device_configuration(gpu) is None:  # else memory is capped, and cannot grow
                 tf.config.experimental.set_memory_growth(gpu, True)

@@ -24,7 +24,6 @@ from raygpu.training.base import Settings, surroundings
 from raygpu.trials import EpochResult, Trial
 
 OUTPUT_FILE = "output.txt"
-GRACE_S = 10.0
 LONGEST_LINE = 64 * 1024
 """Bytes: no metrics are read from longer lines."""
 OWN_PLACEHOLDERS = ("trial_id", "seed", "epochs")
@@ -185,13 +184,13 @@ class ScriptTraining:
             kept.dump(self._checkpoints)
 
     def close(self) -> None:
-        """SIGTERM to the script and what it started; SIGKILL to what is left after GRACE_S seconds."""
+        """SIGTERM to the script and what it started; SIGKILL to what is left after `supervisor.GRACE_S` seconds."""
         process, self._process = self._process, None
         if process is not None:
             if process.poll() is None:
                 _signal_group(process.pid, signal.SIGTERM)
                 try:
-                    process.wait(GRACE_S)
+                    process.wait(supervisor.GRACE_S)
                 except subprocess.TimeoutExpired:
                     pass
             _signal_group(process.pid, signal.SIGKILL)

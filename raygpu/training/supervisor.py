@@ -27,7 +27,8 @@ def main() -> int:
         return 1
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     status = subprocess.Popen(command).wait()
-    if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:  # told to end: so are those that the command left behind
+    told = signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    if told and os.getppid() != int(parent):  # a parent that lives ends what the command left behind
         time.sleep(LAST_WORDS_S)
         os.killpg(0, signal.SIGKILL)
     if status < 0:

@@ -45,7 +45,7 @@ class SweepConsole:
         self._last_line = time.monotonic()
         if self.console.is_terminal:
             self._live = Live(self._table(snapshot()), console=self.console, refresh_per_second=2, transient=False)
-            self._live.start()
+            self._live.start(refresh=True)
 
     def update(self, snapshot: Snapshot, trouble: str | None = None) -> None:
         """Show the state. trouble: why nothing reaches MLflow at present."""

@@ -114,7 +114,7 @@ def test_an_mlflow_server_is_accepted(server: Server) -> None:
 class Other(BaseHTTPRequestHandler):
     """A hand-written stand-in for servers that are not ours: one that wants credentials, and one that is no MLflow."""
 
-    seen: list[str | None] = []  # noqa: RUF012
+    seen: list[str | None] = []  # noqa: RUF012 - one server class for one test
 
     def do_GET(self) -> None:
         self.seen.append(self.headers.get("Authorization"))
