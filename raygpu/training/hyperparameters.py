@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 OptimizerName = Literal["sgd", "adam", "adamw"]
 ScheduleName = Literal["constant", "cosine", "step"]
 OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "adam", "adamw")
@@ -80,6 +82,12 @@ class OptimizerSettings:
             case "step":
                 return self.lr * self.gamma ** math.floor(step / steps_per_epoch / self.step_epochs)
         return self.lr
+
+    def lr_at_each(self, steps: np.ndarray, steps_per_epoch: int, epochs: int) -> np.ndarray:
+        """`lr_at` of several steps, float64."""
+        if self.schedule == "constant" and not self.warmup_epochs:
+            return np.full(len(steps), self.lr)
+        return np.array([self.lr_at(step, steps_per_epoch, epochs) for step in steps.tolist()])
 
 
 def batch_size(hp: Mapping[str, Any]) -> int:

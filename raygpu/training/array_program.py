@@ -1,0 +1,157 @@
+"""What the members of an array compute: one step of all of them, and their evaluation.
+
+The stateless form of one model (`torch.func.functional_call`) is mapped over stacked parameters by `torch.vmap`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.training.array_optimizers import ArrayOptimizer, Stacked
+from raygpu.training.torch_data import Tensors
+from raygpu.training.torch_solo import forward
+
+if TYPE_CHECKING:
+    from raygpu.training.torch_array import Tile
+
+Step = Callable[[Stacked, Stacked, Stacked, list[Stacked], Tensors, Tensors, torch.Tensor], torch.Tensor]
+
+
+class Program:
+    """The step and the evaluation of all arrays of one signature.
+
+    model: any member's, used for its code alone. context: of the forward pass (mixed precision).
+    inputs, targets: a few samples on the CPU, to see which parameters the loss depends on.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        hp: Hyperparameters,
+        model: nn.Module,
+        optimizer: ArrayOptimizer,
+        device: torch.device,
+        context: Callable[[], AbstractContextManager[None]],
+        inputs: Tensors,
+        targets: Tensors,
+    ) -> None:
+        self.experiment = experiment
+        self.hp = hp
+        self.optimizer = optimizer
+        self.context = context
+        self.optimized = [name for name, p in model.named_parameters() if p.requires_grad]
+        """What the optimizer of a training alone holds state for, in its order."""
+        self.trained = _with_gradient(experiment, hp, model, inputs, targets)
+        self.state_names = list(model.state_dict())
+        self.owners = _owners(model)
+        """Of each name, the one under which its tensor is stacked: tied parameters have several."""
+        floating = [p.dtype for p in model.parameters() if p.is_floating_point()]
+        self.number_type = torch.float64 if torch.float64 in floating else torch.float32
+        self.model = model.to(device)
+        self._metrics_are_fused = True
+
+    def start_training(self, width: int, batch_size: int) -> None:
+        """Called before the steps of a tile's epoch."""
+        self.model.train()
+
+    def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
+        """One optimizer step of every member; their losses (width,), on the device.
+
+        inputs, targets: (width, batch, ...). numbers: as `ArrayOptimizer.step` takes them.
+        """
+        return self._step(tile.parameters, tile.fixed, tile.buffers, tile.moments, inputs, targets, numbers)
+
+    def _step(
+        self,
+        parameters: Stacked,
+        fixed: Stacked,
+        buffers: Stacked,
+        moments: list[Stacked],
+        inputs: Tensors,
+        targets: Tensors,
+        numbers: torch.Tensor,
+    ) -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no rule for vmap, which would run them one by one
+            one = grad_and_value(self._loss, has_aux=True)
+            mapped = vmap(one, randomness="different")
+            gradients, (losses, changed) = mapped(parameters, fixed, buffers, inputs, targets)
+        with torch.no_grad():
+            self.optimizer.step(parameters, gradients, moments, numbers)
+            for name, tensor in changed.items():
+                buffers[name].copy_(tensor)
+        return losses
+
+    def _loss(
+        self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
+    ) -> tuple[torch.Tensor, Stacked]:
+        """One member's loss on its batch, and its buffers after it."""
+        changed = {name: tensor.clone() for name, tensor in buffers.items()}
+        with self.context():
+            outputs = self._forward({**parameters, **fixed, **changed}, self.experiment.augment(inputs, self.hp))
+            return self.experiment.loss(outputs, targets), changed
+
+    def _forward(self, state: Mapping[str, torch.Tensor], inputs: Tensors) -> Any:
+        if isinstance(inputs, dict):
+            return functional_call(self.model, dict(state), (), inputs)
+        return functional_call(self.model, dict(state), (inputs,))
+
+    @torch.no_grad()
+    def evaluate(self, tile: Tile, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
+        """`loss` and the metrics of every member on one batch, the same for all: each (width,), on the device."""
+        self.model.eval()
+        state = {**tile.parameters, **tile.fixed, **tile.buffers}
+        with self.context(), sdpa_kernel(SDPBackend.MATH):
+            outputs = vmap(lambda own: self._forward(own, inputs), randomness="different")(state)
+            losses = vmap(lambda own: self.experiment.loss(own, targets))(outputs)
+            return {"loss": losses.detach(), **self._metrics(outputs, targets, tile.width)}
+
+    def _metrics(self, outputs: Any, targets: Tensors, width: int) -> dict[str, torch.Tensor]:
+        if self._metrics_are_fused:
+            try:
+                return dict(vmap(lambda own: _tensors(self.experiment.metrics(own, targets)))(outputs))
+            except (RuntimeError, ValueError, TypeError):  # numpy, .item() and the like: one member after the other
+                self._metrics_are_fused = False
+        each = [self.experiment.metrics(_member(outputs, i), targets) for i in range(width)]
+        return {name: torch.stack([torch.as_tensor(values[name]) for values in each]) for name in each[0]}
+
+
+def _with_gradient(
+    experiment: Experiment, hp: Hyperparameters, model: nn.Module, inputs: Tensors, targets: Tensors
+) -> frozenset[str]:
+    """The parameters that the loss depends on; an optimizer leaves the others alone, their decay included."""
+    probe = copy.deepcopy(model)
+    probe.train()
+    with torch.random.fork_rng(devices=[]):
+        experiment.loss(forward(probe, experiment.augment(inputs, hp)), targets).backward()
+    return frozenset(name for name, p in probe.named_parameters() if p.grad is not None)
+
+
+def _owners(model: nn.Module) -> dict[str, str]:
+    """For each name in the state dict, the first name of the same tensor."""
+    first: dict[int, str] = {}
+    everything = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: first.setdefault(id(tensor), name) for name, tensor in everything}
+
+
+def _tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: torch.as_tensor(value) for name, value in values.items()}
+
+
+def _member(outputs: Any, place: int) -> Any:
+    """One member's part of stacked outputs: a tensor, or a dict, tuple or list of them."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs[place]
+    if isinstance(outputs, Mapping):
+        return {name: _member(value, place) for name, value in outputs.items()}
+    if isinstance(outputs, tuple | list):
+        return type(outputs)(_member(value, place) for value in outputs)
+    return outputs

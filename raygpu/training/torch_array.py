@@ -1,0 +1,279 @@
+"""Trials of one signature trained as one array of torch models: stacked parameters, one program for all members.
+
+    array = TorchArray(experiment, splits, trials, settings)
+    while (results := array.run_epoch()) is not None:     # {trial_id: EpochResult}
+        array.drop(losers(results))                       # the rest is compacted
+
+Each member equals the same trial trained alone (`torch_solo`): the same initial parameters and the same order of data,
+from its own seed, and the same rule for every number. Models that draw random numbers (dropout) are equal in
+distribution only: an array has one random stream, split among its members.
+
+An array of more members than its width trains them in tiles of that width, one after the other in every epoch. Tiles
+are independent, so the width is a matter of speed and memory alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from raygpu.batching import batch_bounds, epoch_order, num_batches
+from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.training.array_optimizers import ArrayOptimizer, Stacked
+from raygpu.training.array_program import Program
+from raygpu.training.base import Settings
+from raygpu.training.hyperparameters import OptimizerSettings, batch_size
+from raygpu.training.torch_data import DeviceData, gathered, moved, rows
+from raygpu.training.torch_solo import CHECKPOINT, default_device, evaluation_parts, initial_model, prepare_torch
+from raygpu.trials import EpochResult, Trial
+
+ARRAY_CHECKPOINT = "array.pt"
+DEFAULT_WIDTH = 64
+
+
+class Tile:
+    """Some members of an array, stacked: what one step changes."""
+
+    def __init__(
+        self,
+        trials: list[Trial],
+        settings: list[OptimizerSettings],
+        parameters: Stacked,
+        fixed: Stacked,
+        buffers: Stacked,
+        moments: list[Stacked],
+    ) -> None:
+        self.trials = trials
+        self.settings = settings
+        self.parameters = parameters
+        """Those that are trained."""
+        self.fixed = fixed
+        """Parameters that are frozen, or that the loss does not depend on."""
+        self.buffers = buffers
+        self.moments = moments
+        """The optimizer's state."""
+
+    @property
+    def width(self) -> int:
+        return len(self.trials)
+
+    def stacks(self) -> Iterator[Stacked]:
+        yield from (self.parameters, self.fixed, self.buffers, *self.moments)
+
+
+class TorchArray:
+    """The members of an array under way.
+
+    trials: of one signature. width: members that step as one program; more of them train in turns.
+    device: by default the GPU that this process sees, else the CPU. dtype: of parameters and floating-point data.
+    Raises what the experiment raises, and RuntimeError where the models' shapes differ.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        splits: Splits,
+        trials: Sequence[Trial],
+        settings: Settings,
+        *,
+        width: int | None = None,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if settings.epochs is None:
+            raise ValueError("epochs: not given; a TorchExperiment trains for a fixed number of epochs")
+        if not trials:
+            raise ValueError("trials: none given; an array needs at least one member")
+        self.epochs = settings.epochs
+        self.epoch = 0
+        self.device = device or default_device()
+        self.seed = trials[0].seed
+        """Of the array's own random stream."""
+        context = prepare_torch(settings, self.device)
+        self.data = DeviceData.of(splits, self.device, dtype)
+        hps = [Hyperparameters(trial.hyperparameters) for trial in trials]
+        sizes = {batch_size(hp) for hp in hps}
+        if len(sizes) != 1:
+            raise ValueError(f"batch_size: members of one array need one, but have {sorted(sizes)}")
+        self.batch_size = min(sizes.pop(), self.data.num_train)
+        self.steps_per_epoch = num_batches(self.data.num_train, self.batch_size)
+        optimizers = [OptimizerSettings.of(hp) for hp in hps]
+        optimizer = ArrayOptimizer(optimizers)
+        self.width = width or DEFAULT_WIDTH
+
+        def model(place: int) -> nn.Module:
+            return initial_model(experiment, hps[place], trials[place].seed).to(dtype=dtype)
+
+        base = model(0)
+        inputs, targets = (
+            moved(rows(part, slice(0, min(4, self.batch_size))), torch.device("cpu"))
+            for part in (self.data.train_inputs, self.data.train_targets)
+        )
+        self.program = Program(experiment, hps[0], base, optimizer, self.device, context, inputs, targets)
+        self.tiles = [
+            self._new_tile([model(place) for place in part], [trials[i] for i in part], [optimizers[i] for i in part])
+            for part in _parts(len(trials), self.width)
+        ]
+
+    def _new_tile(self, models: list[nn.Module], trials: list[Trial], settings: list[OptimizerSettings]) -> Tile:
+        parameters = self._stacked([dict(model.named_parameters()) for model in models])
+        buffers = self._stacked([dict(model.named_buffers()) for model in models])
+        trained = {name: tensor for name, tensor in parameters.items() if name in self.program.trained}
+        fixed = {name: tensor for name, tensor in parameters.items() if name not in self.program.trained}
+        return Tile(trials, settings, trained, fixed, buffers, self.program.optimizer.new_buffers(trained))
+
+    def _stacked(self, parts: list[dict[str, torch.Tensor]]) -> Stacked:
+        return {name: torch.stack([part[name].detach() for part in parts]).to(self.device) for name in parts[0]}
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The members that are left."""
+        return [trial for tile in self.tiles for trial in tile.trials]
+
+    def run_epoch(self) -> dict[str, EpochResult] | None:
+        """Train and evaluate the next epoch of every member, by trial id; None after the last one."""
+        if self.epoch >= self.epochs or not self.tiles:
+            return None
+        self.epoch += 1
+        torch.manual_seed(self.seed * 1_000_003 + self.epoch)
+        started = time.perf_counter()
+        losses = torch.cat([self._train(tile) for tile in self.tiles]).tolist()  # waits for the device
+        train_s = time.perf_counter() - started
+        evaluated = [self._evaluate(tile) for tile in self.tiles]
+        values = {name: torch.cat([part[name] for part in evaluated]).tolist() for name in evaluated[0]}
+        return {
+            trial.trial_id: EpochResult(
+                self.epoch,
+                {"train/loss": losses[i], **{f"validation/{name}": column[i] for name, column in values.items()}},
+                num_samples=self.data.num_train,
+                train_s=train_s,
+            )
+            for i, trial in enumerate(self.trials)
+        }
+
+    def _train(self, tile: Tile) -> torch.Tensor:
+        """One pass of a tile over the training data; the mean loss of each member, on the device."""
+        data, home = self.data, self.data.home
+        orders = torch.stack([torch.from_numpy(epoch_order(t.seed, self.epoch, data.num_train)) for t in tile.trials])
+        orders = orders.to(home)
+        numbers = self.program.optimizer.numbers(tile.settings, self.epoch, self.steps_per_epoch, self.epochs)
+        numbers = numbers.to(self.device, self.program.number_type)
+        loss_sums = torch.zeros(tile.width, device=self.device)
+        self.program.start_training(tile.width, self.batch_size)
+        for number, (start, end) in enumerate(batch_bounds(data.num_train, self.batch_size)):
+            chosen = orders[:, start:end]
+            inputs = gathered(data.train_inputs, chosen, self.device)
+            targets = gathered(data.train_targets, chosen, self.device)
+            losses = self.program.step(tile, inputs, targets, numbers[number])
+            loss_sums += losses.float() * (end - start)
+        return loss_sums / data.num_train
+
+    def _evaluate(self, tile: Tile) -> dict[str, torch.Tensor]:
+        """Means over the validation data of each member, weighted by the size of each batch."""
+        sums: dict[str, torch.Tensor] = {}
+        for part in evaluation_parts(self.data.num_validation):
+            inputs = moved(rows(self.data.validation_inputs, part), self.device)
+            targets = moved(rows(self.data.validation_targets, part), self.device)
+            for name, value in self.program.evaluate(tile, inputs, targets).items():
+                weighted = value.double() * (part.stop - part.start)
+                sums[name] = sums[name] + weighted if name in sums else weighted
+        return {name: value / self.data.num_validation for name, value in sums.items()}
+
+    def drop(self, trial_ids: Collection[str]) -> None:
+        """Take members out; those that are left move together into as few tiles as hold them."""
+        kept = [(tile, i) for tile in self.tiles for i, t in enumerate(tile.trials) if t.trial_id not in trial_ids]
+        if len(kept) == len(self.trials):
+            return
+        self.tiles = [_gathered_tile([kept[i] for i in part]) for part in _parts(len(kept), self.width)]
+
+    def member_state(self, trial_id: str) -> dict[str, Any]:
+        """A member as its training alone would have saved it: `model` and `optimizer` state dicts and the epoch."""
+        tile, i = self._place(trial_id)
+        model: dict[str, torch.Tensor] = {}
+        for stack in (tile.parameters, tile.fixed, tile.buffers):
+            model |= {name: tensor[i].clone() for name, tensor in stack.items()}
+        own = tile.settings[i]
+        num_buffers = int(own.momentum > 0) if own.optimizer == "sgd" else 2
+        buffers = [
+            [tile.moments[k][name][i].clone() if name in tile.parameters else torch.zeros_like(model[name])
+             for k in range(num_buffers)]
+            for name in self.program.optimized
+        ]  # fmt: skip
+        return {
+            "model": {name: model[self.program.owners[name]] for name in self.program.state_names},
+            "optimizer": {"num_steps": self.epoch * self.steps_per_epoch, "buffers": buffers},
+            "epoch": self.epoch,
+        }
+
+    def save_member(self, trial_id: str, folder: Path) -> None:
+        """`checkpoint.pt`, which `TorchSolo` loads, and whose `model` loads into `model(hp)`."""
+        torch.save(self.member_state(trial_id), folder / CHECKPOINT)
+
+    def _place(self, trial_id: str) -> tuple[Tile, int]:
+        for tile in self.tiles:
+            for i, trial in enumerate(tile.trials):
+                if trial.trial_id == trial_id:
+                    return tile, i
+        raise KeyError(f"{trial_id} is no member, or was dropped")
+
+    def save(self, folder: Path) -> None:
+        """`array.pt`: the members that are left, stacked, and the epoch."""
+        state = {
+            "epoch": self.epoch,
+            "seed": self.seed,
+            "trial_ids": [trial.trial_id for trial in self.trials],
+            "tiles": [[*tile.stacks()] for tile in self.tiles],
+        }
+        torch.save(state, folder / ARRAY_CHECKPOINT)
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote, in an array of at least its members; those that it lacks are dropped."""
+        state = torch.load(folder / ARRAY_CHECKPOINT, map_location=self.device, weights_only=True)
+        self.drop({trial.trial_id for trial in self.trials} - set(state["trial_ids"]))
+        if [trial.trial_id for trial in self.trials] != state["trial_ids"]:
+            raise ValueError(f"{folder}: the checkpoint's members are {state['trial_ids']}; this array lacks some")
+        saved = [_joined(stacks) for stacks in zip(*state["tiles"], strict=True)]
+        first = 0
+        for tile in self.tiles:
+            for own, stack in zip(tile.stacks(), saved, strict=True):
+                for name, tensor in own.items():
+                    tensor.copy_(stack[name][first : first + tile.width])
+            first += tile.width
+        self.epoch, self.seed = state["epoch"], state["seed"]
+
+    def close(self) -> None:
+        """Give the device memory back."""
+        self.tiles = []
+        del self.data, self.program
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _parts(count: int, width: int) -> list[range]:
+    """Tiles of nearly equal width, none wider than `width`."""
+    num_tiles = math.ceil(count / width)
+    bounds = [round(i * count / num_tiles) for i in range(num_tiles + 1)] if num_tiles else [0]
+    return [range(start, end) for start, end in itertools.pairwise(bounds)]
+
+
+def _gathered_tile(members: Sequence[tuple[Tile, int]]) -> Tile:
+    """A tile of the chosen rows of others."""
+    stacks = [[*tile.stacks()] for tile, _ in members]
+    joined = [
+        {name: torch.stack([own[k][name][i] for own, (_, i) in zip(stacks, members, strict=True)]) for name in first}
+        for k, first in enumerate(stacks[0])
+    ]
+    trials, settings = [t.trials[i] for t, i in members], [t.settings[i] for t, i in members]
+    parameters, fixed, buffers, *moments = joined
+    return Tile(trials, settings, parameters, fixed, buffers, moments)
+
+
+def _joined(stacks: Sequence[Mapping[str, torch.Tensor]]) -> Stacked:
+    return {name: torch.cat([stack[name] for stack in stacks]) for name in stacks[0]}

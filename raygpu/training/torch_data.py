@@ -1,0 +1,108 @@
+"""A torch experiment's data: where it lies, and the samples of a batch on the device."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from raygpu.experiment import Arrays, Splits, named, num_samples
+
+Tensors: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceData:
+    """Splits as tensors: on the device if they fit there, otherwise in host memory."""
+
+    home: torch.device
+    train_inputs: Tensors
+    train_targets: Tensors
+    validation_inputs: Tensors
+    validation_targets: Tensors
+    num_train: int
+    num_validation: int
+
+    @classmethod
+    def of(cls, splits: Splits, device: torch.device, dtype: torch.dtype | None = None) -> DeviceData:
+        """dtype: what floating-point data is turned into; None leaves it as it is."""
+        home = _home(splits, device)
+
+        def at_home(part: Arrays) -> Tensors:
+            return cast(moved(tensors(part), home), dtype)
+
+        return cls(
+            home,
+            at_home(splits.train_inputs),
+            at_home(splits.train_targets),
+            at_home(splits.validation_inputs),
+            at_home(splits.validation_targets),
+            splits.num_train,
+            num_samples(splits.validation_targets),
+        )
+
+
+def _home(splits: Splits, device: torch.device) -> torch.device:
+    """The device if the data fits in half of what is free there, otherwise the host."""
+    if device.type != "cuda":
+        return device
+    parts = (splits.train_inputs, splits.train_targets, splits.validation_inputs, splits.validation_targets)
+    num_bytes = sum(array.nbytes for part in parts for array in named(part).values())
+    free, _ = torch.cuda.mem_get_info(device)
+    return device if num_bytes <= free / 2 else torch.device("cpu")
+
+
+def tensors(arrays: Arrays) -> Tensors:
+    """The arrays' own memory as tensors."""
+    if isinstance(arrays, Mapping):
+        return {name: _tensor(array) for name, array in arrays.items()}
+    return _tensor(arrays)
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    with warnings.catch_warnings():
+        # Arrays from the object store are read-only and shared by all trials of a node; nothing here writes to them.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def moved(parts: Tensors, device: torch.device) -> Tensors:
+    if isinstance(parts, dict):
+        return {name: tensor.to(device) for name, tensor in parts.items()}
+    return parts.to(device)
+
+
+def cast(parts: Tensors, dtype: torch.dtype | None) -> Tensors:
+    """Floating-point tensors in another precision."""
+    if dtype is None:
+        return parts
+    if isinstance(parts, dict):
+        return {name: _cast(tensor, dtype) for name, tensor in parts.items()}
+    return _cast(parts, dtype)
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def rows(parts: Tensors, chosen: torch.Tensor | slice) -> Tensors:
+    """The chosen samples."""
+    if isinstance(parts, dict):
+        return {name: tensor[chosen] for name, tensor in parts.items()}
+    return parts[chosen]
+
+
+def gathered(parts: Tensors, chosen: torch.Tensor, device: torch.device) -> Tensors:
+    """The samples of each member of an array, on the device: (width, batch, ...) for indices (width, batch)."""
+    if isinstance(parts, dict):
+        return {name: _gathered(tensor, chosen).to(device) for name, tensor in parts.items()}
+    return _gathered(parts, chosen).to(device)
+
+
+def _gathered(tensor: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    # index_select is several times faster on a CPU than indexing with a matrix.
+    return tensor.index_select(0, chosen.reshape(-1)).view(*chosen.shape, *tensor.shape[1:])
