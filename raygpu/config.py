@@ -62,10 +62,13 @@ class StoppingSection(Section):
 class GpuSection(Section):
     """How trials share the GPUs."""
 
-    mode: Literal["auto", "process"] = "auto"
-    """process: one process per trial, packed on fractions of a GPU. auto: raygpu chooses."""
+    mode: Literal["auto", "process", "fused"] = "auto"
+    """process: one process per trial, packed on fractions of a GPU. fused: trials of one signature train as one array
+    of models; the others as in process mode. auto: process, until raygpu measures which is faster."""
+    width: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    """fused: how many members of an array step as one program; auto measures it when the array starts."""
     fraction: Literal["auto"] | float = "auto"
-    """The share of a GPU that one trial asks for, snapped to 1/N; or a whole number of GPUs per trial."""
+    """The share of a GPU that a trial or an array asks for, snapped to 1/N; or a whole number of GPUs per trial."""
     devices: str = "all"
     """Which GPUs of this machine: all, or indices (nvidia-smi's) and UUIDs separated by commas, as in 0,GPU-8a1b."""
     precision: Precision = "float32"

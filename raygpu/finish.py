@@ -15,7 +15,7 @@ from raygpu.engines.cluster import Cluster
 from raygpu.engines.meter import Meter
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits, num_samples, take
-from raygpu.packing import Plan
+from raygpu.packing import FusedPlan, Plan
 from raygpu.preparation import Problem
 from raygpu.records import Records
 from raygpu.runfolder import RunFolder, rounded
@@ -26,7 +26,7 @@ NUM_SAMPLES = 8
 
 def summarize(
     config: SweepConfig,
-    plan: Plan,
+    plan: Plan | FusedPlan,
     records: Records,
     cluster: Cluster,
     meter: Meter,
@@ -42,7 +42,7 @@ def summarize(
     throughput = records.gpu_throughput(wall_s)
     return {
         "name": config.name,
-        "mode": "process",
+        "mode": "fused" if isinstance(plan, FusedPlan) else "process",
         "seed": config.seed,
         "num_trials": records.num_trials,
         "completed": records.count("finished"),

@@ -1,8 +1,10 @@
-"""Successive halving: at which epochs trials are compared."""
+"""Successive halving: at which epochs trials are compared, and which of them survive."""
 
 from __future__ import annotations
 
 import math
+from bisect import insort
+from collections.abc import Sequence
 
 
 def rungs(grace_epochs: int, reduction: float, max_epochs: int) -> list[int]:
@@ -16,3 +18,38 @@ def rungs(grace_epochs: int, reduction: float, max_epochs: int) -> list[int]:
         found.append(math.ceil(rung - 1e-9))
         rung *= reduction
     return sorted(set(found))
+
+
+class Halving:
+    """ASHA's rule as Ray Tune's `ASHAScheduler` applies it, trial by trial in the order in which they come.
+
+    A trial at a rung is stopped if its score lies below the best 1/reduction of those that were there before it.
+    Asked again about a trial, as after a lost worker, it gives the same answer.
+    """
+
+    def __init__(self, grace_epochs: int, reduction: float, max_epochs: int, *, maximize: bool) -> None:
+        self.quantile = 1 - 1 / reduction
+        self.sign = 1 if maximize else -1
+        epochs = rungs(min(grace_epochs, max_epochs), reduction, max_epochs)
+        self._sorted: dict[int, list[float]] = {rung: [] for rung in epochs}
+        self._stays: dict[int, dict[str, bool]] = {rung: {} for rung in epochs}
+
+    def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
+        """Which of these trials stop after this epoch. scores: by trial id, finite."""
+        if epoch not in self._stays:
+            return frozenset()
+        stays, values = self._stays[epoch], self._sorted[epoch]
+        for trial_id, score in scores:
+            if trial_id not in stays:
+                value = self.sign * score
+                stays[trial_id] = not values or value >= _quantile(values, self.quantile)
+                insort(values, value)
+        return frozenset(trial_id for trial_id, _ in scores if not stays[trial_id])
+
+
+def _quantile(ordered: Sequence[float], q: float) -> float:
+    """As numpy's, by linear interpolation."""
+    place = (len(ordered) - 1) * q
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -69,6 +69,18 @@ class Plan:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class FusedPlan:
+    """How the sweep's arrays are placed, and the trials that are trained alone beside them."""
+
+    arrays: Plan
+    alone: Plan
+
+    def as_dict(self) -> dict[str, float | int | str]:
+        """The `plan` of `summary.json`."""
+        return self.arrays.as_dict()
+
+
 def snap(fraction: float) -> Share:
     """The share that a fraction of a GPU becomes: 1/N with N = floor(1/fraction), so nobody gets less than asked.
 

@@ -15,7 +15,8 @@ from raygpu.devices.nvml import Gpu, gpus
 from raygpu.devices.selection import select
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Experiment, MissingHyperparameter, Source, Splits, locate
-from raygpu.packing import Node, Plan, plan
+from raygpu.packing import Node
+from raygpu.planning import make_plan
 from raygpu.search import Proposer, proposer
 from raygpu.space import Space, parse
 from raygpu.tracking.session import absolute
@@ -34,8 +35,8 @@ class Prepared:
     proposer: Proposer
     gpus: list[Gpu]
     """Those of this machine that the sweep uses; none where one is simulated, or where the cluster is not local."""
-    plan: Plan | None
-    """None until a cluster that runs already has been asked for its GPUs."""
+    nodes: list[Node] | None
+    """None until a cluster that runs already has been asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
     stem: begins the name of a sweep that has none. Raises BadInput with a line for each fault.
     """
     faults: list[str] = []
-    space = search = chosen = planned = None
+    space = search = chosen = nodes = None
     try:
         space = parse(config.space, config.search.algorithm)
         search = proposer(config, space)
@@ -66,7 +67,8 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
         if config.cluster.address == "local":
             found = gpus()
             chosen = select(found, config.gpu.devices, os.environ.get("CUDA_VISIBLE_DEVICES") if found else None)
-            planned = make_plan([host.node(len(chosen))], config, search.num_trials if search else 1)
+            nodes = [host.node(len(chosen))]
+            make_plan(nodes, config, 1)  # whether a trial fits
         elif config.gpu.devices != "all":
             faults.append("gpu.devices: chooses GPUs of this machine; a cluster's nodes are started with theirs")
     except BadInput as error:
@@ -93,7 +95,7 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
             "tracking": config.tracking.model_copy(update={"uri": uri}),
         }
     )
-    return Prepared(resolved, space, search, chosen or [], planned)
+    return Prepared(resolved, space, search, chosen or [], nodes)
 
 
 def problem(prepared: Prepared, folder: Path) -> Problem:
@@ -123,50 +125,6 @@ def problem(prepared: Prepared, folder: Path) -> Problem:
         raise BadInput(f"experiment: {config.experiment}: data() returned {type(splits).__name__}, not Splits")
     _check_metric(prepared, source, code, splits)
     return Problem(source, code, splits.part(config.data.fraction, config.seed))
-
-
-def make_plan(nodes: list[Node], config: SweepConfig, num_trials: int) -> Plan:
-    """The plan for these nodes. Raises BadInput."""
-    try:
-        return plan(nodes, None if config.gpu.fraction == "auto" else config.gpu.fraction, num_trials)
-    except ValueError as error:
-        raise BadInput(f"gpu.fraction: read {config.gpu.fraction}; {error}") from error
-
-
-def plan_lines(prepared: Prepared, made: Plan, names: list[str]) -> list[str]:
-    """The plan for a person: what runs, how it is packed, and why."""
-    config = prepared.config
-    what = config.experiment or config.command
-    epochs = f", {config.epochs} epochs each" if config.epochs else ""
-    direction = "highest" if config.maximize else "lowest"
-    lines = [
-        f"sweep {config.name}: {config.trials} trials of {what}{epochs}; {config.search.algorithm} search,"
-        f" {_stopping(config)}, {direction} {config.metric} wins",
-    ]
-    if not prepared.gpus and config.cluster.address == "local":
-        lines.append("no NVIDIA GPU here: trials are packed onto one simulated device, on the CPU")
-    cpus = "1 CPU" if made.cpus_per_trial == 1 else f"{made.cpus_per_trial:g} CPUs"
-    threads = "1 thread" if made.threads_per_trial == 1 else f"{made.threads_per_trial} threads"
-    lines.append(
-        f"plan: process mode, {made.share} ({made.reason}); {made.slots} at once on {', '.join(names)},"
-        f" {cpus} and {threads} per trial"
-    )
-    if config.search.algorithm == "optuna" and config.search.generation < made.slots:
-        lines.append(
-            f"plan: optuna asks for {config.search.generation} trials at a time, so {config.search.generation} of"
-            f" {made.slots} places are used; a larger --search.generation uses more and learns less"
-        )
-    return lines
-
-
-def _stopping(config: SweepConfig) -> str:
-    stopping = config.stopping
-    match stopping.algorithm:
-        case "halving":
-            return f"stopping by halving (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"
-        case "median":
-            return f"stopping below the median (grace {stopping.grace_epochs})"
-    return "no early stopping"
 
 
 def _command_faults(config: SweepConfig) -> list[str]:

@@ -18,7 +18,9 @@ from raygpu.config import SweepConfig, load
 from raygpu.engines import environment
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.finish import summarize, write_files
-from raygpu.preparation import make_plan, plan_lines, prepare, problem
+from raygpu.packing import FusedPlan, Node, Plan
+from raygpu.planning import decide, fusing, sweep_lines
+from raygpu.preparation import prepare, problem
 from raygpu.records import SIMULATED, Records
 from raygpu.runfolder import RunFolder
 from raygpu.trials import Scoring, TrialRecord
@@ -70,9 +72,17 @@ def run(
     source_folder = (source_folder or Path.cwd()).resolve()
     prepared = prepare(config, stem, resuming=resume is not None)
     config = prepared.config
-    if prepared.plan is not None:
-        console.lines(plan_lines(prepared, prepared.plan, [gpu.name for gpu in prepared.gpus] or [SIMULATED]))
+    local = config.cluster.address == "local"
+    console.lines(sweep_lines(config, simulated=local and not prepared.gpus))
     found = problem(prepared, source_folder)  # imports the experiment, and with it torch or TensorFlow
+    fusable = fusing(config, prepared.proposer, found.code, found.splits)
+
+    def planned(nodes: Sequence[Node], names: Sequence[str]) -> Plan | FusedPlan:
+        made, lines = decide(nodes, names, config, prepared.proposer.num_trials, fusable)
+        console.lines(lines)
+        return made
+
+    plan = prepared.nodes and planned(prepared.nodes, [gpu.name for gpu in prepared.gpus] or [SIMULATED])
     if dry_run:
         return Result({}, None, [])
     timing: dict[str, float | None] = {"experiment_s": process_age_s()}
@@ -86,12 +96,11 @@ def run(
         tree = open_store(config)  # while Ray's processes start
         cluster = starting.result()
         timing["ray_s"] = process_age_s()
-        plan = prepared.plan or make_plan(cluster.nodes, config, prepared.proposer.num_trials)
-        if prepared.plan is None:
-            console.lines(plan_lines(prepared, plan, [device.name for device in cluster.devices]))
+        plan = plan or planned(cluster.nodes, [device.name for device in cluster.devices])
 
-        from raygpu.engines import process
+        from raygpu.engines import array, process
         from raygpu.engines.meter import Meter
+        from raygpu.engines.work import Work
 
         folder = resume or RunFolder.create(Path(config.runs_dir), str(config.name))
         try:
@@ -110,18 +119,14 @@ def run(
         console.start(cluster.devices, records.snapshot)
         try:
             with Meter(records, cluster, session.writer, console.update) as meter:
-                checkpoints = process.run(
-                    config,
-                    found.source,
-                    found.splits,
-                    prepared.proposer,
-                    plan,
-                    cluster,
-                    records,
-                    session.writer,
-                    folder,
-                    resume=resume is not None,
+                work = Work(
+                    config, found.source, found.splits, prepared.proposer, cluster, records, session.writer, folder
                 )
+                if isinstance(plan, FusedPlan):
+                    assert fusable is not None
+                    checkpoints = array.run(work, plan, fusable.fuser, console.line, resume=resume is not None)
+                else:
+                    checkpoints = process.run(work, plan, resume=resume is not None)
         except (BadInput, KeyboardInterrupt) as end:
             if resume is None and not records.any_scored():  # as if nothing had been started
                 session.discard()

@@ -57,6 +57,7 @@ class Program:
         floating = [p.dtype for p in model.parameters() if p.is_floating_point()]
         self.number_type = torch.float64 if torch.float64 in floating else torch.float32
         self.model = model.to(device)
+        torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which vmap does not know
         self._metrics_are_fused = True
 
     def start_training(self, width: int, batch_size: int) -> None:

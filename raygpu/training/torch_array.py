@@ -14,7 +14,6 @@ are independent, so the width is a matter of speed and memory alone.
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from torch import nn
 
 from raygpu.batching import batch_bounds, epoch_order, num_batches
 from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.grouping import even
 from raygpu.training.array_optimizers import ArrayOptimizer, Stacked
 from raygpu.training.array_program import Program
 from raygpu.training.base import Settings
@@ -258,9 +258,7 @@ class TorchArray:
 
 def _parts(count: int, width: int) -> list[range]:
     """Tiles of nearly equal width, none wider than `width`."""
-    num_tiles = math.ceil(count / width)
-    bounds = [round(i * count / num_tiles) for i in range(num_tiles + 1)] if num_tiles else [0]
-    return [range(start, end) for start, end in itertools.pairwise(bounds)]
+    return even(count, math.ceil(count / width)) if count else []
 
 
 def _gathered_tile(members: Sequence[tuple[Tile, int]]) -> Tile:

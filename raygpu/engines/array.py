@@ -1,0 +1,90 @@
+"""Fused mode: arrays of trials as ordinary Tune trials, placed, restarted and restored as Tune does all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray import tune
+
+from raygpu.config import SweepConfig
+from raygpu.engines.array_actor import ArrayActor, ArrayShared
+from raygpu.engines.array_live import ArrayLive, ArrayObserver
+from raygpu.engines.array_searcher import ArraySearcher
+from raygpu.engines.process import resources, shared_by_all
+from raygpu.engines.tuning import fit
+from raygpu.engines.work import Work
+from raygpu.fusing import Fuser
+from raygpu.halving import Halving
+from raygpu.median import Median
+from raygpu.packing import FusedPlan
+from raygpu.search import Drawn
+
+
+def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *, resume: bool) -> dict[str, str]:
+    """Run or go on with a sweep; returns the folder of each kept trial's last checkpoint. say: shows a line.
+
+    Comes back early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric.
+    """
+    config = work.config
+    rule = _rule(config)
+    live = ArrayLive(work.records, work.writer, work.cluster, plan.arrays.share.fraction, fuser, rule, say)
+    drawn = work.proposer.trials if isinstance(work.proposer, Drawn) else []
+    common = ArrayShared(
+        shared=shared_by_all(work, plan.alone),
+        array_threads=plan.arrays.threads_per_trial,
+        width=None if config.gpu.width == "auto" else config.gpu.width,
+        memory_gib=None,
+        keep_all=config.keep == "all",
+        trials={trial.trial_id: trial for trial in drawn},
+        rule=rule,
+        reason=config.stopping.algorithm,
+    )
+    trainable = tune.with_resources(
+        tune.with_parameters(ArrayActor, common=common, splits=work.splits),
+        lambda wanted: resources(plan.arrays if wanted["fused"] else plan.alone),
+    )
+    return fit(
+        config,
+        trainable,
+        ArraySearcher(work.proposer, live, plan.arrays.slots, drawn=bool(drawn)),
+        None,
+        ArrayObserver(live),
+        live,
+        work.folder,
+        max_concurrent=2 * max(plan.arrays.slots, plan.alone.slots),
+        name=lambda wanted: wanted["array_id"],
+        resume=resume,
+    )
+
+
+class StoppingRule:
+    """An actor: the memory of a stopping rule, shared by all arrays of a sweep."""
+
+    def __init__(self, rule: Halving | Median) -> None:
+        self._rule = rule
+
+    def decide(self, epoch: int, scores: list[tuple[str, float]]) -> list[str]:
+        return list(self._rule.decide(epoch, scores))
+
+    def state(self) -> Halving | Median:
+        return self._rule
+
+    def restore(self, rule: Halving | Median) -> None:
+        self._rule = rule
+
+
+def _rule(config: SweepConfig) -> Any:
+    """The actor of `[stopping]`; None runs every trial to its end."""
+    stopping = config.stopping
+    assert config.epochs is not None  # torch experiments have them
+    rule: Halving | Median
+    match stopping.algorithm:
+        case "halving":
+            rule = Halving(stopping.grace_epochs, stopping.reduction, config.epochs, maximize=config.maximize)
+        case "median":
+            rule = Median(stopping.grace_epochs, stopping.min_trials, maximize=config.maximize)
+        case _:
+            return None
+    return ray.remote(StoppingRule).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote(rule)

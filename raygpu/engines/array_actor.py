@@ -1,0 +1,241 @@
+"""The Tune trainable of fused mode: an array of trials, or one trial alone that cannot be fused.
+
+As in process mode, what the experiment raises is a result and no exception, so that Tune's own `max_failures` counts
+lost workers alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+from ray import tune
+from ray.tune.result import DONE, SHOULD_CHECKPOINT
+
+from raygpu.engines.actor import REPORT_S, WORST, Shared, trial_of
+from raygpu.errors import UnknownMetric
+from raygpu.experiment import Experiment, Splits
+from raygpu.training.base import Settings, surroundings
+from raygpu.trials import EpochResult, Status, Trial
+
+MEMBERS = "members"
+"""In a checkpoint: the folder that holds a folder for each trial whose parameters are kept."""
+PROGRESS = "progress.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayShared:
+    """What all arrays of a sweep have in common. Travels through the object store."""
+
+    shared: Shared
+    """`threads` is what a trial alone may use."""
+    array_threads: int
+    width: int | None
+    memory_gib: float | None
+    """Of its device, what an array may take."""
+    keep_all: bool
+    trials: Mapping[str, Trial]
+    """All trials of the sweep, where they were known when it began."""
+    rule: Any
+    """The actor that decides which members stop; None where none does."""
+    reason: str
+    """What a member that it stops is stopped by."""
+
+
+@dataclass(slots=True)
+class MemberReport:
+    """What is new of a member."""
+
+    trial_id: str
+    epochs: list[EpochResult] = field(default_factory=list)
+    status: Status | None = None
+    """Set when the member has ended."""
+    reason: str | None = None
+
+
+class ArrayActor(tune.Trainable):
+    """Each `step` trains whole epochs of all members until there is something to tell."""
+
+    def setup(self, config: dict[str, Any], common: ArrayShared | None = None, splits: Splits | None = None) -> None:
+        assert common is not None
+        assert splits is not None
+        self.common = common
+        self.shared = common.shared
+        self.splits = splits
+        self.threads = common.array_threads if config["fused"] else self.shared.threads
+        os.environ.update(surroundings(self.threads))
+        os.chdir(self.shared.source.folder)
+        self.experiment = cast(Experiment, self.shared.source.resolve())
+        self.array: Any = None
+        self._begin(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Tune hands this worker its next array."""
+        if (self.array is not None and self._failure is not None) or new_config["fused"] != self.fused:
+            return False  # a failure may have broken the device, and threads are settled once
+        self._close()
+        self._begin(new_config)
+        return True
+
+    def _begin(self, config: Mapping[str, Any]) -> None:
+        carried = {trial.trial_id: trial for trial in map(trial_of, config["trials"])}
+        self.fused: bool = config["fused"]
+        self.trials = [carried.get(name) or self.common.trials[name] for name in config["trial_ids"]]
+        self.scores: dict[str, float | None] = {trial.trial_id: None for trial in self.trials}
+        self.ended: set[str] = set()
+        self.best: tuple[float, str] | None = None
+        """Score and id of the best member whose parameters are kept."""
+        self._kept = Path(tempfile.mkdtemp(prefix="raygpu-kept-"))
+        self._failure: str | None = None
+        self._lines: list[str] = []
+        self._saved_at = time.monotonic()
+
+    def step(self) -> dict[str, Any]:
+        """Train until members end, a second has gone by, or all is done. The result carries every epoch since."""
+        reports: dict[str, MemberReport] = {}
+        unknown_metric: str | None = None
+        started = time.monotonic()
+        try:
+            array = self._array()
+            while array.trials:
+                results = array.run_epoch()
+                assert results is not None, "members that have trained every epoch are dropped"
+                self._take(results, reports)
+                if time.monotonic() - started >= REPORT_S:
+                    break
+        except UnknownMetric as fault:
+            unknown_metric = str(fault)
+        except BaseException:  # noqa: BLE001 - the user's code: its traceback is the result, SystemExit included
+            self._failure = traceback.format_exc()
+        done = unknown_metric is not None or self._failure is not None or not self.array.trials
+        lines, self._lines = self._lines, []
+        return {
+            "score": self._tune_score(),
+            "members": list(reports.values()),
+            "scores": list(self.scores.items()) if done else [],
+            "failure": self._failure,
+            "unknown_metric": unknown_metric,
+            "lines": lines,
+            "node_id": ray.get_runtime_context().get_node_id(),
+            "gpu_ids": [str(gpu_id) for gpu_id in ray.get_gpu_ids()],
+            DONE: done,
+            SHOULD_CHECKPOINT: not done and self._checkpoint_due(),
+        }
+
+    def _array(self) -> Any:
+        if self.array is None:
+            shared = self.shared
+            settings = Settings(shared.epochs, self.threads, shared.precision, Path(shared.trials_folder))
+            if self.fused:
+                from raygpu.training.torch_array import TorchArray
+
+                self.array = TorchArray(self.experiment, self.splits, self.trials, settings, width=self.common.width)
+            else:
+                from raygpu.training.array_of_one import ArrayOfOne
+                from raygpu.training.torch_solo import TorchSolo
+
+                (trial,) = self.trials
+                self.array = ArrayOfOne(TorchSolo(self.experiment, self.splits, trial, settings), trial)
+        return self.array
+
+    def _take(self, results: Mapping[str, EpochResult], reports: dict[str, MemberReport]) -> None:
+        """Score an epoch of all members, decide who goes on, and drop the others."""
+        epoch = next(iter(results.values())).epoch
+        ending: dict[str, tuple[Status, str | None]] = {}
+        for name, result in results.items():
+            reports.setdefault(name, MemberReport(name)).epochs.append(result)
+            self._take_score(name, result)
+            if self.shared.scoring.diverged(result.metrics) or epoch == self.shared.epochs:
+                ending[name] = ("finished", None)
+        for name in self._stopped(epoch, [name for name in results if name not in ending]):
+            ending[name] = ("stopped", self.common.reason)
+        for name, (status, reason) in ending.items():
+            reports[name].status, reports[name].reason = status, reason
+            self._keep(name)
+        if ending:
+            self.array.drop(ending.keys())
+            self.ended |= ending.keys()
+
+    def _take_score(self, name: str, result: EpochResult) -> None:
+        """As in process mode: a report without the metric leaves the score as it was, once there is one."""
+        score = self.shared.scoring.value(result.metrics)
+        if score is not None:
+            self.scores[name] = max(-WORST, min(WORST, score))
+        elif self.scores[name] is None:
+            self.shared.scoring.key(result.metrics)  # raises UnknownMetric
+
+    def _stopped(self, epoch: int, names: Sequence[str]) -> frozenset[str]:
+        decisions = self.shared.decision_epochs
+        if self.common.rule is None or not names or (decisions is not None and epoch not in decisions):
+            return frozenset()
+        return frozenset(ray.get(self.common.rule.decide.remote(epoch, [(name, self.scores[name]) for name in names])))
+
+    def _keep(self, name: str) -> None:
+        """Write a member's parameters, if they may be wanted: every trial's, or the best one's of this array."""
+        if not self.common.keep_all:
+            rank = self._rank(name)
+            if self.best is not None and rank >= self.best:
+                return
+            if self.best is not None:
+                shutil.rmtree(self._kept / self.best[1])
+            self.best = rank
+        (self._kept / name).mkdir()
+        self.array.save_member(name, self._kept / name)
+
+    def _rank(self, name: str) -> tuple[float, str]:
+        """The less the better."""
+        score = self.scores[name]
+        assert score is not None
+        return (-score if self.shared.scoring.maximize else score), name
+
+    def _tune_score(self) -> float:
+        """The best member's: Tune wants one."""
+        known = [score for score in self.scores.values() if score is not None]
+        if not known:
+            return -WORST if self.shared.scoring.maximize else WORST
+        return max(known) if self.shared.scoring.maximize else min(known)
+
+    def _checkpoint_due(self) -> bool:
+        if time.monotonic() - self._saved_at < self.shared.checkpoint_s:
+            return False
+        self._saved_at = time.monotonic()
+        return True
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        folder = Path(checkpoint_dir)
+        shutil.copytree(self._kept, folder / MEMBERS)
+        if self.array is not None and self._failure is None and self.array.trials:
+            self.array.save(folder)
+        progress = {"scores": self.scores, "ended": sorted(self.ended), "best": self.best}
+        (folder / PROGRESS).write_text(json.dumps(progress))
+
+    def load_checkpoint(self, checkpoint_dir: str | None) -> None:
+        """A lost or interrupted array goes on."""
+        if checkpoint_dir is None:
+            return
+        folder = Path(checkpoint_dir)
+        progress = json.loads((folder / PROGRESS).read_text())
+        self.scores, self.ended = progress["scores"], set(progress["ended"])
+        self.best = progress["best"] and tuple(progress["best"])
+        shutil.copytree(folder / MEMBERS, self._kept, dirs_exist_ok=True)
+        self.trials = [trial for trial in self.trials if trial.trial_id not in self.ended]
+        if self.trials:
+            self._array().load(folder)
+
+    def cleanup(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        array, self.array = self.array, None
+        shutil.rmtree(self._kept, ignore_errors=True)
+        if array is not None:
+            array.close()

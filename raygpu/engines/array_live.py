@@ -1,0 +1,132 @@
+"""From Tune's events of arrays to the records and MLflow runs of their members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+
+from raygpu.engines.array_actor import MEMBERS
+from raygpu.engines.cluster import Cluster
+from raygpu.engines.observer import Live, Writer
+from raygpu.fusing import Fuser
+from raygpu.records import Records
+from raygpu.trials import Trial
+
+
+class ArrayLive(Live):
+    """What the searcher and the observer of arrays work on: alive in this process alone.
+
+    rule: an actor that holds the stopping rule, or None. say: shows a line to the person.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        writer: Writer,
+        cluster: Cluster,
+        gpu_share: float,
+        fuser: Fuser,
+        rule: Any,
+        say: Callable[[str], None],
+    ) -> None:
+        super().__init__(records, writer, cluster, gpu_share)
+        self.fuser = fuser
+        self.rule = rule
+        self.say = say
+        self.trials: dict[str, Trial] = {}
+        """All that were drawn so far."""
+
+
+class ArrayObserver(tune.Callback):
+    """Keeps the records of members. Its saved state is what a resumed sweep knows, the stopping rule's memory too."""
+
+    def __init__(self, live: ArrayLive) -> None:
+        self.live = live
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        for name in trial.config["trial_ids"]:
+            known = self.live.records.by_id.get(name)
+            if known is not None and known.status in ("finished", "stopped"):
+                continue  # its array goes on without it
+            started = self.live.trials[name]
+            self.live.records.start(started)
+            if known is not None and known.ended:
+                self.live.writer.restart(started)
+            else:
+                self.live.writer.begin(started)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        live = self.live
+        for line in result["lines"]:
+            live.say(f"{trial.config['array_id']}: {line}")
+        if result["unknown_metric"] is not None:
+            if not live.records.any_scored():
+                live.unknown_metric = result["unknown_metric"]
+            return
+        gpu_index = live.cluster.device_index(result["node_id"], result["gpu_ids"])
+        share = live.gpu_share / max(1, len(trial.config["trial_ids"]))
+        for report in result["members"]:
+            record = live.records.by_id[report.trial_id]
+            if record.ended:
+                continue  # told before its worker was lost
+            if gpu_index is not None and gpu_index != record.gpu_index:
+                live.writer.place(report.trial_id, gpu_index, share)
+            new = live.records.add(report.trial_id, report.epochs, gpu_index)
+            if new:
+                live.writer.epochs(report.trial_id, new)
+            if report.status is not None:
+                reason = report.reason and f"{report.reason} at epoch {record.epochs}"
+                live.writer.end(live.records.end(report.trial_id, report.status, reason=reason))
+        result["members"], result["lines"] = [], []  # told and kept: Tune need not carry them in its snapshots
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        failure = (trial.last_result or {}).get("failure")
+        if failure is not None and self.live.unknown_metric is None:
+            self._failed(trial, failure)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A worker was lost more often than `cluster.max_failures` allows."""
+        self._failed(trial, str(trial.get_error() or "the worker was lost"))
+
+    def _failed(self, trial: Any, error: str) -> None:
+        left = [name for name in trial.config["trial_ids"] if not self._has_ended(name)]
+        if trial.config["fused"]:
+            last_line = error.strip().splitlines()[-1]
+            self.live.say(f"{trial.config['array_id']} failed ({last_line}); its {len(left)} trials go on in halves")
+            return
+        for name in left:
+            if name not in self.live.records.by_id:  # lost before it had begun
+                self.live.records.start(self.live.trials[name])
+                self.live.writer.begin(self.live.trials[name])
+            self.live.writer.end(self.live.records.end(name, "failed", error=error))
+
+    def _has_ended(self, name: str) -> bool:
+        record = self.live.records.by_id.get(name)
+        return record is not None and record.status in ("finished", "stopped")
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.live.records.retries += 1
+
+    def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
+        for folder in Path(checkpoint.path, MEMBERS).glob("*"):
+            self.live.checkpoints[folder.name] = str(folder)
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "records": self.live.records.state(),
+            "checkpoints": self.live.checkpoints,
+            "rule": None if self.live.rule is None else ray.get(self.live.rule.state.remote()),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Called by a resumed sweep before any trial starts."""
+        self.live.records.restore(state["records"])
+        self.live.checkpoints = state["checkpoints"]
+        if self.live.rule is not None and state["rule"] is not None:
+            ray.get(self.live.rule.restore.remote(state["rule"]))

@@ -1,0 +1,130 @@
+"""A `Proposer` as a Tune searcher that gives arrays: it draws the members, and tells the proposer each one's score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray import cloudpickle
+from ray.tune.search import Searcher
+
+from raygpu.engines.actor import trial_of, tune_config
+from raygpu.engines.array_live import ArrayLive
+from raygpu.grouping import cut, even
+from raygpu.search import Proposer
+from raygpu.trials import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Trials to be trained by one Tune trial."""
+
+    trial_ids: tuple[str, ...]
+    fused: bool
+
+
+def order_of(config: Mapping[str, Any]) -> Order:
+    """The order that `ArraySearcher` made a Tune config of."""
+    return Order(tuple(config["trial_ids"]), config["fused"])
+
+
+def carried(config: Mapping[str, Any]) -> dict[str, Trial]:
+    """The trials that travel in a config, because they were not known when the sweep began."""
+    return {trial.trial_id: trial for trial in map(trial_of, config["trials"])}
+
+
+class ArraySearcher(Searcher):
+    """Gives Tune arrays, and trials that are trained alone.
+
+    live: this process's part, which knows how to group trials. places: arrays that can run at once.
+    drawn: whether every trial was known at the start, so that its hyper-parameters lie in the object store.
+    An array that fails is given again as two halves, until what fails is one trial alone.
+    """
+
+    def __init__(self, proposer: Proposer, live: ArrayLive, places: int, *, drawn: bool) -> None:
+        super().__init__()
+        self.proposer = proposer
+        self.live = live
+        self.places = places
+        self.drawn = drawn
+        self.waiting: list[Order] = []
+        self.given: dict[str, Order] = {}
+        """By Tune's id, while they run."""
+        self.failed: list[str] = []
+        self._num_given = 0
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> Any:
+        if not self.waiting:
+            self._draw()
+        if not self.waiting:
+            return Searcher.FINISHED if self.proposer.finished and not self.given else None
+        order = self.given[trial_id] = self.waiting.pop(0)
+        self._num_given += 1
+        return {
+            "array_id": f"a{self._num_given - 1:04d}" if order.fused else order.trial_ids[0],
+            "trial_ids": list(order.trial_ids),
+            "fused": order.fused,
+            "trials": [] if self.drawn else [tune_config(self.live.trials[name]) for name in order.trial_ids],
+        }
+
+    def _draw(self) -> None:
+        """All trials that the proposer gives now, in arrays and alone."""
+        drawn: list[Trial] = []
+        while (trial := self.proposer.next()) is not None:
+            drawn.append(trial)
+        self.live.trials.update({trial.trial_id: trial for trial in drawn})
+        groups = self.live.fuser.groups(drawn)
+        fused = {group.signature: group for group in groups if group.reason is None}
+        numbers = cut({signature: len(group.trials) for signature, group in fused.items()}, self.places)
+        for signature, group in fused.items():
+            names = [trial.trial_id for trial in group.trials]
+            self.waiting += [
+                Order(tuple(names[part.start : part.stop]), fused=True) for part in even(len(names), numbers[signature])
+            ]
+        self.waiting.sort(key=lambda order: -len(order.trial_ids))
+        alone = [trial.trial_id for group in groups if group.reason is not None for trial in group.trials]
+        self.waiting += [Order((name,), fused=False) for name in sorted(alone)]
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        order = self.given.pop(trial_id)
+        scores: Mapping[str, float | None] = dict(result["scores"]) if result else {}
+        left = [name for name in order.trial_ids if self._is_left(name)]
+        for name in order.trial_ids:
+            if name not in left:
+                self.proposer.tell(name, scores.get(name))
+        if not left:
+            return
+        if order.fused:
+            self.waiting = [*halves(left), *self.waiting]
+        else:
+            self.failed += left
+            self.proposer.tell(left[0], None)
+
+    def _is_left(self, name: str) -> bool:
+        record = self.live.records.by_id.get(name)
+        return record is None or record.status not in ("finished", "stopped")
+
+    def save(self, checkpoint_path: str) -> None:
+        state = {name: getattr(self, name) for name in ("proposer", "waiting", "given", "failed", "_num_given")}
+        Path(checkpoint_path).write_bytes(cloudpickle.dumps(state | {"trials": self.live.trials}))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Called by a resumed sweep alone: trials that failed are given again."""
+        state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
+        self.live.trials.update(state.pop("trials"))
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.waiting += [Order((name,), fused=False) for name in self.failed]
+        self.failed = []
+
+
+def halves(trial_ids: Sequence[str]) -> list[Order]:
+    """What is left of an array that failed: two smaller ones, in the end trials alone."""
+    if len(trial_ids) == 1:
+        return [Order(tuple(trial_ids), fused=False)]
+    return [Order(tuple(trial_ids[part.start : part.stop]), fused=len(part) > 1) for part in even(len(trial_ids), 2)]

@@ -1,0 +1,92 @@
+"""One Ray Tune experiment, as every mode runs it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ray import tune
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
+
+from raygpu.config import SweepConfig
+from raygpu.engines.observer import Live
+from raygpu.errors import BadInput
+from raygpu.exits import handlers_kept
+from raygpu.runfolder import RunFolder
+
+
+def fit(
+    config: SweepConfig,
+    trainable: Any,
+    searcher: Searcher,
+    scheduler: TrialScheduler | None,
+    observer: tune.Callback,
+    live: Live,
+    folder: RunFolder,
+    *,
+    max_concurrent: int,
+    name: Callable[[dict[str, Any]], str],
+    resume: bool,
+) -> dict[str, str]:
+    """Run or go on with an experiment in `folder.tune`; returns the folder of each trial's last checkpoint.
+
+    name: of a Tune trial, from its config. Comes back early, with trials that have not ended, after SIGINT.
+    Raises BadInput for an unknown metric.
+    """
+    tune_config = tune.TuneConfig(
+        metric="score",
+        mode="max" if config.maximize else "min",
+        search_alg=searcher,
+        scheduler=scheduler,
+        num_samples=-1,  # the searcher says when it has no more
+        max_concurrent_trials=max_concurrent,
+        reuse_actors=True,
+        trial_name_creator=lambda trial: name(trial.config),
+        trial_dirname_creator=lambda trial: f"{name(trial.config)}_{trial.trial_id}",
+    )
+    run_config = tune.RunConfig(
+        name=folder.tune.name,
+        storage_path=str(folder.path),
+        stop=_UnknownMetric(live),
+        callbacks=[observer],
+        failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),
+        checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
+        verbose=0,
+    )
+    with _silent_tune(), handlers_kept():
+        if resume and tune.Tuner.can_restore(str(folder.tune)):
+            tuner = tune.Tuner.restore(str(folder.tune), trainable, resume_unfinished=True)
+        else:
+            tuner = tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
+        tuner.fit()
+    if live.unknown_metric is not None:
+        raise BadInput(live.unknown_metric)
+    return live.checkpoints
+
+
+class _UnknownMetric(tune.Stopper):
+    """Ends the sweep when the first result shows that its metric does not exist."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self.live.unknown_metric is not None
+
+
+@contextmanager
+def _silent_tune() -> Iterator[None]:
+    """Tune's own notices, told by raygpu in its own words, kept off the console."""
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

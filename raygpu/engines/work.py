@@ -1,0 +1,27 @@
+"""What a sweep's engine is given, in every mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raygpu.config import SweepConfig
+from raygpu.engines.cluster import Cluster
+from raygpu.engines.observer import Writer
+from raygpu.experiment import Source, Splits
+from raygpu.records import Records
+from raygpu.runfolder import RunFolder
+from raygpu.search import Proposer
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A sweep that is ready to run."""
+
+    config: SweepConfig
+    source: Source
+    splits: Splits | None
+    proposer: Proposer
+    cluster: Cluster
+    records: Records
+    writer: Writer
+    folder: RunFolder

@@ -1,0 +1,113 @@
+"""Which trials can share an array: those of equal signature. Pure; what a trial's program reads is asked of the caller.
+
+A signature is found without a declaration. Code that reads the hyper-parameters `names` of one trial reads the same
+names of every trial that has the same values there, so the code is run once for each signature and not for each trial.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from raygpu.trials import Trial
+
+Reader = Callable[[Trial], frozenset[str]]
+"""The names of the hyper-parameters that shape a trial's program."""
+Key = tuple[tuple[str, str], ...]
+ABSENT = "absent"
+MAX_MEMBERS = 1024
+"""Of an array: its results travel together, and what is lost with a worker is trained again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What the trials of one group have in common: the values that shape their program."""
+
+    values: Key
+    """By name, as text."""
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={text}" for name, text in self.values if text != ABSENT) or "no hyper-parameter"
+
+
+@dataclass(slots=True)
+class Group:
+    """Trials of one signature."""
+
+    signature: Signature
+    trials: list[Trial] = field(default_factory=list)
+    reason: str | None = None
+    """Why its trials are trained alone; None where they are fused."""
+
+
+class Signatures:
+    """Finds trials' signatures, running the experiment's code once for each."""
+
+    def __init__(self, read: Reader) -> None:
+        self._read = read
+        self._known: dict[frozenset[str], set[Key]] = {}
+
+    def of(self, trial: Trial) -> Signature:
+        """Raises what the reader raises: the experiment's own code."""
+        for names, keys in self._known.items():
+            if (key := _key(trial, names)) in keys:
+                return Signature(key)
+        names = self._read(trial)
+        key = _key(trial, names)
+        self._known.setdefault(names, set()).add(key)
+        return Signature(key)
+
+
+def _key(trial: Trial, names: Iterable[str]) -> Key:
+    hp = trial.hyperparameters
+    return tuple((name, repr(hp[name]) if name in hp else ABSENT) for name in sorted(names))
+
+
+def representatives(trials: Sequence[Trial], signature: Signature, most: int = 4) -> list[Trial]:
+    """Few trials of a group that differ, taken together, in every value outside the signature that differs at all."""
+    shared = {name for name, _ in signature.values}
+    names = {name for trial in trials for name in trial.hyperparameters} - shared
+    first = trials[0]
+
+    def different(trial: Trial) -> set[str]:
+        return {n for n in names if repr(trial.hyperparameters.get(n)) != repr(first.hyperparameters.get(n))}
+
+    chosen, covered = [first], set[str]()
+    while len(chosen) < most and len(trials) > 1:
+        best = max(trials[1:], key=lambda trial: len(different(trial) - covered))
+        if len(chosen) > 1 and not different(best) - covered:
+            break
+        chosen.append(best)
+        covered |= different(best)
+    return chosen
+
+
+def differing(groups: Sequence[Group]) -> list[str]:
+    """The names of the signature in whose values groups differ, the most various first."""
+    values: dict[str, set[str]] = {}
+    for group in groups:
+        for name, text in group.signature.values:
+            values.setdefault(name, set()).add(text)
+    various = [(len(texts), name) for name, texts in values.items() if len(texts) > 1]
+    return [name for _, name in sorted(various, reverse=True)]
+
+
+def cut(groups: Mapping[Signature, int], places: int) -> dict[Signature, int]:
+    """Into how many arrays each group of that many trials is cut, so that all places have work.
+
+    places: arrays that can run at once.
+    """
+    total = sum(groups.values())
+    size = max(1, math.ceil(total / max(1, places)))
+    return {
+        signature: max(math.ceil(count / MAX_MEMBERS), min(count, round(count / size)), 1)
+        for signature, count in groups.items()
+    }
+
+
+def even(count: int, num_parts: int) -> list[range]:
+    """0 .. count - 1 in order, cut into parts whose sizes differ by one at most; none is empty."""
+    bounds = [round(i * count / num_parts) for i in range(num_parts + 1)]
+    return [range(start, end) for start, end in itertools.pairwise(bounds) if end > start]
