@@ -16,7 +16,7 @@ from raygpu.engines.process import resources, shared_by_all
 from raygpu.engines.tuning import fit
 from raygpu.engines.work import Work
 from raygpu.fusing import Fuser
-from raygpu.halving import Halving
+from raygpu.halving import Halving, mean_epochs
 from raygpu.median import Median
 from raygpu.packing import FusedPlan
 from raygpu.search import Drawn
@@ -35,7 +35,9 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *
         shared=shared_by_all(work, plan.alone),
         array_threads=plan.arrays.threads_per_trial,
         width=None if config.gpu.width == "auto" else config.gpu.width,
-        memory_gib=None,
+        gpu_fraction=plan.arrays.share.fraction,
+        host_memory_gib=min(node.memory_gib for node in work.cluster.nodes) / plan.arrays.share.trials_per_gpu,
+        mean_epochs=_mean_epochs(config),
         keep_all=config.keep == "all",
         trials={trial.trial_id: trial for trial in drawn},
         rule=rule,
@@ -57,6 +59,14 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *
         name=lambda wanted: wanted["array_id"],
         resume=resume,
     )
+
+
+def _mean_epochs(config: SweepConfig) -> float:
+    """What a mean trial of the sweep will take."""
+    assert config.epochs is not None  # torch experiments have them
+    if config.stopping.algorithm == "halving":
+        return mean_epochs(config.stopping.grace_epochs, config.stopping.reduction, config.epochs)
+    return config.epochs
 
 
 class StoppingRule:

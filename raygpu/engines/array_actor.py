@@ -40,8 +40,12 @@ class ArrayShared:
     """`threads` is what a trial alone may use."""
     array_threads: int
     width: int | None
-    memory_gib: float | None
-    """Of its device, what an array may take."""
+    gpu_fraction: float
+    """The share of its GPU that an array may take, memory included."""
+    host_memory_gib: float
+    """What it may take where it trains on a CPU."""
+    mean_epochs: float
+    """Of a trial, with those that will stop early."""
     keep_all: bool
     trials: Mapping[str, Trial]
     """All trials of the sweep, where they were known when it began."""
@@ -97,6 +101,8 @@ class ArrayActor(tune.Trainable):
         self._kept = Path(tempfile.mkdtemp(prefix="raygpu-kept-"))
         self._failure: str | None = None
         self._lines: list[str] = []
+        self.waiting: list[Trial] = []
+        """Members that do not fit in memory beside the others: they follow."""
         self._saved_at = time.monotonic()
 
     def step(self) -> dict[str, Any]:
@@ -105,8 +111,7 @@ class ArrayActor(tune.Trainable):
         unknown_metric: str | None = None
         started = time.monotonic()
         try:
-            array = self._array()
-            while array.trials:
+            while (array := self._array()).trials:
                 results = array.run_epoch()
                 assert results is not None, "members that have trained every epoch are dropped"
                 self._take(results, reports)
@@ -116,7 +121,7 @@ class ArrayActor(tune.Trainable):
             unknown_metric = str(fault)
         except BaseException:  # noqa: BLE001 - the user's code: its traceback is the result, SystemExit included
             self._failure = traceback.format_exc()
-        done = unknown_metric is not None or self._failure is not None or not self.array.trials
+        done = unknown_metric is not None or self._failure is not None or not (self.array.trials or self.waiting)
         lines, self._lines = self._lines, []
         return {
             "score": self._tune_score(),
@@ -132,20 +137,36 @@ class ArrayActor(tune.Trainable):
         }
 
     def _array(self) -> Any:
+        """The array under way; the next one of those that do not fit in memory together."""
         if self.array is None:
-            shared = self.shared
-            settings = Settings(shared.epochs, self.threads, shared.precision, Path(shared.trials_folder))
-            if self.fused:
-                from raygpu.training.torch_array import TorchArray
-
-                self.array = TorchArray(self.experiment, self.splits, self.trials, settings, width=self.common.width)
-            else:
-                from raygpu.training.array_of_one import ArrayOfOne
-                from raygpu.training.torch_solo import TorchSolo
-
-                (trial,) = self.trials
-                self.array = ArrayOfOne(TorchSolo(self.experiment, self.splits, trial, settings), trial)
+            self.array = self._fused(self.trials) if self.fused else self._alone(self.trials[0])
+        elif not self.array.trials and self.waiting:
+            self.array.close()
+            self.array = self._fused(self.waiting)
         return self.array
+
+    def _fused(self, trials: list[Trial]) -> Any:
+        from raygpu.training.array_speed import capacity, settle
+        from raygpu.training.torch_array import TorchArray
+
+        common = self.common
+        limit, count = capacity(self.experiment, trials[0], common.gpu_fraction, common.host_memory_gib)
+        now, self.waiting = trials[:count], trials[count:]
+        if self.waiting:
+            self._lines.append(f"{len(now)} of {len(trials)} trials fit in memory at once; the others follow")
+        array = TorchArray(self.experiment, self.splits, now, self._settings(), width=common.width)
+        self._lines += settle(array, limit, common.mean_epochs)
+        return array
+
+    def _alone(self, trial: Trial) -> Any:
+        from raygpu.training.array_of_one import ArrayOfOne
+        from raygpu.training.torch_solo import TorchSolo
+
+        return ArrayOfOne(TorchSolo(self.experiment, self.splits, trial, self._settings()), trial)
+
+    def _settings(self) -> Settings:
+        shared = self.shared
+        return Settings(shared.epochs, self.threads, shared.precision, Path(shared.trials_folder))
 
     def _take(self, results: Mapping[str, EpochResult], reports: dict[str, MemberReport]) -> None:
         """Score an epoch of all members, decide who goes on, and drop the others."""
@@ -164,6 +185,10 @@ class ArrayActor(tune.Trainable):
         if ending:
             self.array.drop(ending.keys())
             self.ended |= ending.keys()
+            if self.fused:
+                from raygpu.training.array_speed import resettle
+
+                self._lines += resettle(self.array)
 
     def _take_score(self, name: str, result: EpochResult) -> None:
         """As in process mode: a report without the metric leaves the score as it was, once there is one."""
@@ -213,9 +238,15 @@ class ArrayActor(tune.Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         folder = Path(checkpoint_dir)
         shutil.copytree(self._kept, folder / MEMBERS)
-        if self.array is not None and self._failure is None and self.array.trials:
+        under_way = [] if self.array is None or self._failure is not None else self.array.trials
+        if under_way:
             self.array.save(folder)
-        progress = {"scores": self.scores, "ended": sorted(self.ended), "best": self.best}
+        progress = {
+            "scores": self.scores,
+            "ended": sorted(self.ended),
+            "best": self.best,
+            "under_way": [trial.trial_id for trial in under_way],
+        }
         (folder / PROGRESS).write_text(json.dumps(progress))
 
     def load_checkpoint(self, checkpoint_dir: str | None) -> None:
@@ -228,8 +259,12 @@ class ArrayActor(tune.Trainable):
         self.best = progress["best"] and tuple(progress["best"])
         shutil.copytree(folder / MEMBERS, self._kept, dirs_exist_ok=True)
         self.trials = [trial for trial in self.trials if trial.trial_id not in self.ended]
-        if self.trials:
-            self._array().load(folder)
+        saved = [trial for trial in self.trials if trial.trial_id in progress["under_way"]]
+        if saved:
+            later = [trial for trial in self.trials if trial.trial_id not in progress["under_way"]]
+            self.array = self._fused(saved) if self.fused else self._alone(saved[0])
+            self.array.load(folder)
+            self.waiting += later
 
     def cleanup(self) -> None:
         self._close()

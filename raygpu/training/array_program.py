@@ -6,8 +6,9 @@ The stateless form of one model (`torch.func.functional_call`) is mapped over st
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,17 +60,40 @@ class Program:
         self.model = model.to(device)
         torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which vmap does not know
         self._metrics_are_fused = True
+        self._compiled: dict[tuple[int, int], Step] = {}
 
-    def start_training(self, width: int, batch_size: int) -> None:
-        """Called before the steps of a tile's epoch."""
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Around the steps of an epoch."""
         self.model.train()
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no rule for vmap, which would run them one by one
+            yield
+
+    def compile(self, width: int, batch_size: int) -> None:
+        """From now on, tiles of this width step through a compiled program; it is made at the first such step."""
+        function = type(self)._step
+        # A code object of its own: torch keeps what it compiled by code object, and with the guards on everything but
+        # tensors left out (they cost as much as the step of a small model) would take another program's for this one.
+        own = types.FunctionType(function.__code__.replace(co_name=f"_step_{width}_{batch_size}"), function.__globals__)
+        self._compiled[width, batch_size] = torch.compile(
+            types.MethodType(own, self),
+            fullgraph=True,
+            dynamic=False,
+            options={"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe},
+        )
+
+    def forget(self, width: int, batch_size: int) -> None:
+        """Tiles of this width step eagerly again."""
+        del self._compiled[width, batch_size]
 
     def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
         """One optimizer step of every member; their losses (width,), on the device.
 
         inputs, targets: (width, batch, ...). numbers: as `ArrayOptimizer.step` takes them.
         """
-        return self._step(tile.parameters, tile.fixed, tile.buffers, tile.moments, inputs, targets, numbers)
+        batch_size = (next(iter(inputs.values())) if isinstance(inputs, dict) else inputs).shape[1]
+        step: Step = self._compiled.get((tile.width, batch_size), self._step)
+        return step(tile.parameters, tile.fixed, tile.buffers, tile.moments, inputs, targets, numbers)
 
     def _step(
         self,
@@ -81,10 +105,8 @@ class Program:
         targets: Tensors,
         numbers: torch.Tensor,
     ) -> torch.Tensor:
-        with sdpa_kernel(SDPBackend.MATH):  # the others have no rule for vmap, which would run them one by one
-            one = grad_and_value(self._loss, has_aux=True)
-            mapped = vmap(one, randomness="different")
-            gradients, (losses, changed) = mapped(parameters, fixed, buffers, inputs, targets)
+        mapped = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
+        gradients, (losses, changed) = mapped(parameters, fixed, buffers, inputs, targets)
         with torch.no_grad():
             self.optimizer.step(parameters, gradients, moments, numbers)
             for name, tensor in changed.items():

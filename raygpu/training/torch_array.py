@@ -14,9 +14,8 @@ are independent, so the width is a matter of speed and memory alone.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from torch import nn
 
 from raygpu.batching import batch_bounds, epoch_order, num_batches
 from raygpu.experiment import Experiment, Hyperparameters, Splits
-from raygpu.grouping import even
+from raygpu.tiling import Cost, arrange
 from raygpu.training.array_optimizers import ArrayOptimizer, Stacked
 from raygpu.training.array_program import Program
 from raygpu.training.base import Settings
@@ -62,7 +61,12 @@ class Tile:
 
     @property
     def width(self) -> int:
-        return len(self.trials)
+        """The rows of the stacks: the members, and repetitions of the first one that fill a compiled width."""
+        return len(next(iter(self.parameters.values())))
+
+    def rows_of(self, values: Sequence[Any]) -> list[Any]:
+        """A value for each row, from one for each member."""
+        return [*values, *[values[0]] * (self.width - len(values))]
 
     def stacks(self) -> Iterator[Stacked]:
         yield from (self.parameters, self.fixed, self.buffers, *self.moments)
@@ -106,7 +110,11 @@ class TorchArray:
         self.steps_per_epoch = num_batches(self.data.num_train, self.batch_size)
         optimizers = [OptimizerSettings.of(hp) for hp in hps]
         optimizer = ArrayOptimizer(optimizers)
-        self.width = width or DEFAULT_WIDTH
+        self.width = min(width or DEFAULT_WIDTH, len(trials))
+        self.asked_width = width
+        self.eager = Cost(0.0, 0.0)
+        self.compiled_s: dict[int, float] = {}
+        """Seconds of a compiled step, by width."""
 
         def model(place: int) -> nn.Module:
             return initial_model(experiment, hps[place], trials[place].seed).to(dtype=dtype)
@@ -119,7 +127,7 @@ class TorchArray:
         self.program = Program(experiment, hps[0], base, optimizer, self.device, context, inputs, targets)
         self.tiles = [
             self._new_tile([model(place) for place in part], [trials[i] for i in part], [optimizers[i] for i in part])
-            for part in _parts(len(trials), self.width)
+            for part in (part.members for part in arrange(len(trials), self.width, self.eager, {}))
         ]
 
     def _new_tile(self, models: list[nn.Module], trials: list[Trial], settings: list[OptimizerSettings]) -> Tile:
@@ -144,10 +152,13 @@ class TorchArray:
         self.epoch += 1
         torch.manual_seed(self.seed * 1_000_003 + self.epoch)
         started = time.perf_counter()
-        losses = torch.cat([self._train(tile) for tile in self.tiles]).tolist()  # waits for the device
-        train_s = time.perf_counter() - started
-        evaluated = [self._evaluate(tile) for tile in self.tiles]
-        values = {name: torch.cat([part[name] for part in evaluated]).tolist() for name in evaluated[0]}
+        losses = torch.cat([self._train(tile)[: len(tile.trials)] for tile in self.tiles]).tolist()
+        train_s = time.perf_counter() - started  # reading the losses has waited for the device
+        evaluated = [(tile, self._evaluate(tile)) for tile in self.tiles]
+        values = {
+            name: torch.cat([part[name][: len(tile.trials)] for tile, part in evaluated]).tolist()
+            for name in evaluated[0][1]
+        }
         return {
             trial.trial_id: EpochResult(
                 self.epoch,
@@ -159,20 +170,21 @@ class TorchArray:
         }
 
     def _train(self, tile: Tile) -> torch.Tensor:
-        """One pass of a tile over the training data; the mean loss of each member, on the device."""
-        data, home = self.data, self.data.home
-        orders = torch.stack([torch.from_numpy(epoch_order(t.seed, self.epoch, data.num_train)) for t in tile.trials])
-        orders = orders.to(home)
-        numbers = self.program.optimizer.numbers(tile.settings, self.epoch, self.steps_per_epoch, self.epochs)
+        """One pass of a tile over the training data; the mean loss of each row, on the device."""
+        data = self.data
+        orders = [torch.from_numpy(epoch_order(trial.seed, self.epoch, data.num_train)) for trial in tile.trials]
+        order = torch.stack(tile.rows_of(orders)).to(data.home)
+        settings = tile.rows_of(tile.settings)
+        numbers = self.program.optimizer.numbers(settings, self.epoch, self.steps_per_epoch, self.epochs)
         numbers = numbers.to(self.device, self.program.number_type)
         loss_sums = torch.zeros(tile.width, device=self.device)
-        self.program.start_training(tile.width, self.batch_size)
-        for number, (start, end) in enumerate(batch_bounds(data.num_train, self.batch_size)):
-            chosen = orders[:, start:end]
-            inputs = gathered(data.train_inputs, chosen, self.device)
-            targets = gathered(data.train_targets, chosen, self.device)
-            losses = self.program.step(tile, inputs, targets, numbers[number])
-            loss_sums += losses.float() * (end - start)
+        with self.program.training():
+            for number, (start, end) in enumerate(batch_bounds(data.num_train, self.batch_size)):
+                chosen = order[:, start:end]
+                inputs = gathered(data.train_inputs, chosen, self.device)
+                targets = gathered(data.train_targets, chosen, self.device)
+                losses = self.program.step(tile, inputs, targets, numbers[number])
+                loss_sums += losses.float() * (end - start)
         return loss_sums / data.num_train
 
     def _evaluate(self, tile: Tile) -> dict[str, torch.Tensor]:
@@ -188,10 +200,36 @@ class TorchArray:
 
     def drop(self, trial_ids: Collection[str]) -> None:
         """Take members out; those that are left move together into as few tiles as hold them."""
-        kept = [(tile, i) for tile in self.tiles for i, t in enumerate(tile.trials) if t.trial_id not in trial_ids]
-        if len(kept) == len(self.trials):
+        if not any(trial.trial_id in trial_ids for trial in self.trials):
             return
-        self.tiles = [_gathered_tile([kept[i] for i in part]) for part in _parts(len(kept), self.width)]
+        self._arrange([(tile, i) for tile, i in self._members() if tile.trials[i].trial_id not in trial_ids])
+
+    def rearrange(self) -> None:
+        """Cut the members into tiles anew, after `width` or `compiled_s` has changed."""
+        self._arrange(self._members())
+
+    def trial_steps(self, width: int) -> Generator[None, None, None]:
+        """Steps of copies of the first members, without end and without a trace: to be timed."""
+        tile = _gathered_tile(self._members()[:width], width)
+        order = torch.from_numpy(epoch_order(self.seed, 1, self.data.num_train))[: self.batch_size]
+        chosen = order.expand(width, -1).to(self.data.home)
+        settings = tile.rows_of(tile.settings)
+        numbers = self.program.optimizer.numbers(settings, 1, self.steps_per_epoch, self.epochs)[0]
+        numbers = numbers.to(self.device, self.program.number_type)
+        while True:
+            with self.program.training():
+                inputs = gathered(self.data.train_inputs, chosen, self.device)
+                targets = gathered(self.data.train_targets, chosen, self.device)
+                self.program.step(tile, inputs, targets, numbers)
+            yield
+
+    def _members(self) -> list[tuple[Tile, int]]:
+        return [(tile, i) for tile in self.tiles for i in range(len(tile.trials))]
+
+    def _arrange(self, members: Sequence[tuple[Tile, int]]) -> None:
+        """Cut members, given by their present tiles and places, into tiles anew."""
+        parts = arrange(len(members), self.width, self.eager, self.compiled_s)
+        self.tiles = [_gathered_tile([members[i] for i in part.members], part.width) for part in parts]
 
     def member_state(self, trial_id: str) -> dict[str, Any]:
         """A member as its training alone would have saved it: `model` and `optimizer` state dicts and the epoch."""
@@ -229,7 +267,7 @@ class TorchArray:
             "epoch": self.epoch,
             "seed": self.seed,
             "trial_ids": [trial.trial_id for trial in self.trials],
-            "tiles": [[*tile.stacks()] for tile in self.tiles],
+            "tiles": [[_first(stack, len(tile.trials)) for stack in tile.stacks()] for tile in self.tiles],
         }
         torch.save(state, folder / ARRAY_CHECKPOINT)
 
@@ -244,8 +282,9 @@ class TorchArray:
         for tile in self.tiles:
             for own, stack in zip(tile.stacks(), saved, strict=True):
                 for name, tensor in own.items():
-                    tensor.copy_(stack[name][first : first + tile.width])
-            first += tile.width
+                    rows_of_members = stack[name][first : first + len(tile.trials)]
+                    tensor.copy_(torch.stack(tile.rows_of([*rows_of_members])))
+            first += len(tile.trials)
         self.epoch, self.seed = state["epoch"], state["seed"]
 
     def close(self) -> None:
@@ -256,16 +295,12 @@ class TorchArray:
             torch.cuda.empty_cache()
 
 
-def _parts(count: int, width: int) -> list[range]:
-    """Tiles of nearly equal width, none wider than `width`."""
-    return even(count, math.ceil(count / width)) if count else []
-
-
-def _gathered_tile(members: Sequence[tuple[Tile, int]]) -> Tile:
-    """A tile of the chosen rows of others."""
-    stacks = [[*tile.stacks()] for tile, _ in members]
+def _gathered_tile(members: Sequence[tuple[Tile, int]], width: int) -> Tile:
+    """A tile of the chosen rows of others, filled up to `width` with the first one's."""
+    filled = [*members, *[members[0]] * (width - len(members))]
+    stacks = [[*tile.stacks()] for tile, _ in filled]
     joined = [
-        {name: torch.stack([own[k][name][i] for own, (_, i) in zip(stacks, members, strict=True)]) for name in first}
+        {name: torch.stack([own[k][name][i] for own, (_, i) in zip(stacks, filled, strict=True)]) for name in first}
         for k, first in enumerate(stacks[0])
     ]
     trials, settings = [t.trials[i] for t, i in members], [t.settings[i] for t, i in members]
@@ -275,3 +310,7 @@ def _gathered_tile(members: Sequence[tuple[Tile, int]]) -> Tile:
 
 def _joined(stacks: Sequence[Mapping[str, torch.Tensor]]) -> Stacked:
     return {name: torch.cat([stack[name] for stack in stacks]) for name in stacks[0]}
+
+
+def _first(stack: Stacked, count: int) -> Stacked:
+    return {name: tensor[:count] for name, tensor in stack.items()}

@@ -1,0 +1,143 @@
+"""How wide an array's tiles are and whether their step is compiled: measured when the array starts.
+
+lines = settle(array, memory_limit)       # a few steps at a few widths, on copies
+array.drop(losers); lines = resettle(array)
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+
+import torch
+
+from raygpu.errors import one_line
+from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.tiling import LADDER, Cost, best_width, level, next_rung, repays, widest
+from raygpu.training.torch_array import TorchArray
+from raygpu.training.torch_solo import default_device, initial_model
+from raygpu.trials import Trial
+
+NUM_STEPS = 3
+SLOWER = 0.9
+"""Of the best throughput so far: no wider tile is tried after one that falls below."""
+MOST_COMPILED = {"cpu": 64, "cuda": 512}
+"""A compiled step has little fixed cost left to share: past this, a CPU's caches only overflow."""
+LEAST = 4
+COPIES = 3
+"""Of a member's parameters: themselves, and up to two of the optimizer's."""
+GIB = 2**30
+
+
+def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: float | None = None) -> list[str]:
+    """Choose the width, and compile the step if that repays; lines for the person.
+
+    memory_limit: bytes that the array may take. epochs_to_come: of a mean member, where some will stop early.
+    """
+    count = len(array.trials)
+    widths = [w for w in LADDER if LEAST <= w < count] + [min(count, LADDER[-1])]
+    if array.asked_width is not None:
+        widths = [array.width]
+    step_s: dict[int, float] = {}
+    num_bytes: dict[int, int] = {}
+    for width in widths:
+        if width > widest(count, num_bytes, memory_limit):
+            break
+        step_s[width], num_bytes[width] = measured(array, width)
+        if width / step_s[width] < SLOWER * max(w / s for w, s in step_s.items()):
+            break
+    most = widest(count, num_bytes, memory_limit)
+    array.eager = Cost.fit(step_s)
+    array.width = level(count, min(most, best_width(step_s, max(most, min(step_s)))))
+    curve = ", ".join(f"{w}: {_rate(array, w, s)}" for w, s in step_s.items())
+    lines = [f"width {array.width} of {count} trials (measured {curve})"]
+    epochs = array.epochs - array.epoch if epochs_to_come is None else min(epochs_to_come, array.epochs - array.epoch)
+    eager_s = epochs * array.steps_per_epoch * count * step_s[best_width(step_s, most)] / best_width(step_s, most)
+    if repays(array.device.type, eager_s):
+        most_compiled = array.width if array.asked_width else MOST_COMPILED[array.device.type]
+        width = level(count, min(most, count, most_compiled))
+        lines.append(_compile(array, width, f"{eager_s:.0f} s of steps to come"))
+    else:
+        lines.append(f"step not compiled: {eager_s:.1f} s of steps to come do not repay it")
+    array.rearrange()
+    return lines
+
+
+def resettle(array: TorchArray) -> list[str]:
+    """After members were dropped: compile a narrower step if those that are left repay it."""
+    count = len(array.trials)
+    if not array.compiled_s or not count or (width := next_rung(count, [*array.compiled_s])) is None:
+        return []
+    seconds = (array.epochs - array.epoch) * array.steps_per_epoch * array.eager.at(count)
+    if not repays(array.device.type, seconds):
+        return []
+    line = _compile(array, width, f"{count} trials are left, {seconds:.0f} s of steps to come")
+    array.rearrange()
+    return [line]
+
+
+def capacity(experiment: Experiment, trial: Trial, gpu_fraction: float, host_memory_gib: float) -> tuple[int, int]:
+    """Bytes that an array may take, and how many members' parameters and optimizer state fit in half of them.
+
+    gpu_fraction: the array's share of its GPU. host_memory_gib: what it may take where there is no GPU.
+    """
+    device = default_device()
+    limit = int(host_memory_gib * GIB)
+    if device.type == "cuda":
+        limit = int(torch.cuda.get_device_properties(device).total_memory * gpu_fraction)
+    model = initial_model(experiment, Hyperparameters(trial.hyperparameters), trial.seed)
+    parameters = sum(p.nbytes for p in model.parameters())
+    member = parameters * COPIES + sum(b.nbytes for b in model.buffers())
+    return limit, max(1, limit // 2 // max(1, member))
+
+
+def measured(array: TorchArray, width: int) -> tuple[float, int]:
+    """Seconds of one step of that many members, and the peak of memory after it in bytes; nothing is changed."""
+    steps = array.trial_steps(width)
+    next(steps)  # the first one allocates, and compiles what is to be compiled
+    _wait(array.device)
+    if array.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(array.device)
+    times = []
+    for _ in range(NUM_STEPS):
+        started = time.perf_counter()
+        next(steps)
+        _wait(array.device)
+        times.append(time.perf_counter() - started)
+    steps.close()
+    if array.device.type == "cuda":
+        return min(times), torch.cuda.max_memory_allocated(array.device)
+    return min(times), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _compile(array: TorchArray, width: int, why: str) -> str:
+    """Compile the step for a width, and keep it if it is the faster one; what happened."""
+    started = time.perf_counter()
+    array.program.compile(width, array.batch_size)
+    try:
+        step_s, _ = measured(array, width)
+    except Exception as error:  # noqa: BLE001 - no compiler here, or an operator that it does not know: eager is as right
+        array.program.forget(width, array.batch_size)
+        return f"step not compiled: {one_line(error)[:200]}"
+    compile_s = time.perf_counter() - started
+    eager_s = array.eager.at(width)
+    if step_s >= eager_s:
+        array.program.forget(width, array.batch_size)
+        return (
+            f"step not compiled: at width {width} it is no faster ({1e3 * step_s:.2f} ms, {1e3 * eager_s:.2f} ms eager)"
+        )
+    array.width = max(array.width if array.compiled_s else 0, width)
+    array.compiled_s[width] = step_s
+    return (
+        f"step compiled in {compile_s:.1f} s at width {width}, since {why}: {_rate(array, width, step_s)},"
+        f" {eager_s / step_s:.1f}x the eager step"
+    )
+
+
+def _rate(array: TorchArray, width: int, step_s: float) -> str:
+    return f"{width * array.batch_size / step_s:,.0f} samples/s"
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
