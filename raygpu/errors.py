@@ -20,6 +20,8 @@ class BadInput(RaygpuError):
 
     def __init__(self, faults: str | Sequence[str]) -> None:
         self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
+        self.shown = False
+        """Whether the person has seen them already."""
         super().__init__("\n".join(self.faults))
 
 

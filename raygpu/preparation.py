@@ -98,16 +98,21 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
     return Prepared(resolved, space, search, chosen or [], nodes)
 
 
-def problem(prepared: Prepared, folder: Path) -> Problem:
-    """Import the user's code, load the data once, and see that the metric exists. Raises BadInput.
+def find(prepared: Prepared, folder: Path) -> tuple[Source, Any]:
+    """The user's code: an `Experiment`, a function, or None for a command. Raises BadInput.
 
     folder: where relative paths start.
     """
     config = prepared.config
     if config.command is not None:
-        return Problem(Source("command", config.command, str(folder)), None, None)
+        return Source("command", config.command, str(folder)), None
     assert config.experiment is not None  # the schema asks for one of the two
-    source, code = locate(config.experiment, folder)
+    return locate(config.experiment, folder)
+
+
+def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
+    """Load the data once, and see that the metric exists. Raises BadInput."""
+    config = prepared.config
     if not isinstance(code, Experiment):
         return Problem(source, code, None)
     if config.gpu.fraction != "auto" and config.gpu.fraction > 1:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raygpu import exits, flags
 from raygpu.clock import process_age_s
@@ -20,12 +22,15 @@ from raygpu.errors import BadInput, RaygpuError
 from raygpu.finish import summarize, write_files
 from raygpu.packing import FusedPlan, Node, Plan
 from raygpu.planning import decide, fusing, sweep_lines
-from raygpu.preparation import prepare, problem
+from raygpu.preparation import Prepared, find, prepare, problem
 from raygpu.records import SIMULATED, Records
 from raygpu.runfolder import RunFolder
 from raygpu.trials import Scoring, TrialRecord
 from raygpu.views import console as views
 from raygpu.views.console import SweepConsole
+
+if TYPE_CHECKING:
+    from raygpu.engines.cluster import Cluster
 
 DEFAULT = Path("conf/sweep/digits.toml")
 SWITCHES = {
@@ -74,26 +79,25 @@ def run(
     config = prepared.config
     local = config.cluster.address == "local"
     console.lines(sweep_lines(config, simulated=local and not prepared.gpus))
-    found = problem(prepared, source_folder)  # imports the experiment, and with it torch or TensorFlow
-    fusable = fusing(config, prepared.proposer, found.code, found.splits)
+    source, code = find(prepared, source_folder)
+    with _ray(prepared, started=not dry_run) as starting, _told_at_once():
+        found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
+        fusable = fusing(config, prepared.proposer, code, found.splits)
 
-    def planned(nodes: Sequence[Node], names: Sequence[str]) -> Plan | FusedPlan:
-        made, lines = decide(nodes, names, config, prepared.proposer.num_trials, fusable)
-        console.lines(lines)
-        return made
+        def planned(nodes: Sequence[Node], names: Sequence[str]) -> Plan | FusedPlan:
+            made, lines = decide(nodes, names, config, prepared.proposer.num_trials, fusable)
+            console.lines(lines)
+            return made
 
-    plan = prepared.nodes and planned(prepared.nodes, [gpu.name for gpu in prepared.gpus] or [SIMULATED])
-    if dry_run:
-        return Result({}, None, [])
-    timing: dict[str, float | None] = {"experiment_s": process_age_s()}
+        plan = prepared.nodes and planned(prepared.nodes, [gpu.name for gpu in prepared.gpus] or [SIMULATED])
+        if starting is None:
+            return Result({}, None, [])
+        timing: dict[str, float | None] = {"experiment_s": process_age_s()}
 
-    environment.prepare()
-    from raygpu.engines.cluster import in_background  # Ray takes seconds to import: not for a dry run or a fault
-
-    with in_background(config.cluster.address, prepared.gpus) as starting:
         from raygpu.tracking.session import Session, open_store
 
-        tree = open_store(config)  # while Ray's processes start
+        tree = open_store(config)
+        timing["tracking_s"] = process_age_s()
         cluster = starting.result()
         timing["ray_s"] = process_age_s()
         plan = plan or planned(cluster.nodes, [device.name for device in cluster.devices])
@@ -114,14 +118,12 @@ def run(
         records = Records(
             prepared.proposer.num_trials, Scoring(config.metric, config.maximize), cluster.devices, config.epochs
         )
-        session = Session(config, folder, tree)
+        session = Session(config, folder, tree, fused=isinstance(plan, FusedPlan))
         console.lines([cluster.address_line(), session.address_line()])
         console.start(cluster.devices, records.snapshot)
+        work = Work(config, source, found.splits, prepared.proposer, cluster, records, session.writer, folder)
         try:
             with Meter(records, cluster, session.writer, console.update) as meter:
-                work = Work(
-                    config, found.source, found.splits, prepared.proposer, cluster, records, session.writer, folder
-                )
                 if isinstance(plan, FusedPlan):
                     assert fusable is not None
                     checkpoints = array.run(work, plan, fusable.fuser, console.line, resume=resume is not None)
@@ -149,6 +151,30 @@ def run(
     result = Result(summary, folder.path, records.ranked()[:5], interrupted)
     _print_end(result, config, console, session.next_line())
     return result
+
+
+@contextmanager
+def _ray(prepared: Prepared, *, started: bool) -> Iterator[Future[Cluster] | None]:
+    """Ray, starting in the background; None where it is not to be started."""
+    if not started:
+        yield None
+        return
+    environment.prepare()
+    from raygpu.engines.cluster import in_background  # Ray takes seconds to import
+
+    with in_background(prepared.config.cluster.address, prepared.gpus) as starting:
+        yield starting
+
+
+@contextmanager
+def _told_at_once() -> Iterator[None]:
+    """A fault is shown before Ray is shut down, which takes its time."""
+    try:
+        yield
+    except BadInput as error:
+        views.faults(error.faults)
+        error.shown = True
+        raise
 
 
 def _print_end(result: Result, config: SweepConfig, console: SweepConsole, curves: str | None) -> None:
@@ -186,7 +212,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if "json" in arguments.switches and result.summary:
                 print(json.dumps(result.summary), file=output)
     except BadInput as error:
-        views.faults(error.faults)
+        if not error.shown:
+            views.faults(error.faults)
         return 2
     except RaygpuError as error:
         views.faults([str(error)])

@@ -11,10 +11,11 @@ from raygpu.runfolder import RunFolder
 from raygpu.tracking.batches import set_aside
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.stores import redacted, scheme, sqlite_path, ui_command
-from raygpu.tracking.writer import NullWriter, Writer, replay
+from raygpu.tracking.writer import CPU_SHARE, NullWriter, Writer, replay
 from raygpu.trials import Status
 
 CLOSE_S = 60.0
+FUSED_CPU_SHARE = 0.25
 UI_PORT = 5000
 
 
@@ -38,7 +39,8 @@ class Session:
 
     writer: Writer | NullWriter
 
-    def __init__(self, config: SweepConfig, folder: RunFolder, tree: RunTree | None) -> None:
+    def __init__(self, config: SweepConfig, folder: RunFolder, tree: RunTree | None, *, fused: bool = False) -> None:
+        """fused: hundreds of trials run at once and end together, so writing keeps pace with them."""
         self.config = config
         self.folder = folder
         self.enabled = tree is not None
@@ -46,7 +48,10 @@ class Session:
         self._fault: str | None = None
         self._lines: list[str] = []
         self._earlier = set_aside(folder.spool)
-        self.writer = NullWriter() if tree is None else Writer(lambda: self._begin(tree), folder.spool)
+        self.writer = NullWriter()
+        if tree is not None:
+            share = FUSED_CPU_SHARE if fused else CPU_SHARE
+            self.writer = Writer(lambda: self._begin(tree), folder.spool, cpu_share=share)
 
     def _begin(self, tree: RunTree) -> RunTree:
         if self.run_id is not None:

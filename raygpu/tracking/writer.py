@@ -27,7 +27,7 @@ from raygpu.tracking.runs import Refused, RunTree
 from raygpu.trials import EpochResult, Trial, TrialRecord
 
 CPU_SHARE = 0.025
-"""Of this machine's CPUs, what the thread takes at most while a sweep runs; longer rests also merge more writes."""
+"""Of this machine's CPUs, what the thread takes by default; longer rests also merge more writes."""
 LONGEST_REST_S = 15.0
 LONGEST_RETRY_S = 30.0
 MAX_FAULTS = 100
@@ -36,14 +36,20 @@ MAX_FAULTS = 100
 class Writer:
     """Takes writes at once and delivers them later. All methods but `ready` and `close` return immediately."""
 
-    def __init__(self, tree: RunTree | Callable[[], RunTree], spool: Path, interval_s: float = 0.5) -> None:
-        """`tree` may be a function that opens it, called in the thread. `interval_s`: how long writes gather."""
+    def __init__(
+        self, tree: RunTree | Callable[[], RunTree], spool: Path, interval_s: float = 0.5, cpu_share: float = CPU_SHARE
+    ) -> None:
+        """`tree` may be a function that opens it, called in the thread. `interval_s`: how long writes gather.
+
+        cpu_share: of this machine's CPUs, what the thread takes at most until `finish` or `close`.
+        """
         self.faults: list[str] = []
         """What MLflow refused for good, a line for each kind."""
         self.delayed: str | None = None
         """Why writes wait at present, None while they are delivered."""
         self._journal = Journal(spool)
         self._interval_s = interval_s
+        self._cpu_share = cpu_share
         self._tree: RunTree | None = None
         self._failure: TrackingError | None = None
         self._incoming: deque[Write] = deque()
@@ -154,7 +160,7 @@ class Writer:
             self._drain(tree)
             cpu_s = time.thread_time()
             delivered = self._turn(tree, after_failure=retry_s > 0)
-            rest_s = (time.thread_time() - cpu_s) / (CPU_SHARE * len(os.sched_getaffinity(0)))
+            rest_s = (time.thread_time() - cpu_s) / (self._cpu_share * len(os.sched_getaffinity(0)))
             rest_s = min(LONGEST_REST_S, max(self._interval_s, rest_s))
             if not self._pending:
                 retry_s, self.delayed = 0.0, None

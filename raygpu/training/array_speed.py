@@ -18,12 +18,13 @@ from raygpu.training.torch_array import TorchArray
 from raygpu.training.torch_solo import default_device, initial_model
 from raygpu.trials import Trial
 
-NUM_STEPS = 3
+NUM_STEPS = 4
 SLOWER = 0.9
 """Of the best throughput so far: no wider tile is tried after one that falls below."""
 MOST_COMPILED = {"cpu": 64, "cuda": 512}
 """A compiled step has little fixed cost left to share: past this, a CPU's caches only overflow."""
-LEAST = 4
+LEAST, CLEAR = 4, 32
+"""The narrowest tile that is measured, and the one up to which a slow step is taken for a disturbance."""
 COPIES = 3
 """Of a member's parameters: themselves, and up to two of the optimizer's."""
 GIB = 2**30
@@ -44,7 +45,7 @@ def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: f
         if width > widest(count, num_bytes, memory_limit):
             break
         step_s[width], num_bytes[width] = measured(array, width)
-        if width / step_s[width] < SLOWER * max(w / s for w, s in step_s.items()):
+        if width > CLEAR and width / step_s[width] < SLOWER * max(w / s for w, s in step_s.items()):
             break
     most = widest(count, num_bytes, memory_limit)
     array.eager = Cost.fit(step_s)
