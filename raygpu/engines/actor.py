@@ -77,7 +77,7 @@ class TrialActor(tune.Trainable):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Tune hands this worker its next trial."""
-        self._device_is_broken = self._device_is_broken or _breaks_device(self.failure)
+        self._device_is_broken = self._device_is_broken or breaks_device(self.failure)
         self._close()
         self._begin(new_config)
         return True
@@ -198,5 +198,6 @@ class TrialActor(tune.Trainable):
                 logger.exception("closing trial %s", self.trial.trial_id)
 
 
-def _breaks_device(failure: str | None) -> bool:
+def breaks_device(failure: str | None) -> bool:
+    """Whether a trial's traceback says that nothing more runs in its process."""
     return failure is not None and ("CUDA error" in failure or "AcceleratorError" in failure)

@@ -21,7 +21,7 @@ import ray
 from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
-from raygpu.engines.actor import REPORT_S, WORST, Shared, trial_of
+from raygpu.engines.actor import REPORT_S, WORST, Shared, breaks_device, trial_of
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Experiment, Splits
 from raygpu.training.base import Settings, surroundings
@@ -75,17 +75,16 @@ class ArrayActor(tune.Trainable):
         self.common = common
         self.shared = common.shared
         self.splits = splits
-        self.threads = common.array_threads if config["fused"] else self.shared.threads
-        os.environ.update(surroundings(self.threads))
+        os.environ.update(surroundings(common.array_threads if config["fused"] else self.shared.threads))
         os.chdir(self.shared.source.folder)
         self.experiment = cast(Experiment, self.shared.source.resolve())
         self.array: Any = None
+        self._device_is_broken = False
         self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Tune hands this worker its next array."""
-        if (self.array is not None and self._failure is not None) or new_config["fused"] != self.fused:
-            return False  # a failure may have broken the device, and threads are settled once
+        self._device_is_broken = self._device_is_broken or breaks_device(self._failure)
         self._close()
         self._begin(new_config)
         return True
@@ -93,6 +92,7 @@ class ArrayActor(tune.Trainable):
     def _begin(self, config: Mapping[str, Any]) -> None:
         carried = {trial.trial_id: trial for trial in map(trial_of, config["trials"])}
         self.fused: bool = config["fused"]
+        self.threads = self.common.array_threads if self.fused else self.shared.threads
         self.trials = [carried.get(name) or self.common.trials[name] for name in config["trial_ids"]]
         self.scores: dict[str, float | None] = {trial.trial_id: None for trial in self.trials}
         self.ended: set[str] = set()
@@ -107,6 +107,8 @@ class ArrayActor(tune.Trainable):
 
     def step(self) -> dict[str, Any]:
         """Train until members end, a second has gone by, or all is done. The result carries every epoch since."""
+        if self._device_is_broken:
+            raise RuntimeError("this worker's CUDA context was lost by an earlier array")
         reports: dict[str, MemberReport] = {}
         unknown_metric: str | None = None
         started = time.monotonic()

@@ -1,0 +1,72 @@
+"""Torch experiments that the fused sweeps of the tests train, each with one behaviour to be seen."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from experiments.digits import digits
+from raygpu import Splits, TorchExperiment
+
+
+class Small(TorchExperiment):
+    """Few digits, a small network."""
+
+    def data(self) -> Splits:
+        return digits().part(0.2, seed=0)
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, hp["hidden"]), nn.ReLU(), nn.Linear(hp["hidden"], 10))
+
+
+class Recurrent(nn.Module):
+    """The rows of an image as a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.last = nn.LSTM(8, 16, batch_first=True), nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.cells(x.view(-1, 8, 8))[0][:, -1])
+
+
+class Mixed(Small):
+    """Networks that can be fused, and one kind that cannot."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Recurrent() if hp["kind"] == "lstm" else super().model(hp)
+
+
+class Picky(Small):
+    """Its metrics raise for a member that learns nothing; they are numbers of Python, so each member's are its own."""
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        accuracy = (outputs.argmax(-1) == targets).float().mean().item()
+        if accuracy < 0.2:
+            raise ValueError("this member was meant to fail")
+        return {"accuracy": accuracy}
+
+
+class Killed(Small):
+    """Its worker is killed in the third epoch, the first time."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        self.marker = Path(hp["folder"]) / "killed"
+        self.epochs = Path(hp["folder"]) / "epochs"
+        return super().model(hp)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        accuracy = (outputs.argmax(-1) == targets).float().mean().item()
+        if self.marker.parent.exists() and len(outputs) > 8:  # not in a dry run
+            with self.epochs.open("a") as file:
+                file.write("x")
+            if self.epochs.stat().st_size == 9 and not self.marker.exists():
+                self.marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        return {"accuracy": accuracy}
