@@ -335,6 +335,22 @@ def test_a_model_that_fails_alone() -> None:
     assert "meant to fail" in reason(Of(lambda hp: Failing()))
 
 
+class ExtraState(Head):
+    """Its state dict holds what is no tensor."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"version": 1}
+
+
+@pytest.mark.xfail(strict=True, raises=KeyError, reason="a name in the state dict without a tensor is not expected")
+def test_extra_state_is_kept_or_named() -> None:
+    found = why(Of(lambda hp: ExtraState()))
+    assert found is None or "extra" in found
+
+
 class Single(Head):
     """Knows float32 only."""
 

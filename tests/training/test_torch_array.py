@@ -53,7 +53,7 @@ def settings(epochs: int = EPOCHS) -> Settings:
     return Settings(epochs, 1, "float32", Path())
 
 
-def solo(experiment: Experiment, trial: Trial, dtype: torch.dtype, epochs: int = EPOCHS) -> TorchSolo:
+def solo(experiment: Experiment, trial: Trial, dtype: torch.dtype | None, epochs: int = EPOCHS) -> TorchSolo:
     return TorchSolo(experiment, experiment.data(), trial, settings(epochs), CPU, dtype)
 
 
@@ -251,6 +251,34 @@ def test_batchnorm_in_float32_differs_as_rounding_does(name: str) -> None:
     spread = max(scores) - min(scores)
     for trial, score in zip(trials, scores, strict=True):
         assert abs(results[trial.trial_id].metrics["validation/loss"] - score) <= spread / 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.xfail(
+                name in ("cnn", "resnet"), strict=True, raises=RuntimeError, reason="BatchNorm of bfloat16 under vmap"
+            ),
+        )
+        for name in MODELS
+    ],
+)
+def test_bf16_is_as_rough_as_it_is_alone(name: str) -> None:
+    kind, shape = MODELS[name]
+    experiment = kind()
+    trials = members(shape, SGD[:3])
+    rough = Settings(2, 1, "bf16", Path())
+    array = TorchArray(experiment, experiment.data(), trials, rough, device=CPU)
+    run(array, 2)
+    for trial in trials:
+        training, exact = TorchSolo(experiment, experiment.data(), trial, rough, CPU), solo(experiment, trial, None, 2)
+        run(training, 2)
+        alone = parameters(training.model)
+        run(exact, 2)
+        assert member_difference(array, trial, alone) <= 0.05
+        assert member_difference(array, trial, parameters(exact.model)) > 1e-5
 
 
 @pytest.mark.parametrize("dropped", [False, True])
