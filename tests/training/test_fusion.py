@@ -1,0 +1,418 @@
+"""What shapes a trial's program, and why trials cannot be fused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from raygpu.experiment import Splits, TorchExperiment
+from raygpu.fusing import ITS_OWN, Fuser
+from raygpu.grouping import Group
+from raygpu.training.fusion import READ_BY_RAYGPU, names_read, obstacle
+from raygpu.trials import Trial
+from tests.models import MODELS, few
+
+Make = Callable[[Mapping[str, Any]], nn.Module]
+
+
+class Of(TorchExperiment):
+    """The experiment of any model."""
+
+    def __init__(self, make: Make) -> None:
+        self.make = make
+
+    def data(self) -> Splits:
+        return few()
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return self.make(hp)
+
+
+def trials(shape: Mapping[str, Any] | None = None, own: Sequence[Mapping[str, Any]] | None = None) -> list[Trial]:
+    own = own or [{"lr": 0.1}, {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-2}, {"lr": 0.1, "clip_norm": 0.1}]
+    return [Trial(Trial.name(i), 20 + i, {**(shape or {}), **values}) for i, values in enumerate(own)]
+
+
+def why(experiment: TorchExperiment, found: Sequence[Trial] | None = None) -> str | None:
+    return obstacle(experiment, experiment.data(), found or trials())
+
+
+def reason(experiment: TorchExperiment, found: Sequence[Trial] | None = None) -> str:
+    text = why(experiment, found)
+    assert text is not None
+    assert "\n" not in text
+    assert len(text) <= 250
+    return text
+
+
+class Head(nn.Module):
+    """A linear layer, the part to be looked at, and a linear layer."""
+
+    def __init__(self, features: int = 8) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, features), nn.Linear(features, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.inside(torch.relu(self.first(x))))
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class Shapes(TorchExperiment):
+    """Reads names in model(), in forward() and in augment()."""
+
+    def data(self) -> Splits:
+        return few()
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        class Model(Head):
+            def inside(self, x: torch.Tensor) -> torch.Tensor:
+                return x * hp.get("slope", 1.0) if "leaky" in hp else x * hp["gain"]
+
+        return Model(hp["features"])
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        return inputs + hp["noise"] * torch.randn_like(inputs)
+
+
+def test_names_read_in_model_forward_and_augment() -> None:
+    hp = {"features": 8, "gain": 2.0, "noise": 0.1, "lr": 0.1, "momentum": 0.9, "unread": 1}
+    found = names_read(Shapes(), Trial("t0000", 0, hp), few())
+    assert found == {"features", "gain", "leaky", "noise"} | READ_BY_RAYGPU
+    leaky = names_read(Shapes(), Trial("t0000", 0, {**hp, "leaky": True}), few())
+    assert leaky == {"features", "leaky", "slope", "noise"} | READ_BY_RAYGPU
+
+
+def test_names_read_of_models_kept_by_name() -> None:
+    for kind, shape in MODELS.values():
+        found = names_read(kind(), Trial("t0000", 0, {**shape, "lr": 0.1, "dropout": 0.5}), kind().data())
+        assert found == set(shape) | READ_BY_RAYGPU
+
+
+def test_all_names_of_a_model_that_takes_all() -> None:
+    hp = {"features": 8, "lr": 0.1}
+    experiment = Of(lambda hp: Head(**{name: value for name, value in hp.items() if name == "features"}))
+    assert names_read(experiment, Trial("t0000", 0, hp), few()) == {"features", "lr"} | READ_BY_RAYGPU
+
+
+@pytest.mark.parametrize(
+    ("hp", "error"), [({"features": 8, "lr": -1.0}, "lr: read -1.0"), ({"batch_size": 0}, "batch_size: read 0")]
+)
+def test_bad_numbers_are_raised(hp: dict[str, Any], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        names_read(Shapes(), Trial("t0000", 0, hp), few())
+
+
+def test_what_the_experiment_raises_is_raised() -> None:
+    with pytest.raises(KeyError, match="features"):
+        names_read(Shapes(), Trial("t0000", 0, {"lr": 0.1}), few())
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_models_that_can_be_fused(name: str, optimizer: str) -> None:
+    kind, shape = MODELS[name]
+    own = [{"lr": 0.01}, {"lr": 0.005, "weight_decay": 1e-2, "clip_norm": 0.5}]
+    assert obstacle(kind(), kind().data(), trials({**shape, "optimizer": optimizer}, own)) is None
+
+
+class Noisy(Head):
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 0.1 * torch.randn(x.shape, dtype=x.dtype) + 0.1 * torch.rand_like(x)
+
+
+class Attention(Head):
+    def __init__(self) -> None:
+        super().__init__(64)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return self.encoder(x.unflatten(1, (8, 8))).flatten(1)
+
+
+def dropping(hp: Mapping[str, Any]) -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 10))
+
+
+@pytest.mark.parametrize(
+    "make", [dropping, lambda hp: Noisy(), lambda hp: Attention()], ids=["dropout", "randn", "attention"]
+)
+def test_chance_and_attention_are_no_obstacle(make: Make) -> None:
+    assert why(Of(make)) is None
+
+
+class NoisyInputs(Of):
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        kept = torch.rand(len(inputs), 1, dtype=inputs.dtype, device=inputs.device) > 0.5
+        return torch.where(kept, inputs, inputs.flip(1)) + 0.1 * torch.randn_like(inputs)
+
+
+class HostMetrics(Of):
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"accuracy": float(np.mean(outputs.argmax(-1).numpy() == targets.numpy()))}
+
+
+@pytest.mark.parametrize("kind", [NoisyInputs, HostMetrics])
+def test_augmentation_and_metrics_on_the_host_are_no_obstacle(kind: type[Of]) -> None:
+    assert why(kind(lambda hp: Head())) is None
+
+
+class Recurrent(Head):
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__(64)
+        self.cell = kind(8, 8, batch_first=True)
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return self.cell(x.unflatten(1, (8, 8)))[0].flatten(1)
+
+
+class Normed(Head):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.utils.parametrizations.weight_norm(self.first)
+
+
+class If(Head):
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+class Item(Head):
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return x * x.mean().item()
+
+
+class Masked(Head):
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return x + x[x > 0].mean()
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return 2 * gradient
+
+
+class OwnFunction(Head):
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return Doubled.apply(x)
+
+
+def averaging(hp: Mapping[str, Any]) -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 10))
+
+
+@pytest.mark.parametrize(
+    ("make", "cause"),
+    [
+        (lambda hp: Recurrent(nn.LSTM), r"lstm.*(no rule|slow loop)"),
+        (lambda hp: Recurrent(nn.GRU), r"gru.*(no rule|slow loop)"),
+        (lambda hp: Normed(), r"aten::_weight_norm\w* runs as a slow loop under vmap"),
+        (lambda hp: If(), "data-dependent control flow"),
+        (lambda hp: Item(), r"data-dependent control flow|\.item\(\)"),
+        (lambda hp: Masked(), "dynamic|nonzero|data-dependent"),
+        (averaging, r"BatchNorm|item\(\)|number|data-dependent"),
+        (lambda hp: OwnFunction(), r"autograd\.Function|setup_context|generate_vmap_rule"),
+    ],
+    ids=["lstm", "gru", "weight-norm", "if", "item", "mask", "batchnorm-momentum", "own-function"],
+)
+def test_obstacles_name_their_cause(make: Make, cause: str) -> None:
+    text = reason(Of(make))
+    assert re.search(cause, text, re.IGNORECASE), text
+
+
+class Scaled(Head):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+def test_a_value_read_past_the_record() -> None:
+    experiment = Of(lambda hp: Scaled(getattr(hp, "_values", hp)["scale"]))
+    found = trials({}, [{"lr": 0.1, "scale": 1.0}, {"lr": 0.1, "scale": 2.0}])
+    assert "scale" not in names_read(experiment, found[0], experiment.data())
+    text = reason(experiment, found)
+    assert "t0001 differs" in text
+    assert "does not read from hp" in text
+    assert why(experiment, trials({"scale": 2.0})) is None
+
+
+@pytest.mark.xfail(strict=True, reason="a step that is smaller than the tolerance shows nothing")
+@pytest.mark.parametrize(
+    ("optimizer", "lr", "scale"), [("sgd", 1e-7, 2.0), ("adam", 1e-3, 1.001)], ids=["tiny steps", "adam"]
+)
+def test_a_value_whose_effect_on_a_step_is_small(optimizer: str, lr: float, scale: float) -> None:
+    """Adam's first step is nearly the gradient's sign."""
+    experiment = Of(lambda hp: Scaled(getattr(hp, "_values", hp)["scale"]))
+    found = trials({"optimizer": optimizer, "lr": lr}, [{"scale": 1.0}, {"scale": scale}])
+    assert "does not read from hp" in reason(experiment, found)
+
+
+class Tempered(Head):
+    """Reads a name in evaluation alone."""
+
+    def __init__(self, hp: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.hp = hp
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.training else x * self.hp["temperature"]
+
+
+@pytest.mark.xfail(strict=True, reason="the forward pass of an evaluation is not looked at")
+def test_names_read_in_evaluation() -> None:
+    hp = {"lr": 0.1, "temperature": 2.0}
+    assert "temperature" in names_read(Of(Tempered), Trial("t0000", 0, hp), few())
+
+
+class TemperedPastTheRecord(Tempered):
+    def __init__(self, hp: Mapping[str, Any]) -> None:
+        super().__init__(dict(getattr(hp, "_values", hp)))
+
+
+@pytest.mark.xfail(strict=True, reason="the results of an evaluation are not compared")
+def test_a_value_read_past_the_record_in_evaluation() -> None:
+    found = trials({}, [{"lr": 0.1, "temperature": 1.0}, {"lr": 0.1, "temperature": 9.0}])
+    assert why(Of(TemperedPastTheRecord), found) is not None
+
+
+class Projected(Head):
+    """A random tensor that is neither a parameter nor a buffer: functional calls do not see it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = torch.randn(8, 8)
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.projection.to(x.dtype)
+
+
+@pytest.mark.xfail(strict=True, reason="the dry run replaces initial values by constants too: seeds differ in nothing")
+def test_a_random_tensor_that_is_no_buffer() -> None:
+    assert "does not read from hp" in reason(Of(lambda hp: Projected()))
+
+
+class Permuted(Head):
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = torch.randperm(8)
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, self.order]
+
+
+@pytest.mark.xfail(strict=True, reason="the dry run replaces initial values by constants too: seeds differ in nothing")
+def test_a_random_order_that_is_no_buffer() -> None:
+    assert "does not read from hp" in reason(Of(lambda hp: Permuted()))
+
+
+def test_a_model_of_another_size() -> None:
+    found = trials({}, [{"lr": 0.1, "features": 8}, {"lr": 0.1, "features": 9}])
+    assert "size" in reason(Of(lambda hp: Head(getattr(hp, "_values", hp)["features"])), found)
+
+
+class Failing(Head):
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("this model was meant to fail")
+
+
+def test_a_model_that_fails_alone() -> None:
+    assert reason(Of(lambda hp: Failing())).startswith("it fails alone: ")
+    assert "meant to fail" in reason(Of(lambda hp: Failing()))
+
+
+class ExtraState(Head):
+    """Its state dict holds what is no tensor."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"version": 1}
+
+
+@pytest.mark.xfail(strict=True, raises=KeyError, reason="a name in the state dict without a tensor is not expected")
+def test_extra_state_is_kept_or_named() -> None:
+    found = why(Of(lambda hp: ExtraState()))
+    assert found is None or "extra" in found
+
+
+class Single(Head):
+    """Knows float32 only."""
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ torch.eye(8)
+
+
+def test_a_model_of_one_precision_is_compared_in_it() -> None:
+    assert why(Of(lambda hp: Single())) is None
+
+
+def test_the_random_state_decides_nothing() -> None:
+    torch.manual_seed(1)
+    first = why(Of(dropping))
+    torch.manual_seed(2)
+    assert why(Of(dropping)) is first is None
+
+
+def ids(groups: Sequence[Group]) -> list[list[str]]:
+    return [[trial.trial_id for trial in group.trials] for group in groups]
+
+
+def test_fuser_groups_by_signature_and_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = MODELS["mlp"][0]()
+    asked: list[list[str]] = []
+
+    def counted(experiment: TorchExperiment, splits: Splits, chosen: Sequence[Trial]) -> str | None:
+        asked.append([trial.trial_id for trial in chosen])
+        return obstacle(experiment, splits, chosen)
+
+    monkeypatch.setattr("raygpu.training.fusion.obstacle", counted)
+    fuser = Fuser(experiment, experiment.data())
+    own = [
+        {"hidden": 4, "lr": 0.1},
+        {"hidden": 8, "lr": 0.1},
+        {"hidden": 4, "lr": 0.2},
+        {"hidden": 4, "lr": 0.2, "optimizer": "adam"},
+        {"lr": 0.1},
+        {"hidden": 4, "lr": 0.3, "optimizer": "adam"},
+    ]
+    groups = fuser.groups(trials({}, own))
+    assert ids(groups) == [["t0000", "t0002"], ["t0001"], ["t0003", "t0005"], ["t0004"]]
+    assert [group.reason for group in groups[:3]] == [None, ITS_OWN, None]
+    assert "hidden" in (groups[3].reason or "")
+    assert asked == [["t0000", "t0002"]]
+    assert ids(fuser.groups(trials({}, own))) == ids(groups)
+    assert len(asked) == 1
+
+
+def test_fuser_tells_the_obstacle_of_a_group() -> None:
+    experiment = Of(lambda hp: If())
+    (group,) = Fuser(experiment, experiment.data()).groups(trials())
+    assert len(group.trials) == 3
+    assert "data-dependent" in (group.reason or "")
+
+
+@pytest.mark.xfail(strict=True, reason="numbers are checked once for each signature and not for each trial")
+@pytest.mark.parametrize("bad", [{"lr": -1.0}, {"lr": 0.1, "nesterov": True, "momentum": 0.0}], ids=["lr", "nesterov"])
+def test_a_trial_with_bad_numbers_fails_alone(bad: dict[str, Any]) -> None:
+    kind, shape = MODELS["mlp"]
+    experiment = kind()
+    good = [{"lr": 0.1, "nesterov": True, "momentum": 0.9}, {"lr": 0.2}]
+    groups = Fuser(experiment, experiment.data()).groups(trials(shape, [*good, bad]))
+    assert ids(groups) == [["t0000", "t0001"], ["t0002"]]
+    assert groups[0].reason is None
