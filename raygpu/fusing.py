@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raygpu.config import Precision
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits
 from raygpu.grouping import Group, Signature, Signatures, representatives
@@ -15,12 +16,13 @@ ITS_OWN = "a signature of its own"
 class Fuser:
     """Groups trials, and remembers what it found: Optuna's trials come a generation at a time."""
 
-    def __init__(self, experiment: Experiment, splits: Splits) -> None:
+    def __init__(self, experiment: Experiment, splits: Splits, precision: Precision = "float32") -> None:
         from raygpu.training import fusion
 
         self._fusion = fusion
         self._experiment = experiment
         self._splits = splits
+        self._precision = precision
         self._signatures = Signatures(lambda trial: fusion.names_read(experiment, trial, splits))
         self._obstacles: dict[tuple[tuple[str, str], ...], str | None] = {}
 
@@ -30,9 +32,10 @@ class Fuser:
         faulty: list[Group] = []
         for trial in trials:
             try:
+                self._fusion.check(trial)
                 signature = self._signatures.of(trial)
             except Exception as error:  # noqa: BLE001 - the user's code: the trial shows it as its own result
-                faulty.append(Group(Signature(()), [trial], f"its model cannot be looked at: {one_line(error)}"))
+                faulty.append(Group(Signature(()), [trial], one_line(error)))
                 continue
             found.setdefault(signature, Group(signature)).trials.append(trial)
         for group in found.values():
@@ -47,5 +50,5 @@ class Fuser:
         key = tuple(value for value in values if value[0] not in self._fusion.READ_BY_RAYGPU)
         if key not in self._obstacles:
             chosen = representatives(group.trials, group.signature)
-            self._obstacles[key] = self._fusion.obstacle(self._experiment, self._splits, chosen)
+            self._obstacles[key] = self._fusion.obstacle(self._experiment, self._splits, chosen, self._precision)
         return self._obstacles[key]

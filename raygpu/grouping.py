@@ -99,12 +99,12 @@ def cut(groups: Mapping[Signature, int], places: int) -> dict[Signature, int]:
 
     places: arrays that can run at once.
     """
-    total = sum(groups.values())
-    size = max(1, math.ceil(total / max(1, places)))
-    return {
-        signature: max(math.ceil(count / MAX_MEMBERS), min(count, round(count / size)), 1)
-        for signature, count in groups.items()
-    }
+    numbers = {signature: math.ceil(count / MAX_MEMBERS) for signature, count in groups.items()}
+    idle = min(places, sum(groups.values())) - sum(numbers.values())
+    for _ in range(idle):  # the group whose arrays are the widest gets one more
+        signature = max(groups, key=lambda own: groups[own] / numbers[own])
+        numbers[signature] += 1
+    return numbers
 
 
 def even(count: int, num_parts: int) -> list[range]:

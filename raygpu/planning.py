@@ -150,7 +150,7 @@ def fusing(config: SweepConfig, proposer: Proposer, code: Any, splits: Splits | 
     """Group the trials and dry-run each group, where fused mode is asked for and possible."""
     if config.gpu.mode != "fused" or splits is None or not isinstance(code, Experiment) or code.framework != "torch":
         return None
-    fuser = Fuser(code, splits)
+    fuser = Fuser(code, splits, config.gpu.precision)
     return Fusing(fuser, fuser.groups(proposer.trials) if isinstance(proposer, Drawn) else None)
 
 

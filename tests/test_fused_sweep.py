@@ -49,6 +49,7 @@ def config(sweep_config: Any) -> Any:
             "metric": "accuracy",
             "space": SPACE,
             "gpu": {"mode": mode, "fraction": 0.5},
+            "tracking": {"enabled": False},
         }
         return sweep_config(**(defaults | values))
 
@@ -70,8 +71,8 @@ def test_fused_and_process_mode_give_the_same(config: Any) -> None:
     assert fused.summary["best"]["trial_id"] == alone.summary["best"]["trial_id"]
 
 
-def test_every_member_has_its_run_and_the_best_its_model(config: Any) -> None:
-    settings = config("fused")
+def test_every_member_has_its_run_and_the_best_its_model(config: Any, tmp_path: Path) -> None:
+    settings = config("fused", tracking={"uri": f"sqlite:///{tmp_path}/mlflow.db"})
     result, _ = run(settings)
     client = MlflowClient(settings.tracking.uri)
     parent = client.get_run(result.summary["tracking"]["run_id"])

@@ -55,6 +55,8 @@ class Program:
         self.state_names = list(model.state_dict())
         self.owners = _owners(model)
         """Of each name, the one under which its tensor is stacked: tied parameters have several."""
+        if unknown := [name for name in self.state_names if name not in self.owners]:
+            raise ValueError(f"{', '.join(unknown)}: extra state of a module cannot be stacked")
         floating = [p.dtype for p in model.parameters() if p.is_floating_point()]
         self.number_type = torch.float64 if torch.float64 in floating else torch.float32
         self.model = model.to(device)
@@ -175,6 +177,8 @@ def _member(outputs: Any, place: int) -> Any:
         return outputs[place]
     if isinstance(outputs, Mapping):
         return {name: _member(value, place) for name, value in outputs.items()}
+    if hasattr(outputs, "_fields"):  # a named tuple
+        return type(outputs)(*(_member(value, place) for value in outputs))
     if isinstance(outputs, tuple | list):
         return type(outputs)(_member(value, place) for value in outputs)
     return outputs

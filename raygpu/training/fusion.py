@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from raygpu.config import Precision
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Hyperparameters, Splits, take
 from raygpu.training.base import Settings
@@ -18,85 +20,121 @@ from raygpu.training.hyperparameters import OptimizerSettings, batch_size
 from raygpu.training.torch_array import TorchArray
 from raygpu.training.torch_data import rows, tensors
 from raygpu.training.torch_solo import TorchSolo, forward, initial_model
-from raygpu.trials import Trial
+from raygpu.trials import EpochResult, Trial
 
 READ_BY_RAYGPU = frozenset({"batch_size", "optimizer"})
 NUM_SAMPLES = 8
+NUM_EPOCHS = 2
+"""Of one step each: what a model keeps between steps shows in the second."""
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""The largest relative norm of the difference that rounding explains after a step."""
+"""The largest relative norm of the difference that rounding explains after these steps."""
 FALLBACK = re.compile(r"(aten::\w+|\w+::\w+)")
+
+
+def check(trial: Trial) -> None:
+    """Whether raygpu's own numbers of a trial are sound; a trial with bad ones has to fail alone. Raises ValueError."""
+    batch_size(trial.hyperparameters)
+    OptimizerSettings.of(trial.hyperparameters)
 
 
 def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
     """The hyper-parameters that shape a trial's program. Raises what the experiment raises, on the CPU."""
     hp = Hyperparameters(trial.hyperparameters)
-    batch_size(hp)
-    OptimizerSettings.of(hp)  # a trial with bad numbers fails alone
-    hp.names_read.clear()
     model = initial_model(experiment, hp, trial.seed)
     few = slice(0, min(NUM_SAMPLES, splits.num_train))
+    inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
     with torch.no_grad():
-        inputs = experiment.augment(rows(tensors(splits.train_inputs), few), hp)
-        experiment.loss(forward(model, inputs), rows(tensors(splits.train_targets), few))
+        experiment.loss(forward(model, experiment.augment(inputs, hp)), targets)
+        model.eval()
+        experiment.metrics(forward(model, inputs), targets)
     return frozenset(hp.names_read) | READ_BY_RAYGPU
 
 
-def obstacle(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> str | None:
+def obstacle(
+    experiment: Experiment, splits: Splits, trials: Sequence[Trial], precision: Precision = "float32"
+) -> str | None:
     """Why these trials of one signature cannot be fused, in a line that names the operator; None if they can.
 
-    Each takes one optimizer step in an array and one alone, on the same few samples; what random operators give is
+    Each takes a few optimizer steps in an array and alone, on the same few samples; what random operators give is
     replaced by constants in both. An operator without a rule for vmap, which runs as a slow loop, is an obstacle too.
     """
     part = _few(splits, max(2, min(NUM_SAMPLES, batch_size(trials[0].hyperparameters))))
-    settings = Settings(1, torch.get_num_threads(), "float32", Path())
-    reason: str | None = None
+    try:
+        if precision == "bf16":  # too rough to be compared, but it has to run
+            _array(experiment, part, trials, _settings(precision), None).run_epoch()
+        expected, dtype = _alone(experiment, part, trials)
+        return _compared(experiment, part, trials, expected, dtype)
+    except Exception as error:  # noqa: BLE001 - whatever vmap or the user's code raises is the reason
+        return _refusal(error)
+
+
+def _alone(
+    experiment: Experiment, splits: Splits, trials: Sequence[Trial]
+) -> tuple[list[tuple[dict[str, torch.Tensor], EpochResult]], torch.dtype]:
+    """Parameters and results of each trial alone, in double precision if its code knows it."""
     for dtype in (torch.float64, torch.float32):
         try:
-            alone = [_trained_alone(experiment, part, trial, settings, dtype) for trial in trials]
-        except Exception as error:  # noqa: BLE001 - the user's code, which may know one precision only
-            reason = f"it fails alone: {one_line(error)}"
-            continue
-        return _compared(experiment, part, trials, settings, dtype, alone)
-    return reason
+            return [_trained(experiment, splits, trial, dtype) for trial in trials], dtype
+        except Exception:
+            if dtype == torch.float32:
+                raise
+    raise AssertionError("not reached")
+
+
+def _trained(
+    experiment: Experiment, splits: Splits, trial: Trial, dtype: torch.dtype
+) -> tuple[dict[str, torch.Tensor], EpochResult]:
+    solo = TorchSolo(experiment, splits, trial, _settings("float32"), torch.device("cpu"), dtype)
+    with _NoChance():
+        for _ in range(NUM_EPOCHS):
+            result = solo.run_epoch()
+    assert result is not None
+    return solo.model.state_dict(), result
+
+
+def _array(
+    experiment: Experiment, splits: Splits, trials: Sequence[Trial], settings: Settings, dtype: torch.dtype | None
+) -> TorchArray:
+    """Two equal tiles: what a model keeps in Python between its steps would pass from one to the other."""
+    again = [replace(trial, trial_id=f"{trial.trial_id} again") for trial in trials]
+    cpu = torch.device("cpu")
+    return TorchArray(experiment, splits, [*trials, *again], settings, width=len(trials), device=cpu, dtype=dtype)
 
 
 def _compared(
     experiment: Experiment,
     splits: Splits,
     trials: Sequence[Trial],
-    settings: Settings,
+    expected: Sequence[tuple[dict[str, torch.Tensor], EpochResult]],
     dtype: torch.dtype,
-    alone: Sequence[dict[str, torch.Tensor]],
 ) -> str | None:
+    array = _array(experiment, splits, trials, _settings("float32"), dtype)
     with warnings.catch_warnings(record=True) as caught, _NoChance():
         warnings.simplefilter("always")
-        try:
-            array = TorchArray(experiment, splits, trials, settings, device=torch.device("cpu"), dtype=dtype)
-            array.run_epoch()
-        except Exception as error:  # noqa: BLE001 - whatever vmap or the user's code raises is the reason
-            return _refusal(error)
+        for _ in range(NUM_EPOCHS):
+            results = array.run_epoch()
     for warning in caught:
         if "batching rule" in str(warning.message):
             found = FALLBACK.search(str(warning.message))
             return f"{found.group(0) if found else 'an operator'} runs as a slow loop under vmap"
-    for trial, expected in zip(trials, alone, strict=True):
-        fused = array.member_state(trial.trial_id)["model"]
-        for name, tensor in expected.items():
-            if tensor.is_floating_point() and _difference(fused[name], tensor) > TOLERANCE[dtype]:
+    assert results is not None
+    for member, (state, alone) in zip(array.trials, [*expected, *expected], strict=True):
+        fused, result = array.member_state(member.trial_id)["model"], results[member.trial_id]
+        pairs = {name: (fused[name], value) for name, value in state.items() if value.is_floating_point()}
+        for name, value in alone.metrics.items():
+            pairs[name] = (torch.tensor(result.metrics[name]).double(), torch.tensor(value).double())
+        for name, (own, value) in pairs.items():
+            if _difference(own, value) > TOLERANCE[dtype]:
+                who = member.trial_id.split()[0]
                 return (
-                    f"{name} of {trial.trial_id} differs from the same trial alone after one step:"
-                    " the model depends on something that it does not read from hp"
+                    f"{name} of {who} differs from the same trial alone after {NUM_EPOCHS} steps: the model depends on"
+                    " something that it does not read from hp"
                 )
     return None
 
 
-def _trained_alone(
-    experiment: Experiment, splits: Splits, trial: Trial, settings: Settings, dtype: torch.dtype
-) -> dict[str, torch.Tensor]:
-    with _NoChance():
-        solo = TorchSolo(experiment, splits, trial, settings, torch.device("cpu"), dtype)
-        solo.run_epoch()
-    return solo.model.state_dict()
+def _settings(precision: Precision) -> Settings:
+    return Settings(NUM_EPOCHS, torch.get_num_threads(), precision, Path())
 
 
 def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -125,7 +163,8 @@ def _refusal(error: Exception) -> str:
     if "Batching rule not implemented for" in text:
         found = FALLBACK.search(text)
         return f"{found.group(0) if found else 'an operator'} has no rule for vmap"
-    return text.split(" Please ")[0].split("; please ")[0][:200]
+    text = text.removeprefix("RuntimeError: vmap: ").removeprefix("RuntimeError: ")
+    return re.split(r" Please |; please |\. For more| See https| We ", text)[0][:200]
 
 
 class _NoChance(TorchDispatchMode):
@@ -139,7 +178,17 @@ class _NoChance(TorchDispatchMode):
             # vmap replaces an operator in place by the other one: both give the same.
             case "aten::bernoulli_" | "aten::bernoulli":
                 return result.fill_(1)
-            case "aten::uniform_" | "aten::normal_" | "aten::rand" | "aten::rand_like" | "aten::randn":
+            case "aten::randperm":
+                return torch.arange(len(result), dtype=result.dtype).to(result.device)
+            case (
+                "aten::exponential_"
+                | "aten::exponential"
+                | "aten::uniform_"
+                | "aten::normal_"
+                | "aten::rand"
+                | "aten::rand_like"
+                | "aten::randn"
+            ):
                 return result.fill_(0.5)
             case "aten::randn_like" | "aten::normal" | "aten::normal_functional":
                 return result.fill_(0.5)

@@ -14,7 +14,7 @@ from torch import nn
 from raygpu.experiment import Splits, TorchExperiment
 from raygpu.fusing import ITS_OWN, Fuser
 from raygpu.grouping import Group
-from raygpu.training.fusion import READ_BY_RAYGPU, names_read, obstacle
+from raygpu.training.fusion import READ_BY_RAYGPU, check, names_read, obstacle
 from raygpu.trials import Trial
 from tests.models import MODELS, few
 
@@ -107,7 +107,7 @@ def test_all_names_of_a_model_that_takes_all() -> None:
 )
 def test_bad_numbers_are_raised(hp: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
-        names_read(Shapes(), Trial("t0000", 0, hp), few())
+        check(Trial("t0000", 0, hp))
 
 
 def test_what_the_experiment_raises_is_raised() -> None:
@@ -251,7 +251,6 @@ def test_a_value_read_past_the_record() -> None:
     assert why(experiment, trials({"scale": 2.0})) is None
 
 
-@pytest.mark.xfail(strict=True, reason="a step that is smaller than the tolerance shows nothing")
 @pytest.mark.parametrize(
     ("optimizer", "lr", "scale"), [("sgd", 1e-7, 2.0), ("adam", 1e-3, 1.001)], ids=["tiny steps", "adam"]
 )
@@ -273,7 +272,6 @@ class Tempered(Head):
         return x if self.training else x * self.hp["temperature"]
 
 
-@pytest.mark.xfail(strict=True, reason="the forward pass of an evaluation is not looked at")
 def test_names_read_in_evaluation() -> None:
     hp = {"lr": 0.1, "temperature": 2.0}
     assert "temperature" in names_read(Of(Tempered), Trial("t0000", 0, hp), few())
@@ -284,7 +282,6 @@ class TemperedPastTheRecord(Tempered):
         super().__init__(dict(getattr(hp, "_values", hp)))
 
 
-@pytest.mark.xfail(strict=True, reason="the results of an evaluation are not compared")
 def test_a_value_read_past_the_record_in_evaluation() -> None:
     found = trials({}, [{"lr": 0.1, "temperature": 1.0}, {"lr": 0.1, "temperature": 9.0}])
     assert why(Of(TemperedPastTheRecord), found) is not None
@@ -301,7 +298,6 @@ class Projected(Head):
         return x @ self.projection.to(x.dtype)
 
 
-@pytest.mark.xfail(strict=True, reason="the dry run replaces initial values by constants too: seeds differ in nothing")
 def test_a_random_tensor_that_is_no_buffer() -> None:
     assert "does not read from hp" in reason(Of(lambda hp: Projected()))
 
@@ -315,7 +311,6 @@ class Permuted(Head):
         return x[:, self.order]
 
 
-@pytest.mark.xfail(strict=True, reason="the dry run replaces initial values by constants too: seeds differ in nothing")
 def test_a_random_order_that_is_no_buffer() -> None:
     assert "does not read from hp" in reason(Of(lambda hp: Permuted()))
 
@@ -331,7 +326,6 @@ class Failing(Head):
 
 
 def test_a_model_that_fails_alone() -> None:
-    assert reason(Of(lambda hp: Failing())).startswith("it fails alone: ")
     assert "meant to fail" in reason(Of(lambda hp: Failing()))
 
 
@@ -345,7 +339,6 @@ class ExtraState(Head):
         assert state == {"version": 1}
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="a name in the state dict without a tensor is not expected")
 def test_extra_state_is_kept_or_named() -> None:
     found = why(Of(lambda hp: ExtraState()))
     assert found is None or "extra" in found
@@ -377,9 +370,9 @@ def test_fuser_groups_by_signature_and_asks_once(monkeypatch: pytest.MonkeyPatch
     experiment = MODELS["mlp"][0]()
     asked: list[list[str]] = []
 
-    def counted(experiment: TorchExperiment, splits: Splits, chosen: Sequence[Trial]) -> str | None:
+    def counted(experiment: TorchExperiment, splits: Splits, chosen: Sequence[Trial], *more: Any) -> str | None:
         asked.append([trial.trial_id for trial in chosen])
-        return obstacle(experiment, splits, chosen)
+        return obstacle(experiment, splits, chosen, *more)
 
     monkeypatch.setattr("raygpu.training.fusion.obstacle", counted)
     fuser = Fuser(experiment, experiment.data())
@@ -407,7 +400,6 @@ def test_fuser_tells_the_obstacle_of_a_group() -> None:
     assert "data-dependent" in (group.reason or "")
 
 
-@pytest.mark.xfail(strict=True, reason="numbers are checked once for each signature and not for each trial")
 @pytest.mark.parametrize("bad", [{"lr": -1.0}, {"lr": 0.1, "nesterov": True, "momentum": 0.0}], ids=["lr", "nesterov"])
 def test_a_trial_with_bad_numbers_fails_alone(bad: dict[str, Any]) -> None:
     kind, shape = MODELS["mlp"]
@@ -416,3 +408,12 @@ def test_a_trial_with_bad_numbers_fails_alone(bad: dict[str, Any]) -> None:
     groups = Fuser(experiment, experiment.data()).groups(trials(shape, [*good, bad]))
     assert ids(groups) == [["t0000", "t0001"], ["t0002"]]
     assert groups[0].reason is None
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet"])
+def test_mixed_precision_that_vmap_does_not_know(name: str) -> None:
+    kind, shape = MODELS[name]
+    experiment = kind()
+    found = trials(shape)
+    assert obstacle(experiment, experiment.data(), found, "float32") is None
+    assert "BFloat16" in (obstacle(experiment, experiment.data(), found, "bf16") or "")
