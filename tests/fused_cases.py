@@ -48,7 +48,7 @@ class Picky(Small):
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
         accuracy = (outputs.argmax(-1) == targets).float().mean().item()
-        if accuracy < 0.2:
+        if accuracy < 0.2 and len(outputs) > 8:  # not in a dry run
             raise ValueError("this member was meant to fail")
         return {"accuracy": accuracy}
 
