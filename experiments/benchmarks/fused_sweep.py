@@ -69,7 +69,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.one:
         case = json.loads(arguments.one)
-        print(json.dumps({"halving": halved, "memory": trained}[case.pop("part")](**case)))
+        part = case.pop("part")
+        print(json.dumps(halved(**case) if part == "halving" else trained(**case)))
         return
     results: dict[str, Any] = {"ratios": {}}
     for part in arguments.only.split(","):

@@ -59,7 +59,7 @@ class Case:
 
     network: str
     way: str
-    """Of one model: TorchSolo, or a plain loop with torch.optim, as it is or compiled. Of an array: eager or compiled."""
+    """Of one model: TorchSolo, or a plain loop (torch.optim), as it is or compiled. Of an array: eager or compiled."""
     threads: int
     width: int = 0
     """Of an array; 0 for one model alone."""
