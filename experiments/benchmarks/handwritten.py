@@ -41,7 +41,7 @@ def main() -> None:
         from ray.air.integrations.mlflow import MLflowLoggerCallback
 
         callbacks.append(MLflowLoggerCallback(tracking_uri=arguments.mlflow, experiment_name="handwritten"))
-    ray.init(num_gpus=1, log_to_driver=False)
+    ray.init(address="local", num_gpus=1, log_to_driver=False)
     trainable = tune.with_resources(
         tune.with_parameters(train, data=digits()), {"cpu": arguments.fraction, "gpu": arguments.fraction}
     )
