@@ -33,7 +33,7 @@ ui: $(VENV)/installed-torch
 bench: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.sweep_overhead
 
-# An hour on two cores.
+# More than an hour on two cores that have nothing else to do.
 bench-fused: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.fused_throughput
 	$(BIN)/python -m experiments.benchmarks.fused_sweep
