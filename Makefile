@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SWEEP ?=
 UI_PORT ?= 5000
 
-.PHONY: sweep test test-slow lint ui bench clean
+.PHONY: sweep test test-slow lint ui bench bench-fused clean
 
 sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
@@ -32,6 +32,11 @@ ui: $(VENV)/installed-torch
 
 bench: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.sweep_overhead
+
+# More than an hour on two cores that have nothing else to do.
+bench-fused: $(VENV)/installed-torch
+	$(BIN)/python -m experiments.benchmarks.fused_throughput
+	$(BIN)/python -m experiments.benchmarks.fused_sweep
 
 clean:
 	rm -rf $(VENV)

@@ -44,7 +44,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         return timed("raygpu.sweep", *common, *fraction, "--tracking.uri", uri, "--json", *flags, module=True)
 
     def by_hand(name: str, *flags: str) -> dict[str, Any]:
-        where = ["--fraction", str(arguments.fraction), "--folder", str(folder / name)]
+        where = ["--fraction", str(arguments.fraction), "--folder", str(folder / name), "--reuse"]
         return timed("experiments.benchmarks.handwritten", *common, *where, *flags, module=True)
 
     new_store = raygpu("first", uri=f"sqlite:///{folder}/new.db")  # warms the machine, and makes a new store
