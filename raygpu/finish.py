@@ -6,13 +6,11 @@ import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raygpu.config import SweepConfig
-from raygpu.engines.cluster import Cluster
-from raygpu.engines.meter import Meter
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits, num_samples, take
 from raygpu.packing import FusedPlan, Plan
@@ -20,6 +18,10 @@ from raygpu.preparation import Problem
 from raygpu.records import Records
 from raygpu.runfolder import RunFolder, rounded
 from raygpu.trials import TrialRecord
+
+if TYPE_CHECKING:  # Ray takes seconds to import
+    from raygpu.engines.cluster import Cluster
+    from raygpu.engines.meter import Meter
 
 NUM_SAMPLES = 8
 

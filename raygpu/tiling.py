@@ -11,7 +11,7 @@ LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 GOOD_ENOUGH = 0.97
 """Of the best throughput: a narrower tile that comes so close is taken, since it needs less memory."""
 COMPILED_SPEEDUP = 2.0
-"""What compiling was seen to gain at least, by the records of `experiments.benchmarks.fused`."""
+"""What compiling was seen to gain at least, by the records of `experiments.benchmarks.fused_throughput`."""
 COMPILE_S = {"cpu": 10.0, "cuda": 40.0}
 """What it costs, on two cores of 2.5 GHz."""
 
