@@ -15,7 +15,8 @@ are independent, so the width is a matter of speed and memory alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from raygpu.tiling import Cost, arrange
 from raygpu.training.array_optimizers import ArrayOptimizer, Stacked
 from raygpu.training.array_program import Program
 from raygpu.training.base import Settings
+from raygpu.training.cuda_graph import GraphedStep
 from raygpu.training.hyperparameters import OptimizerSettings, batch_size
-from raygpu.training.torch_data import DeviceData, gathered, moved, rows
+from raygpu.training.torch_data import DeviceData, Tensors, gathered, moved, rows
 from raygpu.training.torch_solo import CHECKPOINT, default_device, evaluation_parts, initial_model, prepare_torch
 from raygpu.trials import EpochResult, Trial
 
@@ -58,6 +60,7 @@ class Tile:
         self.buffers = buffers
         self.moments = moments
         """The optimizer's state."""
+        self.graphed: GraphedStep | None = None
 
     @property
     def width(self) -> int:
@@ -115,6 +118,8 @@ class TorchArray:
         self.eager = Cost(0.0, 0.0)
         self.compiled_s: dict[int, float] = {}
         """Seconds of a compiled step, by width."""
+        self.graphs = False
+        """Whether the steps of whole batches are recorded as CUDA graphs and replayed."""
 
         def model(place: int) -> nn.Module:
             return initial_model(experiment, hps[place], trials[place].seed).to(dtype=dtype)
@@ -183,9 +188,18 @@ class TorchArray:
                 chosen = order[:, start:end]
                 inputs = gathered(data.train_inputs, chosen, self.device)
                 targets = gathered(data.train_targets, chosen, self.device)
-                losses = self.program.step(tile, inputs, targets, numbers[number])
+                if self.graphs and end - start == self.batch_size:
+                    if tile.graphed is None:
+                        tile.graphed = self._graphed(tile, inputs, targets, numbers[number])
+                    losses = tile.graphed(inputs, targets, numbers[number])
+                else:
+                    losses = self.program.step(tile, inputs, targets, numbers[number])
                 loss_sums += losses.float() * (end - start)
         return loss_sums / data.num_train
+
+    def _graphed(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> GraphedStep:
+        copy = _gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
+        return GraphedStep(self.program.step, tile, copy, inputs, targets, numbers)
 
     def _evaluate(self, tile: Tile) -> dict[str, torch.Tensor]:
         """Means over the validation data of each member, weighted by the size of each batch."""
@@ -211,6 +225,7 @@ class TorchArray:
     def trial_steps(self, width: int) -> Generator[None, None, None]:
         """Steps of copies of the first members, without end and without a trace: to be timed."""
         tile = _gathered_tile(self._members()[:width], width)
+        step: Callable[..., torch.Tensor] = partial(self.program.step, tile)
         order = torch.from_numpy(epoch_order(self.seed, 1, self.data.num_train))[: self.batch_size]
         chosen = order.expand(width, -1).to(self.data.home)
         settings = tile.rows_of(tile.settings)
@@ -220,7 +235,9 @@ class TorchArray:
             with self.program.training():
                 inputs = gathered(self.data.train_inputs, chosen, self.device)
                 targets = gathered(self.data.train_targets, chosen, self.device)
-                self.program.step(tile, inputs, targets, numbers)
+                if self.graphs and tile.graphed is None:
+                    step = tile.graphed = self._graphed(tile, inputs, targets, numbers)
+                step(inputs, targets, numbers)
             yield
 
     def _members(self) -> list[tuple[Tile, int]]:

@@ -1,0 +1,50 @@
+"""Arrays on an NVIDIA GPU: recorded steps, and members that equal the same trials alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from raygpu.training.array_speed import settle
+from raygpu.training.base import Settings
+from raygpu.training.torch_array import TorchArray
+from raygpu.training.torch_solo import TorchSolo
+from raygpu.trials import Trial
+from tests.models import MODELS
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that torch can use"),
+]
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["launched", "recorded"])
+@pytest.mark.parametrize("name", MODELS)
+def test_members_equal_trainings_alone(name: str, graphs: bool) -> None:
+    kind, shape = MODELS[name]
+    experiment = kind()
+    settings = Settings(3, 1, "float32", Path())
+    trials = [Trial(f"t{i}", i + 5, {**shape, "lr": 0.01 * (i + 1), "momentum": 0.3 * i}) for i in range(3)]
+    array = TorchArray(experiment, experiment.data(), trials, settings, width=2, dtype=torch.float64)
+    array.graphs = graphs
+    while array.run_epoch() is not None:
+        pass
+    for trial in trials:
+        solo = TorchSolo(experiment, experiment.data(), trial, settings, dtype=torch.float64)
+        while solo.run_epoch() is not None:
+            pass
+        fused = array.member_state(trial.trial_id)["model"]
+        for parameter, expected in solo.model.named_parameters():
+            assert (fused[parameter] - expected).norm() <= 1e-9 * expected.norm()
+
+
+def test_a_step_is_recorded_and_told() -> None:
+    kind, shape = MODELS["mlp"]
+    experiment = kind()
+    trials = [Trial(f"t{i}", i, {**shape, "lr": 0.1}) for i in range(64)]
+    array = TorchArray(experiment, experiment.data(), trials, Settings(20, 1, "float32", Path()))
+    lines = settle(array)
+    assert "CUDA graph" in lines[0]
+    assert array.graphs

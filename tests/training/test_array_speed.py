@@ -1,0 +1,98 @@
+"""The measured width and the compiled step: both change no result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from raygpu.training import array_speed
+from raygpu.training.array_speed import capacity, resettle, settle
+from raygpu.training.base import Settings
+from raygpu.training.torch_array import TorchArray
+from raygpu.trials import Trial
+from tests.models import MODELS
+
+CPU = torch.device("cpu")
+
+
+def array(count: int, epochs: int = 3, width: int | None = None, dtype: torch.dtype = torch.float64) -> TorchArray:
+    kind, shape = MODELS["mlp"]
+    experiment = kind()
+    trials = [Trial(f"t{i:04d}", i + 3, {**shape, "lr": 0.01 * (i + 1), "momentum": 0.5}) for i in range(count)]
+    settings = Settings(epochs, 1, "float32", Path())
+    return TorchArray(experiment, experiment.data(), trials, settings, width=width, device=CPU, dtype=dtype)
+
+
+def finished(own: TorchArray) -> dict[str, torch.Tensor]:
+    while own.run_epoch() is not None:
+        pass
+    return {f"{t.trial_id} {n}": p for t in own.trials for n, p in own.member_state(t.trial_id)["model"].items()}
+
+
+def test_settling_changes_nothing() -> None:
+    settled = array(12)
+    (told, compiled) = settle(settled)
+    assert told.startswith(f"width {settled.width} of 12 trials (measured 4: ")
+    assert "not compiled" in compiled
+    expected = finished(array(12))
+    for name, tensor in finished(settled).items():
+        assert (tensor - expected[name]).norm() <= 1e-12 * expected[name].norm()
+
+
+def test_an_asked_width_is_kept() -> None:
+    own = array(12, width=5)
+    settle(own)
+    assert [len(tile.trials) for tile in own.tiles] == [5, 5, 2] or [len(tile.trials) for tile in own.tiles] == [
+        4,
+        4,
+        4,
+    ]
+
+
+def test_memory_bounds_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = array(32)
+    monkeypatch.setattr(array_speed, "measured", lambda _, width: (0.001 * width**0.5, 1000 + 100 * width))
+    settle(own, memory_limit=2000)
+    assert max(tile.width for tile in own.tiles) <= 10
+
+
+def test_a_compiled_step_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raygpu.tiling.COMPILE_S", {"cpu": 0.0})
+    monkeypatch.setattr(array_speed.Cost, "at", lambda cost, width: 1e9)  # whatever the machine is doing meanwhile
+    own = array(7, epochs=4, width=4)
+    lines = settle(own)
+    assert "step compiled in" in lines[1]
+    assert [tile.width for tile in own.tiles] == [4, 4], "the rest of 3 is filled up"
+    own.run_epoch()
+    own.drop({"t0001", "t0005"})
+    resettle(own)
+    plain = array(7, epochs=4, width=4)
+    plain.run_epoch()
+    plain.drop({"t0001", "t0005"})
+    expected = finished(plain)
+    for name, tensor in finished(own).items():
+        assert (tensor - expected[name]).norm() <= 1e-9 * expected[name].norm()
+
+
+def test_a_step_that_cannot_be_compiled_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(*_: object, **__: object) -> None:
+        raise RuntimeError("no C++ compiler found")
+
+    monkeypatch.setattr("raygpu.tiling.COMPILE_S", {"cpu": 0.0})
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: no_compiler)
+    own = array(6)
+    lines = settle(own)
+    assert "not compiled" in lines[1]
+    assert "no C++ compiler found" in lines[1]
+    assert len(finished(own)) == 6 * 4
+
+
+def test_members_that_do_not_fit_wait() -> None:
+    kind, shape = MODELS["mlp"]
+    trial = Trial("t0000", 0, {**shape, "lr": 0.1})
+    limit, few = capacity(kind(), trial, gpu_fraction=1.0, host_memory_gib=0.0001)
+    _, many = capacity(kind(), trial, gpu_fraction=1.0, host_memory_gib=1.0)
+    assert limit == int(0.0001 * 2**30)
+    assert 1 <= few < many
