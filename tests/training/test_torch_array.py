@@ -121,7 +121,7 @@ def test_members_equal_trainings_alone(model_name: str, width: int | None) -> No
     kind, shape = MODELS[model_name]
     trials = members(shape, SGD)
     array = new_array(kind(), trials, width=width)
-    assert [tile.width for tile in array.tiles] == ([5] if width is None else [2, 1, 2])
+    assert [tile.width for tile in array.tiles] == ([5] if width is None else [2, 2, 1])
     before = array.member_state("t0000")["model"]
     run(array)
     alone = sgd_alone(model_name)
