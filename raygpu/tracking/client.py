@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.errors import TrackingError, one_line
+from raygpu.tracking import sqlite_file
 from raygpu.tracking.stores import check, cleaned, redacted, scheme, sqlite_path, with_driver
 
 TRIES = 4
@@ -62,6 +63,8 @@ def _connect(uri: str, experiment: str, location: Path | None) -> tuple[Any, str
     logging.getLogger("alembic").setLevel(logging.WARNING)
     served = scheme(uri) in ("http", "https")
     if not served:
+        if scheme(uri) == "sqlite":
+            sqlite_file.create(sqlite_path(uri))
         _try_database(uri)
     mlflow = MlflowClient(uri)
     known = mlflow.get_experiment_by_name(experiment)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from raygpu.tracking import sqlite_file
+from raygpu.tracking.runs import RunTree
+
+
+def journal(path: Path) -> str:
+    with closing(sqlite3.connect(path)) as database:
+        return str(database.execute("PRAGMA journal_mode").fetchone()[0])
+
+
+@pytest.fixture
+def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file systems as this file tells them."""
+    path = tmp_path / "mounts"
+    monkeypatch.setattr(sqlite_file, "MOUNTS", path)
+    return path
+
+
+def test_a_store_that_raygpu_makes_has_a_write_ahead_log(tmp_path: Path, mounts: Path) -> None:
+    mounts.write_text("root / ext4 rw 0 0\n")
+    tree = RunTree.open(f"sqlite:///{tmp_path}/runs/mlflow.db", "digits")
+    tree.end_sweep(tree.start_sweep("one", {}, {}), "finished")
+    assert journal(tmp_path / "runs" / "mlflow.db") == "wal"
+
+
+def test_a_file_that_exists_keeps_its_journal(tmp_path: Path, mounts: Path) -> None:
+    mounts.write_text("root / ext4 rw 0 0\n")
+    path = tmp_path / "mlflow.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE notes (text)")
+    sqlite_file.create(path)
+    assert journal(path) == "delete"
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
+def test_no_file_is_made_across_a_network(tmp_path: Path, mounts: Path, kind: str) -> None:
+    mounts.write_text(f"root / ext4 rw 0 0\nserver:/home {tmp_path} {kind} rw 0 0\n")
+    sqlite_file.create(tmp_path / "mlflow.db")
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_the_file_system_is_the_nearest_mount_point_s(tmp_path: Path, mounts: Path) -> None:
+    spaced = tmp_path / "my runs"
+    spaced.mkdir()
+    mounts.write_text(f"root / ext4 rw 0 0\nserver:/x {tmp_path}/my\\040runs nfs rw 0 0\n")
+    assert sqlite_file.file_system(spaced) == "nfs"
+    assert sqlite_file.file_system(tmp_path) == "ext4"
+    mounts.unlink()
+    assert sqlite_file.file_system(tmp_path) is None
