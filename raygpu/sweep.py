@@ -188,6 +188,8 @@ def _print_end(result: Result, config: SweepConfig, console: SweepConsole, curve
         f"{summary['stopped_early']} stopped early",
         f"{summary['failed']} failed",
     ]
+    if summary["interrupted"]:
+        counts.append(f"{summary['interrupted']} interrupted")
     console.line(f"{', '.join(counts)} in {views.duration(summary['wall_s'])}; all of it in {folder}")
     if summary["failed"]:
         console.line(f"why trials failed: {folder}/trials/<id>/error.txt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,9 @@ class Picky(Small):
 class Killed(Small):
     """Its worker is killed in the third epoch, the first time."""
 
+    def happen(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         self.marker = Path(hp["folder"]) / "killed"
         self.epochs = Path(hp["folder"]) / "epochs"
@@ -68,5 +72,17 @@ class Killed(Small):
                 file.write("x")
             if self.epochs.stat().st_size == 9 and not self.marker.exists():
                 self.marker.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
+                self.happen()
         return {"accuracy": accuracy}
+
+
+class Interrupted(Killed):
+    """Presses Ctrl-C in the sweep's own process, once, and waits to be stopped."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        self.driver = int(hp["driver"])
+        return super().model(hp)
+
+    def happen(self) -> None:
+        os.kill(self.driver, signal.SIGINT)
+        time.sleep(60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from mlflow.tracking import MlflowClient
 
 from raygpu import sweep
 from raygpu.config import SweepConfig
+from raygpu.runfolder import RunFolder
 from raygpu.sweep import Result
+from raygpu.training.torch_solo import CHECKPOINT
 from raygpu.views.console import SweepConsole
 from tests.fused_cases import Small
 
@@ -176,6 +179,38 @@ def test_an_array_whose_worker_is_lost_goes_on(config: Any, tmp_path: Path) -> N
     assert (tmp_path / "killed").exists()
     assert result.summary["retries"] == 1
     assert {(status, epochs) for status, _, epochs in outcome(result).values()} == {("finished", 6)}
+
+
+def test_an_interrupted_sweep_has_its_best_model_and_goes_on(config: Any, tmp_path: Path) -> None:
+    space = {
+        **SPACE,
+        "lr": {"grid_search": [0.1, 0.2]},
+        "momentum": 0.9,
+        "folder": str(tmp_path),
+        "driver": os.getpid(),
+    }
+    values: dict[str, Any] = {
+        "experiment": "tests.fused_cases:Interrupted",
+        "space": space,
+        "trials": None,
+        "epochs": 6,
+        "search": {"algorithm": "grid"},
+        "checkpoint_s": 0.001,
+        "gpu": {"mode": "fused", "fraction": 1.0},
+    }
+    stopped, shown = run(config("fused", name="stopped", **values))
+    assert stopped.interrupted
+    assert stopped.folder is not None
+    assert stopped.summary["interrupted"] == 2
+    assert "2 interrupted" in shown
+    best = stopped.summary["best"]["trial_id"]
+    saved = torch.load(stopped.folder / "checkpoints" / best / CHECKPOINT, weights_only=True)
+    assert 1 <= saved["epoch"] < 6
+    folder = RunFolder.existing(stopped.folder)
+    resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=io.StringIO()))
+    whole, _ = run(config("fused", name="whole", **values))  # it happens only once
+    assert outcome(resumed) == outcome(whole)
+    assert {epochs for _, _, epochs in outcome(resumed).values()} == {6}
 
 
 def test_keep_all_keeps_every_member(config: Any) -> None:

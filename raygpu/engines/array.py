@@ -9,7 +9,7 @@ import ray
 from ray import tune
 
 from raygpu.config import SweepConfig
-from raygpu.engines.array_actor import ArrayActor, ArrayShared
+from raygpu.engines.array_actor import MEMBERS, ArrayActor, ArrayShared
 from raygpu.engines.array_live import ArrayLive, ArrayObserver
 from raygpu.engines.array_searcher import ArraySearcher
 from raygpu.engines.process import resources, shared_by_all
@@ -47,7 +47,7 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *
         tune.with_parameters(ArrayActor, common=common, splits=work.splits),
         lambda wanted: resources(plan.arrays if wanted["fused"] else plan.alone),
     )
-    return fit(
+    checkpoints = fit(
         config,
         trainable,
         ArraySearcher(work.proposer, live, plan.arrays.slots, drawn=bool(drawn)),
@@ -59,6 +59,7 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *
         name=lambda wanted: wanted["array_id"],
         resume=resume,
     )
+    return checkpoints | live.interrupted(work.folder.tune / MEMBERS, keep_all=common.keep_all)
 
 
 def _mean_epochs(config: SweepConfig) -> float:

@@ -30,6 +30,7 @@ from raygpu.trials import EpochResult, Status, Trial
 MEMBERS = "members"
 """In a checkpoint: the folder that holds a folder for each trial whose parameters are kept."""
 PROGRESS = "progress.json"
+"""In a checkpoint: the state of its members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,3 +277,20 @@ class ArrayActor(tune.Trainable):
         shutil.rmtree(self._kept, ignore_errors=True)
         if array is not None:
             array.close()
+
+
+def under_way(checkpoint: Path) -> list[str]:
+    """The trials that would go on from an array's checkpoint."""
+    names: list[str] = json.loads((checkpoint / PROGRESS).read_text())["under_way"]
+    return names
+
+
+def extract(checkpoint: Path, trial_id: str, folder: Path) -> None:
+    """Write what `under_way` names as a trial's own checkpoint."""
+    from raygpu.training.torch_array import ARRAY_CHECKPOINT, save_saved_member
+    from raygpu.training.torch_solo import CHECKPOINT
+
+    if (checkpoint / ARRAY_CHECKPOINT).exists():
+        save_saved_member(checkpoint, trial_id, folder)
+    else:
+        shutil.copy(checkpoint / CHECKPOINT, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import ray
 from ray import tune
 
-from raygpu.engines.array_actor import MEMBERS
+from raygpu.engines.array_actor import MEMBERS, extract, under_way
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.observer import Live, Writer
 from raygpu.fusing import Fuser
@@ -39,6 +40,25 @@ class ArrayLive(Live):
         self.say = say
         self.trials: dict[str, Trial] = {}
         """All that were drawn so far."""
+        self.arrays: dict[str, str] = {}
+        """The last checkpoint of each trial's array, of trials that were under way in it."""
+
+    def interrupted(self, folder: Path, *, keep_all: bool) -> dict[str, str]:
+        """Checkpoints of trials that an interruption left under way, taken out of their arrays' below `folder`.
+
+        keep_all: of all such trials; otherwise of the best trial so far, if it is one.
+        """
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier interruption
+        ranked = self.records.ranked()
+        chosen = ranked if keep_all else ranked[:1]
+        found = {}
+        for name in [record.trial.trial_id for record in chosen if not record.ended]:
+            source = Path(self.arrays.get(name, ""))
+            if name in self.arrays and source.is_dir():
+                (folder / name).mkdir(parents=True, exist_ok=True)
+                extract(source, name, folder / name)
+                found[name] = str(folder / name)
+        return found
 
 
 class ArrayObserver(tune.Callback):
@@ -114,19 +134,21 @@ class ArrayObserver(tune.Callback):
         self.live.records.retries += 1
 
     def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
-        for folder in Path(checkpoint.path, MEMBERS).glob("*"):
-            self.live.checkpoints[folder.name] = str(folder)
+        folder = Path(checkpoint.path)
+        self.live.checkpoints.update({kept.name: str(kept) for kept in (folder / MEMBERS).glob("*")})
+        self.live.arrays.update(dict.fromkeys(under_way(folder), str(folder)))
 
     def get_state(self) -> dict[str, Any]:
         return {
             "records": self.live.records.state(),
             "checkpoints": self.live.checkpoints,
+            "arrays": self.live.arrays,
             "rule": None if self.live.rule is None else ray.get(self.live.rule.state.remote()),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Called by a resumed sweep before any trial starts."""
         self.live.records.restore(state["records"])
-        self.live.checkpoints = state["checkpoints"]
+        self.live.checkpoints, self.live.arrays = state["checkpoints"], state["arrays"]
         if self.live.rule is not None and state["rule"] is not None:
             ray.get(self.live.rule.restore.remote(state["rule"]))

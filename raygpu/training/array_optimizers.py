@@ -34,7 +34,7 @@ class ArrayOptimizer:
         self.uses_nesterov = any(s.nesterov for s in members)
         self.uses_decay = any(s.weight_decay for s in members)
         self.uses_clipping = any(s.clip_norm is not None for s in members)
-        self.num_buffers = int(self.uses_momentum) if self.kind == "sgd" else 2
+        self.num_buffers = max(s.num_buffers for s in members)
         self.columns = {
             "sgd": ("lr", "momentum", "nesterov", "weight_decay", "clip_norm"),
             "adam": ("step_size", "rate1", "beta2", "rate2", "root2", "eps", "weight_decay", "clip_norm"),

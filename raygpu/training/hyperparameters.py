@@ -66,6 +66,11 @@ class OptimizerSettings:
             gamma=_number(hp, "gamma", 0.1, 0.0, math.inf),
         )
 
+    @property
+    def num_buffers(self) -> int:
+        """How many tensors the optimizer keeps for each parameter."""
+        return int(self.momentum > 0) if self.optimizer == "sgd" else 2
+
     def lr_at(self, step: int, steps_per_epoch: int, epochs: int) -> float:
         """The learning rate of optimizer step `step`, counted from 0 over the whole training.
 

@@ -22,8 +22,7 @@ class Optimizer:
         self.settings = settings
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.num_steps = 0
-        num_buffers = {"sgd": int(settings.momentum > 0), "adam": 2, "adamw": 2}[settings.optimizer]
-        self.buffers = [[torch.zeros_like(p) for _ in range(num_buffers)] for p in self.parameters]
+        self.buffers = [[torch.zeros_like(p) for _ in range(settings.num_buffers)] for p in self.parameters]
 
     @torch.no_grad()
     def step(self, lr: float) -> None:

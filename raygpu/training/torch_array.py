@@ -251,21 +251,7 @@ class TorchArray:
     def member_state(self, trial_id: str) -> dict[str, Any]:
         """A member as its training alone would have saved it: `model` and `optimizer` state dicts and the epoch."""
         tile, i = self._place(trial_id)
-        model: dict[str, torch.Tensor] = {}
-        for stack in (tile.parameters, tile.fixed, tile.buffers):
-            model |= {name: tensor[i].clone() for name, tensor in stack.items()}
-        own = tile.settings[i]
-        num_buffers = int(own.momentum > 0) if own.optimizer == "sgd" else 2
-        buffers = [
-            [tile.moments[k][name][i].clone() if name in tile.parameters else torch.zeros_like(model[name])
-             for k in range(num_buffers)]
-            for name in self.program.optimized
-        ]  # fmt: skip
-        return {
-            "model": {name: model[self.program.owners[name]] for name in self.program.state_names},
-            "optimizer": {"num_steps": self.epoch * self.steps_per_epoch, "buffers": buffers},
-            "epoch": self.epoch,
-        }
+        return _member_state(self._as_saved([tile]), i)
 
     def save_member(self, trial_id: str, folder: Path) -> None:
         """`checkpoint.pt`, which `TorchSolo` loads, and whose `model` loads into `model(hp)`."""
@@ -279,14 +265,21 @@ class TorchArray:
         raise KeyError(f"{trial_id} is no member, or was dropped")
 
     def save(self, folder: Path) -> None:
-        """`array.pt`: the members that are left, stacked, and the epoch."""
-        state = {
+        """`array.pt`: the members that are left, stacked, and the epoch. `save_saved_member` takes one out of it."""
+        torch.save(self._as_saved(self.tiles), folder / ARRAY_CHECKPOINT)
+
+    def _as_saved(self, tiles: Sequence[Tile]) -> dict[str, Any]:
+        return {
             "epoch": self.epoch,
+            "num_steps": self.epoch * self.steps_per_epoch,
             "seed": self.seed,
-            "trial_ids": [trial.trial_id for trial in self.trials],
-            "tiles": [[_first(stack, len(tile.trials)) for stack in tile.stacks()] for tile in self.tiles],
+            "trial_ids": [trial.trial_id for tile in tiles for trial in tile.trials],
+            "num_buffers": [settings.num_buffers for tile in tiles for settings in tile.settings],
+            "tiles": [[_first(stack, len(tile.trials)) for stack in tile.stacks()] for tile in tiles],
+            "names": self.program.state_names,
+            "owners": self.program.owners,
+            "optimized": self.program.optimized,
         }
-        torch.save(state, folder / ARRAY_CHECKPOINT)
 
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote, in an array of at least its members; those that it lacks are dropped."""
@@ -310,6 +303,38 @@ class TorchArray:
         del self.data, self.program
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def save_saved_member(array_folder: Path, trial_id: str, folder: Path) -> None:
+    """As `TorchArray.save_member`, from what `TorchArray.save` wrote. Raises ValueError if the trial is not in it."""
+    saved = torch.load(array_folder / ARRAY_CHECKPOINT, map_location="cpu", weights_only=True)
+    torch.save(_member_state(saved, saved["trial_ids"].index(trial_id)), folder / CHECKPOINT)
+
+
+def _member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
+    """The i-th member of what `TorchArray._as_saved` returned, in the form that `TorchSolo` saves."""
+    num_buffers = saved["num_buffers"][i]
+    for tile in saved["tiles"]:
+        count = len(next(iter(tile[0].values())))
+        if i < count:
+            break
+        i -= count
+    parameters, fixed, buffers, *moments = ({name: t[i].clone() for name, t in stack.items()} for stack in tile)
+    model = {**parameters, **fixed, **buffers}
+    return {
+        "model": {name: model[saved["owners"][name]] for name in saved["names"]},
+        "optimizer": {
+            "num_steps": saved["num_steps"],
+            "buffers": [
+                [
+                    stack[name] if name in parameters else torch.zeros_like(model[name])
+                    for stack in moments[:num_buffers]
+                ]
+                for name in saved["optimized"]
+            ],
+        },
+        "epoch": saved["epoch"],
+    }
 
 
 def _gathered_tile(members: Sequence[tuple[Tile, int]], width: int) -> Tile:

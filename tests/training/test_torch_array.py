@@ -18,7 +18,7 @@ from torch import nn
 
 from raygpu.experiment import Experiment, Splits, TorchExperiment
 from raygpu.training.base import Settings
-from raygpu.training.torch_array import TorchArray
+from raygpu.training.torch_array import TorchArray, save_saved_member
 from raygpu.training.torch_solo import CHECKPOINT, TorchSolo
 from raygpu.trials import EpochResult, Trial
 from tests.models import MODELS, NUM_TRAIN, Cnn, Mlp, few
@@ -340,9 +340,13 @@ def test_a_member_goes_on_alone(name: str, optimizer: str, own: list[dict[str, A
     trials = members(shape, own, optimizer=optimizer)
     array = new_array(experiment, trials, width=3)
     run(array, 2)
+    array.save(tmp_path)
     for trial in trials:
+        save_saved_member(tmp_path, trial.trial_id, tmp_path)
+        taken_out = torch.load(tmp_path / CHECKPOINT, weights_only=True)
         array.save_member(trial.trial_id, tmp_path)
         saved = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+        assert str(taken_out) == str(saved)
         reference = solo(experiment, trial, torch.float64)
         results = run(reference)
         assert list(saved["model"]) == list(reference.model.state_dict())
