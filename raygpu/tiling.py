@@ -14,6 +14,8 @@ COMPILED_SPEEDUP = 2.0
 """What compiling was seen to gain at least, by the records of `experiments.benchmarks.fused_throughput`."""
 COMPILE_S = {"cpu": 10.0, "cuda": 40.0}
 """What it costs, on two cores of 2.5 GHz."""
+FIRST_COMPILE_S = {"cpu": 15.0, "cuda": 0.0}
+"""And what the first one on a machine costs beside: torch tries what the C++ compiler knows, and keeps the answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,12 @@ def level(count: int, width: int) -> int:
     return math.ceil(count / math.ceil(count / width))
 
 
-def repays(device: str, eager_s: float) -> bool:
-    """Whether steps that would take `eager_s` seconds as they are repay being compiled."""
-    return eager_s * (1 - 1 / COMPILED_SPEEDUP) > COMPILE_S[device]
+def repays(device: str, eager_s: float, *, first: bool = False) -> bool:
+    """Whether steps that would take `eager_s` seconds as they are repay being compiled.
+
+    first: whether nothing was compiled on this machine so far.
+    """
+    return eager_s * (1 - 1 / COMPILED_SPEEDUP) > COMPILE_S[device] + first * FIRST_COMPILE_S[device]
 
 
 def arrange(count: int, width: int, eager: Cost, compiled: Mapping[int, float]) -> list[Part]:

@@ -15,6 +15,8 @@ from raygpu.devices.host import available_memory_gib, num_cpus
 from raygpu.devices.nvml import gpus
 
 RECORDS = Path(__file__).parent / "records"
+LOAD_BEFORE = [round(load, 2) for load in os.getloadavg()]
+"""When the benchmark began: this module is imported before anything is measured."""
 PACKAGES = ("raygpu", "ray", "torch", "tensorflow", "mlflow", "optuna", "numpy")
 
 
@@ -29,7 +31,7 @@ def write(name: str, results: dict[str, Any], configuration: dict[str, Any]) -> 
             "cpus": num_cpus(),
             "memory_available_gib": round(available_memory_gib(), 1),
             "gpus": [gpu.name for gpu in gpus()],
-            "load_before": [round(load, 2) for load in os.getloadavg()],
+            "load_before": LOAD_BEFORE,
         },
         "versions": {"python": platform.python_version(), **_versions()},
         "configuration": configuration,

@@ -73,7 +73,7 @@ class Program:
 
     def compile(self, width: int, batch_size: int) -> None:
         """From now on, tiles of this width step through a compiled program; it is made at the first such step."""
-        function = type(self)._step
+        function = type(self)._traceable_step
         # A code object of its own: torch keeps what it compiled by code object, and with the guards on everything but
         # tensors left out (they cost as much as the step of a small model) would take another program's for this one.
         own = types.FunctionType(function.__code__.replace(co_name=f"_step_{width}_{batch_size}"), function.__globals__)
@@ -107,13 +107,43 @@ class Program:
         targets: Tensors,
         numbers: torch.Tensor,
     ) -> torch.Tensor:
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+        with torch.enable_grad():
+            losses, changed = vmap(self._loss, randomness="different")(leaves, fixed, buffers, inputs, targets)
+            # Members do not meet in a forward pass, so the gradient of the sum has each one's own.
+            found = torch.autograd.grad(losses.sum(), [*leaves.values()], allow_unused=True, materialize_grads=True)
+        self._update(parameters, dict(zip(leaves, found, strict=True)), buffers, changed, moments, numbers)
+        return losses.detach()
+
+    def _traceable_step(
+        self,
+        parameters: Stacked,
+        fixed: Stacked,
+        buffers: Stacked,
+        moments: list[Stacked],
+        inputs: Tensors,
+        targets: Tensors,
+        numbers: torch.Tensor,
+    ) -> torch.Tensor:
+        """`_step` as torch.compile takes it. On its own it is slower, and imports the compiler, which takes seconds."""
         mapped = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
         gradients, (losses, changed) = mapped(parameters, fixed, buffers, inputs, targets)
-        with torch.no_grad():
-            self.optimizer.step(parameters, gradients, moments, numbers)
-            for name, tensor in changed.items():
-                buffers[name].copy_(tensor)
+        self._update(parameters, gradients, buffers, changed, moments, numbers)
         return losses
+
+    @torch.no_grad()
+    def _update(
+        self,
+        parameters: Stacked,
+        gradients: Stacked,
+        buffers: Stacked,
+        changed: Stacked,
+        moments: list[Stacked],
+        numbers: torch.Tensor,
+    ) -> None:
+        self.optimizer.step(parameters, gradients, moments, numbers)
+        for name, tensor in changed.items():
+            buffers[name].copy_(tensor)
 
     def _loss(
         self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors

@@ -6,8 +6,11 @@ array.drop(losers); lines = resettle(array)
 
 from __future__ import annotations
 
+import os
 import resource
+import tempfile
 import time
+from pathlib import Path
 
 import torch
 
@@ -55,7 +58,7 @@ def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: f
     lines += [f"width {array.width} of {count} trials (measured {curve})"]
     epochs = array.epochs - array.epoch if epochs_to_come is None else min(epochs_to_come, array.epochs - array.epoch)
     eager_s = epochs * array.steps_per_epoch * count * step_s[best_width(step_s, most)] / best_width(step_s, most)
-    if repays(array.device.type, eager_s):
+    if repays(array.device.type, eager_s, first=_nothing_compiled()):
         most_compiled = array.width if array.asked_width else MOST_COMPILED[array.device.type]
         width = level(count, min(most, count, most_compiled))
         lines.append(_compile(array, width, f"{eager_s:.0f} s of steps to come"))
@@ -127,6 +130,13 @@ def measured(array: TorchArray, width: int) -> tuple[float, int]:
     if array.device.type == "cuda":
         return min(times), torch.cuda.max_memory_allocated(array.device)
     return min(times), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _nothing_compiled() -> bool:
+    """Whether torch's compiler has kept nothing on this machine so far; told without importing it."""
+    named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    folders = [Path(named)] if named else Path(tempfile.gettempdir()).glob("torchinductor_*")
+    return not any(any(folder.glob("*")) for folder in folders)
 
 
 def _compile(array: TorchArray, width: int, why: str) -> str:

@@ -56,6 +56,7 @@ def test_memory_bounds_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_compiled_step_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raygpu.tiling.COMPILE_S", {"cpu": 0.0})
+    monkeypatch.setattr("raygpu.tiling.FIRST_COMPILE_S", {"cpu": 0.0})
     monkeypatch.setattr(array_speed.Cost, "at", lambda cost, width: 1e9)  # whatever the machine is doing meanwhile
     own = array(7, epochs=4, width=4)
     lines = settle(own)
@@ -77,6 +78,7 @@ def test_a_step_that_cannot_be_compiled_stays_as_it_is(monkeypatch: pytest.Monke
         raise RuntimeError("no C++ compiler found")
 
     monkeypatch.setattr("raygpu.tiling.COMPILE_S", {"cpu": 0.0})
+    monkeypatch.setattr("raygpu.tiling.FIRST_COMPILE_S", {"cpu": 0.0})
     monkeypatch.setattr(torch, "compile", lambda *_, **__: no_compiler)
     own = array(6)
     lines = settle(own)
@@ -92,3 +94,14 @@ def test_members_that_do_not_fit_wait() -> None:
     _, many = capacity(kind(), trial, gpu_fraction=1.0, host_memory_gib=1.0)
     assert limit == int(0.0001 * 2**30)
     assert 1 <= few < many
+
+
+def test_the_first_compiled_step_of_a_machine_has_to_repay_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raygpu.tiling.COMPILE_S", {"cpu": 0.0})
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert "do not repay it" in settle(array(4))[1]
+    (tmp_path / "compiled").mkdir()
+    monkeypatch.setattr(array_speed, "_compile", lambda own, width, why: "compiled")
+    assert settle(array(4))[1] == "compiled"

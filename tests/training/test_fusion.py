@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,10 @@ from torch import nn
 from raygpu.experiment import Splits, TorchExperiment
 from raygpu.fusing import ITS_OWN, Fuser
 from raygpu.grouping import Group
+from raygpu.training.base import Settings
 from raygpu.training.fusion import READ_BY_RAYGPU, check, names_read, obstacle
+from raygpu.training.torch_array import TorchArray
+from raygpu.training.torch_solo import TorchSolo
 from raygpu.trials import Trial
 from tests.models import MODELS, few
 
@@ -410,10 +416,27 @@ def test_a_trial_with_bad_numbers_fails_alone(bad: dict[str, Any]) -> None:
     assert groups[0].reason is None
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet"])
-def test_mixed_precision_that_vmap_does_not_know(name: str) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_mixed_precision_is_fused(name: str) -> None:
     kind, shape = MODELS[name]
     experiment = kind()
     found = trials(shape)
-    assert obstacle(experiment, experiment.data(), found, "float32") is None
-    assert "BFloat16" in (obstacle(experiment, experiment.data(), found, "bf16") or "")
+    assert obstacle(experiment, experiment.data(), found, "bf16") is None
+    settings = Settings(1, 1, "bf16", Path())
+    fused = TorchArray(experiment, experiment.data(), found, settings).run_epoch()
+    assert fused is not None
+    for trial in found:
+        alone = TorchSolo(experiment, experiment.data(), trial, settings).run_epoch()
+        assert alone is not None
+        assert fused[trial.trial_id].metrics["train/loss"] == pytest.approx(alone.metrics["train/loss"], rel=0.02)
+
+
+def test_the_dry_run_does_not_import_the_compiler() -> None:
+    """That would take seconds of every sweep's start."""
+    script = (
+        "import sys; from raygpu.fusing import Fuser; from tests.models import Mlp; from raygpu.trials import Trial;"
+        "own = [Trial(Trial.name(i), i, {'hidden': 8, 'lr': 0.1 * i}) for i in (1, 2)]; experiment = Mlp();"
+        "[group] = Fuser(experiment, experiment.data()).groups(own);"
+        "sys.exit(group.reason or 'torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
