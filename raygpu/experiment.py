@@ -128,6 +128,10 @@ class MissingHyperparameter(KeyError):
         return str(self.args[0])  # KeyError itself would show quotes within quotes
 
 
+ALL_NAMES = "*"
+"""In `names_read`: which hyper-parameters there are was asked, by a loop over them or their number."""
+
+
 class Hyperparameters(Mapping[str, Any]):
     """A trial's hyper-parameters: read-only, and every name that is read is recorded in `names_read`.
 
@@ -154,9 +158,11 @@ class Hyperparameters(Mapping[str, Any]):
         return name in self._values
 
     def __iter__(self) -> Iterator[str]:
+        self.names_read.add(ALL_NAMES)
         return iter(self._values)
 
     def __len__(self) -> int:
+        self.names_read.add(ALL_NAMES)
         return len(self._values)
 
     def __repr__(self) -> str:

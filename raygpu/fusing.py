@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from pathlib import Path
 
 from raygpu.config import Precision
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits
 from raygpu.grouping import Group, Signature, Signatures, representatives
+from raygpu.training.hyperparameters import batch_size
 from raygpu.trials import Trial
 
 ITS_OWN = "a signature of its own"
 
 
 class Fuser:
-    """Groups trials, and remembers what it found: Optuna's trials come a generation at a time."""
+    """Groups trials, and remembers what it found: Optuna's trials come a generation at a time.
 
-    def __init__(self, experiment: Experiment, splits: Splits, precision: Precision = "float32") -> None:
+    folder: where the experiment's relative paths start.
+    """
+
+    def __init__(
+        self, experiment: Experiment, splits: Splits, precision: Precision = "float32", folder: str | Path = "."
+    ) -> None:
         from raygpu.training import fusion
 
         self._fusion = fusion
         self._experiment = experiment
         self._splits = splits
         self._precision = precision
+        self._folder = Path(folder).absolute()
         self._signatures = Signatures(lambda trial: fusion.names_read(experiment, trial, splits))
         self._obstacles: dict[tuple[tuple[str, str], ...], str | None] = {}
 
     def groups(self, trials: Sequence[Trial]) -> list[Group]:
         """The trials in groups, in the order in which each group's first one comes."""
+        with contextlib.chdir(self._folder):
+            return self._groups(trials)
+
+    def _groups(self, trials: Sequence[Trial]) -> list[Group]:
         found: dict[Signature, Group] = {}
         faulty: list[Group] = []
         for trial in trials:
@@ -46,8 +59,12 @@ class Fuser:
         if len(group.trials) == 1:
             return ITS_OWN
         values = group.signature.values
-        # The batch size changes no operator, and each optimizer is tested against torch.optim's.
-        key = tuple(value for value in values if value[0] not in self._fusion.READ_BY_RAYGPU)
+        # Each optimizer is tested against torch.optim's, and batches of all sizes but very small ones are alike.
+        size = str(min(self._fusion.NUM_SAMPLES, batch_size(group.trials[0].hyperparameters)))
+        key = (
+            *(value for value in values if value[0] not in self._fusion.READ_BY_RAYGPU),
+            ("samples of a dry run", size),
+        )
         if key not in self._obstacles:
             chosen = representatives(group.trials, group.signature)
             self._obstacles[key] = self._fusion.obstacle(self._experiment, self._splits, chosen, self._precision)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from raygpu.experiment import ALL_NAMES
 from raygpu.trials import Trial
 
 Reader = Callable[[Trial], frozenset[str]]
@@ -29,7 +30,7 @@ class Signature:
     """By name, as text."""
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={text}" for name, text in self.values if text != ABSENT) or "no hyper-parameter"
+        return " ".join(f"{name}={text}" for name, text in self.values if text != ABSENT and name != ALL_NAMES)
 
 
 @dataclass(slots=True)
@@ -62,7 +63,10 @@ class Signatures:
 
 def _key(trial: Trial, names: Iterable[str]) -> Key:
     hp = trial.hyperparameters
-    return tuple((name, repr(hp[name]) if name in hp else ABSENT) for name in sorted(names))
+    values = {name: repr(hp[name]) if name in hp else ABSENT for name in sorted(names)}
+    if ALL_NAMES in values:
+        values[ALL_NAMES] = " ".join(sorted(hp))
+    return tuple(values.items())
 
 
 def representatives(trials: Sequence[Trial], signature: Signature, most: int = 4) -> list[Trial]:

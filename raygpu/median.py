@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from bisect import insort
 from collections.abc import Sequence
-from statistics import fmean, median
+from dataclasses import dataclass, field
+from statistics import fmean
 
 
 class Median:
@@ -17,24 +20,37 @@ class Median:
         self.grace_epochs = grace_epochs
         self.min_trials = min_trials
         self.sign = 1 if maximize else -1
-        self._scores: dict[str, dict[int, float]] = {}
+        self._trials: dict[str, _Trial] = {}
+        self._means: dict[int, list[float]] = {}
+        """The running means of all trials that have come to an epoch, sorted."""
         self._stopped: set[tuple[str, int]] = set()
 
     def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
         """Which of these trials stop after this epoch. scores: by trial id, finite."""
         for trial_id, score in scores:
-            own = self._scores.setdefault(trial_id, {})
-            if epoch in own:
+            own = self._trials.setdefault(trial_id, _Trial())
+            if epoch in own.epochs:
                 continue
-            own[epoch] = self.sign * score
-            if epoch >= self.grace_epochs and self._is_low(trial_id, epoch):
+            own.epochs.add(epoch)
+            own.best = max(own.best, self.sign * score)
+            if epoch < self.grace_epochs:
+                continue
+            own.scores.append(self.sign * score)
+            others = self._means.setdefault(epoch, [])
+            if len(others) >= self.min_trials and own.best < _median(others):
                 self._stopped.add((trial_id, epoch))
+            insort(others, fmean(own.scores))
         return frozenset(trial_id for trial_id, _ in scores if (trial_id, epoch) in self._stopped)
 
-    def _is_low(self, trial_id: str, epoch: int) -> bool:
-        means = [
-            fmean(score for at, score in own.items() if self.grace_epochs <= at <= epoch)
-            for other, own in self._scores.items()
-            if other != trial_id and epoch in own
-        ]
-        return len(means) >= self.min_trials and max(self._scores[trial_id].values()) < median(means)
+
+@dataclass(slots=True)
+class _Trial:
+    epochs: set[int] = field(default_factory=set)
+    best: float = -math.inf
+    scores: list[float] = field(default_factory=list)
+    """From the end of the grace on."""
+
+
+def _median(ordered: Sequence[float]) -> float:
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -70,9 +70,8 @@ def fused_lines(
     """Fused mode for a person. groups: of all trials; None where the search draws them as it goes."""
     width = "width measured at their start" if config.gpu.width == "auto" else f"width {config.gpu.width}"
     arrays = made.arrays
-    where = "on one GPU" if arrays.share.trials_per_gpu == 1 else str(arrays.share)
     lines = [
-        f"plan: fused mode, arrays {where} at once, {width}; {arrays.slots} at once on {', '.join(names)},"
+        f"plan: fused mode, arrays {arrays.share}; {width}; {arrays.slots} at once on {', '.join(names)},"
         f" {_per_trial(arrays)} per array"
     ]
     if groups is None:
@@ -114,7 +113,7 @@ def _alone_lines(groups: Sequence[Group], alone: Plan) -> list[str]:
 
 
 def _signature(signature: Signature) -> str:
-    return f"signature {signature}"
+    return f"signature {signature}" if str(signature) else "all of one signature"
 
 
 def _arrays(count: int) -> str:
@@ -146,11 +145,14 @@ class Fusing:
     """Of all trials; None where the search draws them as it goes."""
 
 
-def fusing(config: SweepConfig, proposer: Proposer, code: Any, splits: Splits | None) -> Fusing | None:
-    """Group the trials and dry-run each group, where fused mode is asked for and possible."""
+def fusing(config: SweepConfig, proposer: Proposer, code: Any, splits: Splits | None, folder: str) -> Fusing | None:
+    """Group the trials and dry-run each group, where fused mode is asked for and possible.
+
+    folder: where the experiment's relative paths start.
+    """
     if config.gpu.mode != "fused" or splits is None or not isinstance(code, Experiment) or code.framework != "torch":
         return None
-    fuser = Fuser(code, splits, config.gpu.precision)
+    fuser = Fuser(code, splits, config.gpu.precision, folder)
     return Fusing(fuser, fuser.groups(proposer.trials) if isinstance(proposer, Drawn) else None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -123,7 +124,8 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
     if config.epochs is None:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
     try:
-        splits = code.data()
+        with contextlib.chdir(source.folder):
+            splits = code.data()
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
         raise BadInput(f"experiment: {config.experiment}: data() failed: {one_line(error)}") from error
     if not isinstance(splits, Splits):
@@ -167,7 +169,8 @@ def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: 
     grid = config.search.algorithm == "grid"
     hp = next(prepared.space.grid()) if grid else prepared.space.draw(config.seed, 0)
     try:
-        names = metric_names(code, hp, splits)
+        with contextlib.chdir(source.folder):
+            names = metric_names(code, hp, splits)
     except MissingHyperparameter as error:
         if error.name in config.space:
             return  # a conditional one, which this draw happens to lack

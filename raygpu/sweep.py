@@ -82,7 +82,7 @@ def run(
     source, code = find(prepared, source_folder)
     with _ray(prepared, started=not dry_run) as starting, _told_at_once():
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
-        fusable = fusing(config, prepared.proposer, code, found.splits)
+        fusable = fusing(config, prepared.proposer, code, found.splits, source.folder)
 
         def planned(nodes: Sequence[Node], names: Sequence[str]) -> Plan | FusedPlan:
             made, lines = decide(nodes, names, config, prepared.proposer.num_trials, fusable)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raygpu.errors import BadInput
-from raygpu.experiment import Hyperparameters, MissingHyperparameter, Splits, locate
+from raygpu.experiment import ALL_NAMES, Hyperparameters, MissingHyperparameter, Splits, locate
 
 
 def splits(count: int = 100) -> Splits:
@@ -57,7 +57,7 @@ def test_hyperparameters_record_every_way_of_reading() -> None:
     assert "c" in hp
     assert hp.names_read == {"a", "b", "c"}
     assert takes(**hp) == 4
-    assert hp.names_read == {"a", "b", "c", "d"}
+    assert hp.names_read == {"a", "b", "c", "d", ALL_NAMES}
     assert not hasattr(hp, "__setitem__")
     with pytest.raises(MissingHyperparameter, match="no hyper-parameter 'x'; this trial has: a, b, c, d"):
         hp["x"]

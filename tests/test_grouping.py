@@ -56,7 +56,7 @@ def test_absent_is_not_a_value() -> None:
     assert len({absent, none, text}) == 3
     assert str(absent) == "hidden=8"
     assert str(none) == "deep=None hidden=8"
-    assert str(Signature(())) == "no hyper-parameter"
+    assert str(Signature(())) == ""
 
 
 def test_values_of_equal_numbers_and_different_kind_differ() -> None:

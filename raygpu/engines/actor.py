@@ -155,7 +155,7 @@ class TrialActor(tune.Trainable):
         """The score of an epoch. Once a trial has one, a report without the metric leaves it as it was."""
         score = self.shared.scoring.value(result.metrics)
         if score is not None:
-            self.score = max(-WORST, min(WORST, score))
+            self.score = finite(score)
         elif self.score is None:
             self.shared.scoring.key(result.metrics)  # raises UnknownMetric
 
@@ -201,3 +201,8 @@ class TrialActor(tune.Trainable):
 def breaks_device(failure: str | None) -> bool:
     """Whether a trial's traceback says that nothing more runs in its process."""
     return failure is not None and ("CUDA error" in failure or "AcceleratorError" in failure)
+
+
+def finite(score: float) -> float:
+    """The score as Tune and a search take it."""
+    return max(-WORST, min(WORST, score))

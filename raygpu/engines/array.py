@@ -7,6 +7,7 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raygpu.config import SweepConfig
 from raygpu.engines.array_actor import MEMBERS, ArrayActor, ArrayShared
@@ -98,4 +99,5 @@ def _rule(config: SweepConfig) -> Any:
             rule = Median(stopping.grace_epochs, stopping.min_trials, maximize=config.maximize)
         case _:
             return None
-    return ray.remote(StoppingRule).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote(rule)
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # lives while we do
+    return ray.remote(StoppingRule).options(num_cpus=0, scheduling_strategy=here).remote(rule)

@@ -21,7 +21,7 @@ import ray
 from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
-from raygpu.engines.actor import REPORT_S, WORST, Shared, breaks_device, trial_of
+from raygpu.engines.actor import REPORT_S, WORST, Shared, breaks_device, finite, trial_of
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Experiment, Splits
 from raygpu.training.base import Settings, surroundings
@@ -114,7 +114,7 @@ class ArrayActor(tune.Trainable):
         unknown_metric: str | None = None
         started = time.monotonic()
         try:
-            while (array := self._array()).trials:
+            while self._failure is None and (array := self._array()).trials:
                 results = array.run_epoch()
                 assert results is not None, "members that have trained every epoch are dropped"
                 self._take(results, reports)
@@ -129,7 +129,6 @@ class ArrayActor(tune.Trainable):
         return {
             "score": self._tune_score(),
             "members": list(reports.values()),
-            "scores": list(self.scores.items()) if done else [],
             "failure": self._failure,
             "unknown_metric": unknown_metric,
             "lines": lines,
@@ -148,7 +147,7 @@ class ArrayActor(tune.Trainable):
             self.array = self._fused(self.waiting)
         return self.array
 
-    def _fused(self, trials: list[Trial]) -> Any:
+    def _fused(self, trials: list[Trial], checkpoint: Path | None = None) -> Any:
         from raygpu.training.array_speed import capacity, settle
         from raygpu.training.torch_array import TorchArray
 
@@ -158,6 +157,8 @@ class ArrayActor(tune.Trainable):
         if self.waiting:
             self._lines.append(f"{len(now)} of {len(trials)} trials fit in memory at once; the others follow")
         array = TorchArray(self.experiment, self.splits, now, self._settings(), width=common.width)
+        if checkpoint is not None:
+            array.load(checkpoint)
         self._lines += settle(array, limit, common.mean_epochs)
         return array
 
@@ -197,7 +198,7 @@ class ArrayActor(tune.Trainable):
         """As in process mode: a report without the metric leaves the score as it was, once there is one."""
         score = self.shared.scoring.value(result.metrics)
         if score is not None:
-            self.scores[name] = max(-WORST, min(WORST, score))
+            self.scores[name] = finite(score)
         elif self.scores[name] is None:
             self.shared.scoring.key(result.metrics)  # raises UnknownMetric
 
@@ -265,8 +266,14 @@ class ArrayActor(tune.Trainable):
         saved = [trial for trial in self.trials if trial.trial_id in progress["under_way"]]
         if saved:
             later = [trial for trial in self.trials if trial.trial_id not in progress["under_way"]]
-            self.array = self._fused(saved) if self.fused else self._alone(saved[0])
-            self.array.load(folder)
+            try:
+                if self.fused:
+                    self.array = self._fused(saved, folder)
+                else:
+                    self.array = self._alone(saved[0])
+                    self.array.load(folder)
+            except BaseException:  # noqa: BLE001 - as in `step`
+                self._failure = traceback.format_exc()
             self.waiting += later
 
     def cleanup(self) -> None:
@@ -285,12 +292,13 @@ def under_way(checkpoint: Path) -> list[str]:
     return names
 
 
-def extract(checkpoint: Path, trial_id: str, folder: Path) -> None:
-    """Write what `under_way` names as a trial's own checkpoint."""
-    from raygpu.training.torch_array import ARRAY_CHECKPOINT, save_saved_member
+def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:
+    """Write what `under_way` names as the trials' own checkpoints. folders: of each wanted trial."""
+    from raygpu.training.torch_array import ARRAY_CHECKPOINT, save_saved_members
     from raygpu.training.torch_solo import CHECKPOINT
 
     if (checkpoint / ARRAY_CHECKPOINT).exists():
-        save_saved_member(checkpoint, trial_id, folder)
+        save_saved_members(checkpoint, folders)
     else:
-        shutil.copy(checkpoint / CHECKPOINT, folder)
+        for folder in folders.values():
+            shutil.copy(checkpoint / CHECKPOINT, folder)

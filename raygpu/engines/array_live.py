@@ -51,14 +51,14 @@ class ArrayLive(Live):
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier interruption
         ranked = self.records.ranked()
         chosen = ranked if keep_all else ranked[:1]
-        found = {}
+        by_array: dict[Path, dict[str, Path]] = {}
         for name in [record.trial.trial_id for record in chosen if not record.ended]:
-            source = Path(self.arrays.get(name, ""))
-            if name in self.arrays and source.is_dir():
-                (folder / name).mkdir(parents=True, exist_ok=True)
-                extract(source, name, folder / name)
-                found[name] = str(folder / name)
-        return found
+            if name in self.arrays and (source := Path(self.arrays[name])).is_dir():
+                by_array.setdefault(source, {})[name] = folder / name
+                (folder / name).mkdir(parents=True)
+        for source, folders in by_array.items():
+            extract(source, folders)
+        return {name: str(path) for folders in by_array.values() for name, path in folders.items()}
 
 
 class ArrayObserver(tune.Callback):
@@ -106,7 +106,8 @@ class ArrayObserver(tune.Callback):
         result["members"], result["lines"] = [], []  # told and kept: Tune need not carry them in its snapshots
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        failure = (trial.last_result or {}).get("failure")
+        result = trial.last_result or {}
+        failure = result.get("failure") or result.get("unknown_metric")
         if failure is not None and self.live.unknown_metric is None:
             self._failed(trial, failure)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from ray import cloudpickle
 from ray.tune.search import Searcher
 
-from raygpu.engines.actor import trial_of, tune_config
+from raygpu.engines.actor import finite, tune_config
 from raygpu.engines.array_live import ArrayLive
 from raygpu.grouping import cut, even
 from raygpu.search import Proposer
@@ -23,16 +23,6 @@ class Order:
 
     trial_ids: tuple[str, ...]
     fused: bool
-
-
-def order_of(config: Mapping[str, Any]) -> Order:
-    """The order that `ArraySearcher` made a Tune config of."""
-    return Order(tuple(config["trial_ids"]), config["fused"])
-
-
-def carried(config: Mapping[str, Any]) -> dict[str, Trial]:
-    """The trials that travel in a config, because they were not known when the sweep began."""
-    return {trial.trial_id: trial for trial in map(trial_of, config["trials"])}
 
 
 class ArraySearcher(Searcher):
@@ -92,11 +82,11 @@ class ArraySearcher(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         order = self.given.pop(trial_id)
-        scores: Mapping[str, float | None] = dict(result["scores"]) if result else {}
         left = [name for name in order.trial_ids if self._is_left(name)]
         for name in order.trial_ids:
             if name not in left:
-                self.proposer.tell(name, scores.get(name))
+                score = self.live.records.by_id[name].score
+                self.proposer.tell(name, None if score is None else finite(score))
         if not left:
             return
         if order.fused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -31,5 +32,5 @@ def file_system(folder: Path) -> str | None:
 
 
 def _plain(mount_point: str) -> str:
-    """Spaces are written as octal numbers there."""
-    return mount_point.encode().decode("unicode_escape")
+    """Spaces and the like are written as octal numbers there."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), mount_point)

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 Step = Callable[[Stacked, Stacked, Stacked, list[Stacked], Tensors, Tensors, torch.Tensor], torch.Tensor]
 
 
+OUTPUTS = ""
+"""No metric has this name."""
+
+
 class Program:
     """The step and the evaluation of all arrays of one signature.
 
@@ -149,15 +153,17 @@ class Program:
         self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
     ) -> tuple[torch.Tensor, Stacked]:
         """One member's loss on its batch, and its buffers after it."""
-        changed = {name: tensor.clone() for name, tensor in buffers.items()}
+        state = {**parameters, **fixed, **{name: tensor.clone() for name, tensor in buffers.items()}}
         with self.context():
-            outputs = self._forward({**parameters, **fixed, **changed}, self.experiment.augment(inputs, self.hp))
-            return self.experiment.loss(outputs, targets), changed
+            outputs = self._forward(state, self.experiment.augment(inputs, self.hp))
+            loss = self.experiment.loss(outputs, targets)
+        return loss, {name: state[name] for name in buffers}
 
-    def _forward(self, state: Mapping[str, torch.Tensor], inputs: Tensors) -> Any:
+    def _forward(self, state: Stacked, inputs: Tensors) -> Any:
+        """state: also holds the buffers that the forward pass has put in place of others."""
         if isinstance(inputs, dict):
-            return functional_call(self.model, dict(state), (), inputs)
-        return functional_call(self.model, dict(state), (inputs,))
+            return functional_call(self.model, state, (), inputs)
+        return functional_call(self.model, state, (inputs,))
 
     @torch.no_grad()
     def evaluate(self, tile: Tile, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
@@ -165,18 +171,28 @@ class Program:
         self.model.eval()
         state = {**tile.parameters, **tile.fixed, **tile.buffers}
         with self.context(), sdpa_kernel(SDPBackend.MATH):
-            outputs = vmap(lambda own: self._forward(own, inputs), randomness="different")(state)
-            losses = vmap(lambda own: self.experiment.loss(own, targets))(outputs)
-            return {"loss": losses.detach(), **self._metrics(outputs, targets, tile.width)}
+            if self._metrics_are_fused:
+                try:
+                    return self._mapped(
+                        lambda outputs: _tensors(self.experiment.metrics(outputs, targets)), state, inputs, targets
+                    )
+                except (RuntimeError, ValueError, TypeError):  # numpy, .item() and the like: one member after the other
+                    self._metrics_are_fused = False
+            values = self._mapped(lambda outputs: {OUTPUTS: outputs}, state, inputs, targets)
+            outputs = values.pop(OUTPUTS)
+            each = [self.experiment.metrics(_member(outputs, i), targets) for i in range(tile.width)]
+            return values | {name: torch.stack([torch.as_tensor(own[name]) for own in each]) for name in each[0]}
 
-    def _metrics(self, outputs: Any, targets: Tensors, width: int) -> dict[str, torch.Tensor]:
-        if self._metrics_are_fused:
-            try:
-                return dict(vmap(lambda own: _tensors(self.experiment.metrics(own, targets)))(outputs))
-            except (RuntimeError, ValueError, TypeError):  # numpy, .item() and the like: one member after the other
-                self._metrics_are_fused = False
-        each = [self.experiment.metrics(_member(outputs, i), targets) for i in range(width)]
-        return {name: torch.stack([torch.as_tensor(values[name]) for values in each]) for name in each[0]}
+    def _mapped(
+        self, also: Callable[[Any], dict[str, Any]], state: Stacked, inputs: Tensors, targets: Tensors
+    ) -> dict[str, Any]:
+        """Of every member: `loss`, and what `also` makes of its outputs."""
+
+        def one(own: Stacked) -> dict[str, Any]:
+            outputs = self._forward(dict(own), inputs)
+            return {"loss": self.experiment.loss(outputs, targets), **also(outputs)}
+
+        return dict(vmap(one, randomness="different")(state))
 
 
 def _with_gradient(

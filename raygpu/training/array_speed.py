@@ -10,6 +10,7 @@ import os
 import resource
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -38,7 +39,32 @@ def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: f
 
     memory_limit: bytes that the array may take. epochs_to_come: of a mean member, where some will stop early.
     """
+    count = len(array.trials)
     lines = _graphs(array)
+    step_s, most = _measured_widths(array, memory_limit)
+    if not step_s:
+        array.width = level(count, most)
+        lines.append(f"width {array.width} of {count} trials: more do not fit in the GPU's memory")
+    else:
+        array.eager = Cost.fit(step_s)
+        best = min(most, best_width(step_s, max(most, min(step_s))))
+        array.width = level(count, best)
+        curve = ", ".join(f"{w}: {_rate(array, w, s)}" for w, s in step_s.items())
+        lines.append(f"width {array.width} of {count} trials (measured {curve})")
+        epochs = min(epochs_to_come or array.epochs, array.epochs - array.epoch)
+        eager_s = epochs * array.steps_per_epoch * count * step_s.get(best, array.eager.at(best)) / best
+        if repays(array.device.type, eager_s, first=_nothing_compiled()):
+            most_compiled = array.width if array.asked_width else MOST_COMPILED[array.device.type]
+            width = level(count, min(most, most_compiled))
+            lines.append(_compile(array, width, f"{eager_s:.0f} s of steps to come"))
+        else:
+            lines.append(f"step not compiled: {eager_s:.1f} s of steps to come do not repay it")
+    array.rearrange()
+    return lines
+
+
+def _measured_widths(array: TorchArray, memory_limit: int | None) -> tuple[dict[int, float], int]:
+    """Seconds of a step at each width that was tried, and the widest that memory allows."""
     count = len(array.trials)
     widths = [w for w in LADDER if LEAST <= w < count] + [min(count, LADDER[-1])]
     if array.asked_width is not None:
@@ -48,31 +74,20 @@ def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: f
     for width in widths:
         if width > widest(count, num_bytes, memory_limit):
             break
-        step_s[width], num_bytes[width] = measured(array, width)
+        try:
+            step_s[width], num_bytes[width] = measured(array, width)
+        except torch.cuda.OutOfMemoryError:
+            return step_s, max(1, width // 2)
         if width > CLEAR and width / step_s[width] < SLOWER * max(w / s for w, s in step_s.items()):
             break
-    most = widest(count, num_bytes, memory_limit)
-    array.eager = Cost.fit(step_s)
-    array.width = level(count, min(most, best_width(step_s, max(most, min(step_s)))))
-    curve = ", ".join(f"{w}: {_rate(array, w, s)}" for w, s in step_s.items())
-    lines += [f"width {array.width} of {count} trials (measured {curve})"]
-    epochs = array.epochs - array.epoch if epochs_to_come is None else min(epochs_to_come, array.epochs - array.epoch)
-    eager_s = epochs * array.steps_per_epoch * count * step_s[best_width(step_s, most)] / best_width(step_s, most)
-    if repays(array.device.type, eager_s, first=_nothing_compiled()):
-        most_compiled = array.width if array.asked_width else MOST_COMPILED[array.device.type]
-        width = level(count, min(most, count, most_compiled))
-        lines.append(_compile(array, width, f"{eager_s:.0f} s of steps to come"))
-    else:
-        lines.append(f"step not compiled: {eager_s:.1f} s of steps to come do not repay it")
-    array.rearrange()
-    return lines
+    return step_s, widest(count, num_bytes, memory_limit)
 
 
 def _graphs(array: TorchArray) -> list[str]:
     """On CUDA, replay recorded steps from now on if that works and is the faster way."""
     if array.device.type != "cuda":
         return []
-    width = min(array.width, len(array.trials))
+    width = min(LEAST, len(array.trials))
     launched_s, _ = measured(array, width)
     array.graphs = True
     try:
@@ -89,6 +104,8 @@ def resettle(array: TorchArray) -> list[str]:
     """After members were dropped: compile a narrower step if those that are left repay it."""
     count = len(array.trials)
     if not array.compiled_s or not count or (width := next_rung(count, [*array.compiled_s])) is None:
+        return []
+    if width in array.not_compiled:
         return []
     seconds = (array.epochs - array.epoch) * array.steps_per_epoch * array.eager.at(count)
     if not repays(array.device.type, seconds):
@@ -114,12 +131,11 @@ def capacity(experiment: Experiment, trial: Trial, gpu_fraction: float, host_mem
 
 
 def measured(array: TorchArray, width: int) -> tuple[float, int]:
-    """Seconds of one step of that many members, and the peak of memory after it in bytes; nothing is changed."""
+    """Seconds of one step of that many members, and the peak of memory with an evaluation; nothing is changed."""
+    _forget_peak(array.device)
     steps = array.trial_steps(width)
     next(steps)  # the first one allocates, and compiles what is to be compiled
     _wait(array.device)
-    if array.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(array.device)
     times = []
     for _ in range(NUM_STEPS):
         started = time.perf_counter()
@@ -127,9 +143,27 @@ def measured(array: TorchArray, width: int) -> tuple[float, int]:
         _wait(array.device)
         times.append(time.perf_counter() - started)
     steps.close()
-    if array.device.type == "cuda":
-        return min(times), torch.cuda.max_memory_allocated(array.device)
-    return min(times), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    array.trial_evaluation(width)
+    _wait(array.device)
+    return min(times), _peak_bytes(array.device)
+
+
+def _forget_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):  # not everywhere; the peak since the process began is then taken
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_bytes(device: torch.device) -> int:
+    """Of memory, since `_forget_peak`: this process's of the GPU, or its resident memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _nothing_compiled() -> bool:
@@ -147,11 +181,13 @@ def _compile(array: TorchArray, width: int, why: str) -> str:
         step_s, _ = measured(array, width)
     except Exception as error:  # noqa: BLE001 - no compiler here, or an operator that it does not know: eager is as right
         array.program.forget(width, array.batch_size)
+        array.not_compiled.add(width)
         return f"step not compiled: {one_line(error)[:200]}"
     compile_s = time.perf_counter() - started
     eager_s = array.eager.at(width)
     if step_s >= eager_s:
         array.program.forget(width, array.batch_size)
+        array.not_compiled.add(width)
         return (
             f"step not compiled: at width {width} it is no faster ({1e3 * step_s:.2f} ms, {1e3 * eager_s:.2f} ms eager)"
         )

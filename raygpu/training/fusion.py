@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,6 +31,8 @@ NUM_EPOCHS = 2
 """Of one step each: what a model keeps between steps shows in the second."""
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 """The largest relative norm of the difference that rounding explains after these steps."""
+VISIBLE = {"lr": 0.1, "clip_norm": 1.0}
+"""The least of each that a dry run takes."""
 Chance = Callable[[], AbstractContextManager[Any]]
 FALLBACK = re.compile(r"(aten::\w+|\w+::\w+)")
 
@@ -61,13 +65,29 @@ def obstacle(
     replaced by constants in both. An operator without a rule for vmap, which runs as a slow loop, is an obstacle too.
     """
     part = _few(splits, max(2, min(NUM_SAMPLES, batch_size(trials[0].hyperparameters))))
+    trials = [_telling(trial) for trial in trials]
+    drawn = _python_random_state()
     try:
         if precision == "bf16":  # too rough to be compared, but it has to run
             _array(experiment, part, trials, _settings(precision), None).run_epoch()
         # Without chance first: most models draw nothing, and the constants cost an import of seconds.
-        return _compared(experiment, part, trials, nullcontext) and _compared(experiment, part, trials, _NoChance)
+        differs = _compared(experiment, part, trials, nullcontext) and _compared(experiment, part, trials, _NoChance)
+        if differs is None and _python_random_state() != drawn:
+            return "it draws Python's or NumPy's random numbers, which all members of an array would have in common"
+        return differs
     except Exception as error:  # noqa: BLE001 - whatever vmap or the user's code raises is the reason
         return _refusal(error)
+
+
+def _telling(trial: Trial) -> Trial:
+    """The trial with steps that are large enough to show what differs in its gradients."""
+    values = dict(trial.hyperparameters)
+    values |= {name: max(values[name], least) for name, least in VISIBLE.items() if values.get(name) is not None}
+    return replace(trial, hyperparameters=values)
+
+
+def _python_random_state() -> str:
+    return repr((random.getstate(), np.random.get_state(legacy=False)))
 
 
 def _alone(
@@ -118,7 +138,7 @@ def _compared(experiment: Experiment, splits: Splits, trials: Sequence[Trial], c
     assert results is not None
     for member, (state, alone) in zip(array.trials, [*expected, *expected], strict=True):
         fused, result = array.member_state(member.trial_id)["model"], results[member.trial_id]
-        pairs = {name: (fused[name], value) for name, value in state.items() if value.is_floating_point()}
+        pairs = {name: (fused[name], value) for name, value in state.items()}
         for name, value in alone.metrics.items():
             pairs[name] = (torch.tensor(result.metrics[name]).double(), torch.tensor(value).double())
         for name, (own, value) in pairs.items():
@@ -126,7 +146,7 @@ def _compared(experiment: Experiment, splits: Splits, trials: Sequence[Trial], c
                 who = member.trial_id.split()[0]
                 return (
                     f"{name} of {who} differs from the same trial alone after {NUM_EPOCHS} steps: the model depends on"
-                    " something that it does not read from hp"
+                    " something that it does not read from hp, or changes itself as vmap cannot follow"
                 )
     return None
 
@@ -136,7 +156,9 @@ def _settings(precision: Precision) -> Settings:
 
 
 def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The relative norm; 0 where both hold the same NaNs and infinities."""
+    """The relative norm; 0 where both hold the same NaNs and infinities. Of whole numbers: infinite unless equal."""
+    if not b.is_floating_point() and not b.is_complex():
+        return 0.0 if torch.equal(a, b) else float("inf")
     if not bool(b.isfinite().all()):
         return 0.0 if torch.equal(a.isfinite(), b.isfinite()) else float("inf")
     return ((a - b).norm() / b.norm().clamp(min=1e-8)).item()

@@ -118,6 +118,8 @@ class TorchArray:
         self.eager = Cost(0.0, 0.0)
         self.compiled_s: dict[int, float] = {}
         """Seconds of a compiled step, by width."""
+        self.not_compiled: set[int] = set()
+        """Widths at which compiling failed, or gained nothing."""
         self.graphs = False
         """Whether the steps of whole batches are recorded as CUDA graphs and replayed."""
 
@@ -205,12 +207,15 @@ class TorchArray:
         """Means over the validation data of each member, weighted by the size of each batch."""
         sums: dict[str, torch.Tensor] = {}
         for part in evaluation_parts(self.data.num_validation):
-            inputs = moved(rows(self.data.validation_inputs, part), self.device)
-            targets = moved(rows(self.data.validation_targets, part), self.device)
-            for name, value in self.program.evaluate(tile, inputs, targets).items():
+            for name, value in self._evaluate_batch(tile, part).items():
                 weighted = value.double() * (part.stop - part.start)
                 sums[name] = sums[name] + weighted if name in sums else weighted
         return {name: value / self.data.num_validation for name, value in sums.items()}
+
+    def _evaluate_batch(self, tile: Tile, part: slice) -> dict[str, torch.Tensor]:
+        inputs = moved(rows(self.data.validation_inputs, part), self.device)
+        targets = moved(rows(self.data.validation_targets, part), self.device)
+        return self.program.evaluate(tile, inputs, targets)
 
     def drop(self, trial_ids: Collection[str]) -> None:
         """Take members out; those that are left move together into as few tiles as hold them."""
@@ -240,6 +245,11 @@ class TorchArray:
                 step(inputs, targets, numbers)
             yield
 
+    def trial_evaluation(self, width: int) -> None:
+        """The first batch of an evaluation of copies of the first members: to see what memory it takes."""
+        tile = _gathered_tile(self._members()[:width], width)
+        self._evaluate_batch(tile, next(evaluation_parts(self.data.num_validation)))
+
     def _members(self) -> list[tuple[Tile, int]]:
         return [(tile, i) for tile in self.tiles for i in range(len(tile.trials))]
 
@@ -265,7 +275,7 @@ class TorchArray:
         raise KeyError(f"{trial_id} is no member, or was dropped")
 
     def save(self, folder: Path) -> None:
-        """`array.pt`: the members that are left, stacked, and the epoch. `save_saved_member` takes one out of it."""
+        """`array.pt`: the members that are left, stacked, and the epoch. `save_saved_members` takes some out of it."""
         torch.save(self._as_saved(self.tiles), folder / ARRAY_CHECKPOINT)
 
     def _as_saved(self, tiles: Sequence[Tile]) -> dict[str, Any]:
@@ -282,19 +292,17 @@ class TorchArray:
         }
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote, in an array of at least its members; those that it lacks are dropped."""
+        """Go on from what `save` wrote: members that it lacks are dropped, and others in it are left out."""
         state = torch.load(folder / ARRAY_CHECKPOINT, map_location=self.device, weights_only=True)
         self.drop({trial.trial_id for trial in self.trials} - set(state["trial_ids"]))
-        if [trial.trial_id for trial in self.trials] != state["trial_ids"]:
-            raise ValueError(f"{folder}: the checkpoint's members are {state['trial_ids']}; this array lacks some")
+        places = {name: i for i, name in enumerate(state["trial_ids"])}
         saved = [_joined(stacks) for stacks in zip(*state["tiles"], strict=True)]
-        first = 0
         for tile in self.tiles:
-            for own, stack in zip(tile.stacks(), saved, strict=True):
+            chosen = [places[trial.trial_id] for trial in tile.trials]
+            # What only members needed that have left since, such as a momentum, comes last and is left out.
+            for own, stack in zip(tile.stacks(), saved, strict=False):
                 for name, tensor in own.items():
-                    rows_of_members = stack[name][first : first + len(tile.trials)]
-                    tensor.copy_(torch.stack(tile.rows_of([*rows_of_members])))
-            first += len(tile.trials)
+                    tensor.copy_(stack[name][tile.rows_of(chosen)])
         self.epoch, self.seed = state["epoch"], state["seed"]
 
     def close(self) -> None:
@@ -305,10 +313,11 @@ class TorchArray:
             torch.cuda.empty_cache()
 
 
-def save_saved_member(array_folder: Path, trial_id: str, folder: Path) -> None:
-    """As `TorchArray.save_member`, from what `TorchArray.save` wrote. Raises ValueError if the trial is not in it."""
+def save_saved_members(array_folder: Path, folders: Mapping[str, Path]) -> None:
+    """As `TorchArray.save_member`, from what `TorchArray.save` wrote. folders: of each wanted trial in it."""
     saved = torch.load(array_folder / ARRAY_CHECKPOINT, map_location="cpu", weights_only=True)
-    torch.save(_member_state(saved, saved["trial_ids"].index(trial_id)), folder / CHECKPOINT)
+    for trial_id, folder in folders.items():
+        torch.save(_member_state(saved, saved["trial_ids"].index(trial_id)), folder / CHECKPOINT)
 
 
 def _member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
@@ -355,4 +364,4 @@ def _joined(stacks: Sequence[Mapping[str, torch.Tensor]]) -> Stacked:
 
 
 def _first(stack: Stacked, count: int) -> Stacked:
-    return {name: tensor[:count] for name, tensor in stack.items()}
+    return {name: tensor if len(tensor) == count else tensor[:count].clone() for name, tensor in stack.items()}

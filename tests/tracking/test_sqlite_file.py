@@ -52,5 +52,9 @@ def test_the_file_system_is_the_nearest_mount_point_s(tmp_path: Path, mounts: Pa
     mounts.write_text(f"root / ext4 rw 0 0\nserver:/x {tmp_path}/my\\040runs nfs rw 0 0\n")
     assert sqlite_file.file_system(spaced) == "nfs"
     assert sqlite_file.file_system(tmp_path) == "ext4"
+    accented = tmp_path / "données"
+    accented.mkdir()
+    mounts.write_text(f"root / ext4 rw 0 0\nserver:/x {accented} nfs rw 0 0\n")
+    assert sqlite_file.file_system(accented) == "nfs"
     mounts.unlink()
     assert sqlite_file.file_system(tmp_path) is None

@@ -105,3 +105,55 @@ def test_the_first_compiled_step_of_a_machine_has_to_repay_more(
     (tmp_path / "compiled").mkdir()
     monkeypatch.setattr(array_speed, "_compile", lambda own, width, why: "compiled")
     assert settle(array(4))[1] == "compiled"
+
+
+def test_memory_for_less_than_the_narrowest_measured_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = array(20)
+    monkeypatch.setattr(array_speed, "measured", lambda _, width: (0.001, 10**6 * width))
+    settle(own, memory_limit=2 * 10**6)
+    assert max(tile.width for tile in own.tiles) <= 2
+
+
+def test_what_a_gpu_cannot_hold_bounds_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(_: TorchArray, width: int) -> tuple[float, int]:
+        if width > 8:
+            raise torch.cuda.OutOfMemoryError("out of memory")
+        return 0.001, 1000
+
+    own = array(40)
+    monkeypatch.setattr(array_speed, "measured", measured)
+    settle(own)
+    assert max(tile.width for tile in own.tiles) == 8
+
+
+def test_the_measured_memory_is_of_this_measurement_and_has_an_evaluation() -> None:
+    own = array(8)
+    ballast = torch.ones(2**26)  # 256 MiB, long gone when it counts
+    del ballast
+    _, num_bytes = array_speed.measured(own, 8)
+    ballast = torch.ones(2**26)
+    _, more = array_speed.measured(own, 8)
+    assert 2**27 < more - num_bytes < 2**29
+    evaluated = []
+    own._evaluate_batch = lambda tile, part: evaluated.append(tile.width) or {}  # type: ignore[func-returns-value,method-assign] # to see it
+    array_speed.measured(own, 4)
+    assert evaluated == [4]
+    assert ballast.numel()
+
+
+def test_what_was_not_worth_compiling_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_speed, "repays", lambda *_, **__: True)
+    tried = []
+
+    def measured(own: TorchArray, width: int) -> tuple[float, int]:
+        tried.append(width)
+        return 1e9, 1000
+
+    own = array(16)
+    own.compiled_s = {16: 1.0}
+    monkeypatch.setattr(array_speed, "measured", measured)
+    own.drop({f"t{i:04d}" for i in range(9)})
+    assert "no faster" in array_speed.resettle(own)[0]
+    own.drop({"t0009"})
+    assert array_speed.resettle(own) == []
+    assert tried == [8]

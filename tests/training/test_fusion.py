@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from raygpu.experiment import Splits, TorchExperiment
+from raygpu.experiment import ALL_NAMES, Splits, TorchExperiment
 from raygpu.fusing import ITS_OWN, Fuser
 from raygpu.grouping import Group
 from raygpu.training.base import Settings
@@ -105,7 +106,7 @@ def test_names_read_of_models_kept_by_name() -> None:
 def test_all_names_of_a_model_that_takes_all() -> None:
     hp = {"features": 8, "lr": 0.1}
     experiment = Of(lambda hp: Head(**{name: value for name, value in hp.items() if name == "features"}))
-    assert names_read(experiment, Trial("t0000", 0, hp), few()) == {"features", "lr"} | READ_BY_RAYGPU
+    assert names_read(experiment, Trial("t0000", 0, hp), few()) == {"features", "lr", ALL_NAMES} | READ_BY_RAYGPU
 
 
 @pytest.mark.parametrize(
@@ -440,3 +441,112 @@ def test_the_dry_run_does_not_import_the_compiler() -> None:
         "sys.exit(group.reason or 'torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+class Counting(nn.Module):
+    """Puts new buffers in place of old ones, and lets its output depend on them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.register_buffer("mean", torch.zeros(10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.last(x)
+        if self.training:
+            self.steps = self.steps + 1
+            self.mean = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        return torch.where(self.steps > 1, 2.0, 1.0) * (y - self.mean)
+
+
+def test_buffers_that_are_replaced_are_kept() -> None:
+    experiment = Of(lambda hp: Counting())
+    found = trials()
+    assert why(experiment, found) is None
+    settings = Settings(2, 1, "float32", Path())
+    array = TorchArray(experiment, few(), found, settings)
+    while array.run_epoch() is not None:
+        pass
+    for trial in found:
+        alone = TorchSolo(experiment, few(), trial, settings)
+        while alone.run_epoch() is not None:
+            pass
+        state = array.member_state(trial.trial_id)["model"]
+        assert state["steps"] == alone.model.state_dict()["steps"] > 1
+        assert torch.allclose(state["mean"], alone.model.state_dict()["mean"], rtol=1e-4, atol=1e-6)
+
+
+class Hooked(nn.Linear):
+    """Its weight's gradient is nothing, by a hook that vmap does not see."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+        self.weight.register_hook(torch.zeros_like)
+
+
+@pytest.mark.parametrize("lr", [1e-8, 1e-2])
+def test_small_steps_hide_no_gradient(lr: float) -> None:
+    assert "weight of t0000 differs" in (why(Of(lambda hp: Hooked()), trials(own=[{"lr": lr}, {"lr": 2 * lr}])) or "")
+
+
+class Gambler(nn.Linear):
+    """Draws from Python's own random numbers, in a way that shows in few results."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x) if random.random() < 1e-9 else super().forward(x)
+
+
+def test_random_numbers_of_python_are_no_members_own() -> None:
+    assert "Python's or NumPy's random numbers" in (why(Of(lambda hp: Gambler(64, 10))) or "")
+
+
+class NoisyLoss(Of):
+    """Its loss draws random numbers, and its model returns something that is no tensor."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return super().loss(outputs[0] + 0.1 * torch.randn_like(outputs[0]), targets)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return super().metrics(outputs[0], targets)
+
+
+class Pair(nn.Linear):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override] # as some models do
+        return super().forward(x), None
+
+
+def test_a_loss_that_draws_and_outputs_that_are_no_tensors() -> None:
+    assert why(NoisyLoss(lambda hp: Pair(64, 10))) is None
+
+
+def test_which_names_there_are_is_part_of_the_signature() -> None:
+    def model(hp: Mapping[str, Any]) -> nn.Module:
+        depth = sum(name.startswith("layer") for name in hp)
+        return nn.Sequential(*[nn.Linear(64, 64) for _ in range(depth)], nn.Linear(64, 10))
+
+    experiment = Of(model)
+    own = [{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.1, "layer1": 1}, {"lr": 0.3, "layer1": 2}]
+    groups = Fuser(experiment, few()).groups(trials(own=own))
+    assert ids(groups) == [["t0000", "t0001"], ["t0002", "t0003"]]
+    assert [group.reason for group in groups] == [None, None]
+
+
+def test_relative_paths_start_where_the_experiment_lies(tmp_path: Path) -> None:
+    torch.save(torch.ones(10, 64), tmp_path / "start.pt")
+
+    def model(hp: Mapping[str, Any]) -> nn.Module:
+        layer = nn.Linear(64, 10)
+        layer.weight.data = torch.load("start.pt")
+        return layer
+
+    assert [group.reason for group in Fuser(Of(model), few(), folder=tmp_path).groups(trials())] == [None]
+
+
+def test_a_batch_of_one_keeps_no_other_size_from_being_fused() -> None:
+    def model(hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+
+    own = [{"lr": lr, "batch_size": size} for size in (1, 16) for lr in (0.1, 0.2)]
+    groups = Fuser(Of(model), few()).groups(trials(own=own))
+    assert groups[1].reason is None

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from raygpu.experiment import Experiment, Splits, TorchExperiment
+from raygpu.training import torch_array
 from raygpu.training.base import Settings
-from raygpu.training.torch_array import TorchArray, save_saved_member
+from raygpu.training.torch_array import ARRAY_CHECKPOINT, TorchArray, save_saved_members
 from raygpu.training.torch_solo import CHECKPOINT, TorchSolo
 from raygpu.trials import EpochResult, Trial
 from tests.models import MODELS, NUM_TRAIN, Cnn, Mlp, few
@@ -193,13 +194,6 @@ def test_going_on_with_adam(tmp_path: Path) -> None:
         assert member_difference(second, trial, whole.member_state(trial.trial_id)["model"]) == 0
 
 
-def test_a_checkpoint_of_members_that_an_array_lacks(tmp_path: Path) -> None:
-    trials = members({"hidden": 4}, SGD[:3])
-    new_array(Mlp(), trials).save(tmp_path)
-    with pytest.raises(ValueError, match="this array lacks some"):
-        new_array(Mlp(), trials[:2]).load(tmp_path)
-
-
 def test_the_first_ten_steps_in_float32(model_name: str) -> None:
     kind, shape = MODELS[model_name]
     trials = members(shape, SGD, batch_size=NUM_TRAIN // 5)
@@ -342,7 +336,7 @@ def test_a_member_goes_on_alone(name: str, optimizer: str, own: list[dict[str, A
     run(array, 2)
     array.save(tmp_path)
     for trial in trials:
-        save_saved_member(tmp_path, trial.trial_id, tmp_path)
+        save_saved_members(tmp_path, {trial.trial_id: tmp_path})
         taken_out = torch.load(tmp_path / CHECKPOINT, weights_only=True)
         array.save_member(trial.trial_id, tmp_path)
         saved = torch.load(tmp_path / CHECKPOINT, weights_only=True)
@@ -688,3 +682,29 @@ def test_cnn_buffers_equal_those_of_a_training_alone() -> None:
             assert torch.allclose(state[name], buffer, rtol=1e-9, atol=0), name
             assert state[name].dtype == buffer.dtype
         assert [int(state[name]) for name in own if name.endswith("num_batches_tracked")] == [16, 16]
+
+
+def test_loading_without_the_members_that_had_more_state(tmp_path: Path) -> None:
+    """A momentum that none of those left has, one in the checkpoint that is not wanted, and one that it lacks."""
+    trials = members({"hidden": 4}, [{"lr": 0.1, "momentum": 0.9}, {"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}])
+    whole = new_array(Mlp(), trials, width=2)
+    run(whole, 2)
+    whole.drop({"t0000"})
+    whole.save(tmp_path)
+    new = Trial("t0009", 1, trials[1].hyperparameters)
+    second = new_array(Mlp(), [trials[1], trials[3], new])
+    second.load(tmp_path)
+    run(whole, EPOCHS - 2)
+    run(second, EPOCHS - 2)
+    assert [trial.trial_id for trial in second.trials] == ["t0001", "t0003"]
+    for trial in second.trials:
+        assert member_difference(second, trial, whole.member_state(trial.trial_id)["model"]) <= EXACT
+
+
+def test_a_checkpoint_has_no_padding(tmp_path: Path) -> None:
+    array = new_array(Mlp(), members({"hidden": 4}, SGD[:2]))
+    array.save(tmp_path)
+    size = (tmp_path / ARRAY_CHECKPOINT).stat().st_size
+    array.tiles = [torch_array._gathered_tile(array._members(), 64)]
+    array.save(tmp_path)
+    assert (tmp_path / ARRAY_CHECKPOINT).stat().st_size <= size + 1000
