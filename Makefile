@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SWEEP ?=
 UI_PORT ?= 5000
 
-.PHONY: sweep test test-slow lint ui bench bench-fused clean
+.PHONY: sweep test test-slow lint ui bench bench-fused bench-gpu clean
 
 sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
@@ -37,6 +37,10 @@ bench: $(VENV)/installed-torch
 bench-fused: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.fused_throughput
 	$(BIN)/python -m experiments.benchmarks.fused_sweep
+
+# Within 8 minutes, on a machine with an NVIDIA GPU that nothing else uses.
+bench-gpu: $(VENV)/installed-torch
+	$(BIN)/python -m experiments.benchmarks.fused_gpu
 
 clean:
 	rm -rf $(VENV)

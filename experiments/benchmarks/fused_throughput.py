@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.benchmarks import record
 from experiments.benchmarks.fresh import together, wait_for_the_word
@@ -28,9 +28,11 @@ from experiments.resnet import SmallResNet
 from raygpu import TorchExperiment
 from raygpu.batching import batch_bounds, epoch_order
 from raygpu.devices.host import num_cpus
-from raygpu.space import parse, random_trials
 from raygpu.training.base import Settings
 from raygpu.trials import Trial
+
+if TYPE_CHECKING:
+    from raygpu.training.torch_array import TorchArray
 
 MODULE = "experiments.benchmarks.fused_throughput"
 SEARCHED: dict[str, Any] = {
@@ -131,6 +133,8 @@ def run(case: Case, seconds: float) -> dict[str, Any]:
 
 def measure(network: str, way: str, threads: int, width: int, at_once: int, seconds: float) -> dict[str, Any]:
     """In a process of its own: samples/s of one training or array. warm_s: of the first epochs, compiling included."""
+    from raygpu.space import parse, random_trials
+
     kind, constants = NETWORKS[network]
     trials = random_trials(parse(SEARCHED | constants), max(1, width), seed=0)
     settings = Settings(MANY_EPOCHS, threads, "float32", Path())
@@ -164,6 +168,11 @@ def array_epochs(experiment: TorchExperiment, trials: list[Trial], settings: Set
     array = TorchArray(experiment, experiment.data(), trials, settings, width=len(trials))
     if compiled:
         array.program.compile(len(trials), array.batch_size)
+    return epochs_of(array)
+
+
+def epochs_of(array: TorchArray) -> Epoch:
+    """The epochs of an array, as it is set now and later."""
 
     def epoch() -> tuple[int, float]:
         results = array.run_epoch()
@@ -171,7 +180,7 @@ def array_epochs(experiment: TorchExperiment, trials: list[Trial], settings: Set
         first = next(iter(results.values()))
         assert first.num_samples is not None
         assert first.train_s is not None
-        return first.num_samples * len(trials), first.train_s
+        return first.num_samples * len(results), first.train_s
 
     return epoch
 
