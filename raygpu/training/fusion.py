@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,8 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 """The largest relative norm of the difference that rounding explains after these steps."""
 VISIBLE = {"lr": 0.1, "clip_norm": 1.0}
 """The least of each that a dry run takes."""
+PYTHONS = getattr(random.random, "__self__", None)
+"""The generator that the functions of `random` draw from."""
 Chance = Callable[[], AbstractContextManager[Any]]
 FALLBACK = re.compile(r"(aten::\w+|\w+::\w+)")
 
@@ -66,13 +70,15 @@ def obstacle(
     """
     part = _few(splits, max(2, min(NUM_SAMPLES, batch_size(trials[0].hyperparameters))))
     trials = [_telling(trial) for trial in trials]
-    drawn = _python_random_state()
+    before = np.random.get_state(legacy=False), random.getstate()
     try:
         if precision == "bf16":  # too rough to be compared, but it has to run
             _array(experiment, part, trials, _settings(precision), None).run_epoch()
         # Without chance first: most models draw nothing, and the constants cost an import of seconds.
         differs = _compared(experiment, part, trials, nullcontext) and _compared(experiment, part, trials, _NoChance)
-        if differs is None and _python_random_state() != drawn:
+        if differs is None and _draws(
+            before, lambda: _trained(experiment, part, trials[0], torch.float32, nullcontext)
+        ):
             return "it draws Python's or NumPy's random numbers, which all members of an array would have in common"
         return differs
     except Exception as error:  # noqa: BLE001 - whatever vmap or the user's code raises is the reason
@@ -86,8 +92,25 @@ def _telling(trial: Trial) -> Trial:
     return replace(trial, hyperparameters=values)
 
 
-def _python_random_state() -> str:
-    return repr((random.getstate(), np.random.get_state(legacy=False)))
+def _draws(before: tuple[Any, Any], training: Callable[[], object]) -> bool:
+    """Whether a training draws random numbers that are not torch's. before: the states before a dry run of it."""
+    numpys, pythons = before
+    if repr(np.random.get_state(legacy=False)) != repr(numpys):
+        return True
+    if random.getstate() == pythons:
+        return False
+    seen = False  # but other threads may have drawn them: what starts Ray does
+
+    def watch(frame: FrameType, event: str, function: Any) -> None:
+        nonlocal seen
+        seen = seen or (event == "c_call" and getattr(function, "__self__", None) is PYTHONS)
+
+    sys.setprofile(watch)  # of this thread alone
+    try:
+        training()
+    finally:
+        sys.setprofile(None)
+    return seen
 
 
 def _alone(

@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -491,14 +492,35 @@ def test_small_steps_hide_no_gradient(lr: float) -> None:
 
 
 class Gambler(nn.Linear):
-    """Draws from Python's own random numbers, in a way that shows in few results."""
+    """Draws from random numbers that are not torch's, in a way that shows in few results."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__(64, 10)
+        self.draw = draw
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return 2 * super().forward(x) if random.random() < 1e-9 else super().forward(x)
+        return 2 * super().forward(x) if self.draw() < 1e-9 else super().forward(x)
 
 
-def test_random_numbers_of_python_are_no_members_own() -> None:
-    assert "Python's or NumPy's random numbers" in (why(Of(lambda hp: Gambler(64, 10))) or "")
+@pytest.mark.parametrize("draw", [random.random, lambda: random.uniform(0, 1), np.random.rand])
+def test_random_numbers_that_are_not_torch_s_are_no_member_s_own(draw: Callable[[], float]) -> None:
+    assert "Python's or NumPy's random numbers" in (why(Of(lambda hp: Gambler(draw))) or "")
+
+
+def test_another_thread_may_draw() -> None:
+    over = threading.Event()
+
+    def draws() -> None:
+        while not over.wait(0.001):
+            random.random()
+
+    other = threading.Thread(target=draws)
+    other.start()
+    try:
+        assert why(Of(lambda hp: nn.Linear(64, 10))) is None
+    finally:
+        over.set()
+        other.join()
 
 
 class NoisyLoss(Of):
