@@ -120,7 +120,7 @@ def test_a_member_that_raises_fails_alone(config: Any) -> None:
     assert statuses == {"0.0": "failed", "0.2": "finished", "0.3": "finished", "0.4": "finished"}
     assert result.folder is not None
     assert "meant to fail" in (result.folder / "trials/t0000/error.txt").read_text()
-    assert "go on in halves" in shown
+    assert "go on in smaller parts" in shown
 
 
 def test_halving_is_that_of_process_mode(config: Any) -> None:

@@ -119,7 +119,9 @@ class ArrayObserver(tune.Callback):
         left = [name for name in trial.config["trial_ids"] if not self._has_ended(name)]
         if trial.config["fused"]:
             last_line = error.strip().splitlines()[-1]
-            self.live.say(f"{trial.config['array_id']} failed ({last_line}); its {len(left)} trials go on in halves")
+            self.live.say(
+                f"{trial.config['array_id']} failed ({last_line}); its {len(left)} trials go on in smaller parts"
+            )
             return
         for name in left:
             if name not in self.live.records.by_id:  # lost before it had begun

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,8 @@ class ArraySearcher(Searcher):
 
     live: this process's part, which knows how to group trials. places: arrays that can run at once.
     drawn: whether every trial was known at the start, so that its hyper-parameters lie in the object store.
-    An array that fails is given again as two halves, until what fails is one trial alone.
+    An array that fails is given again as two halves, until what fails is one trial alone, or it is clear that the fault
+    is not that of a few.
     """
 
     def __init__(self, proposer: Proposer, live: ArrayLive, places: int, *, drawn: bool) -> None:
@@ -43,6 +45,8 @@ class ArraySearcher(Searcher):
         self.given: dict[str, Order] = {}
         """By Tune's id, while they run."""
         self.failed: list[str] = []
+        self.faults: dict[str, list[int]] = {}
+        """Why arrays failed: how many of them did, and how many trials the first one had."""
         self._num_given = 0
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
@@ -90,17 +94,27 @@ class ArraySearcher(Searcher):
         if not left:
             return
         if order.fused:
-            self.waiting = [*halves(left), *self.waiting]
+            self.waiting = [*self._again(left, str((result or {}).get("failure"))), *self.waiting]
         else:
             self.failed += left
             self.proposer.tell(left[0], None)
+
+    def _again(self, left: Sequence[str], failure: str) -> list[Order]:
+        """What is left of an array that failed: two halves, or trials alone if more failed so than one bad trial's."""
+        found = self.faults.setdefault(failure.strip().rpartition("\n")[2], [0, len(left)])
+        found[0] += 1
+        if found[0] > 1 + math.ceil(math.log2(found[1])):
+            return [Order((name,), fused=False) for name in left]
+        return halves(left)
 
     def _is_left(self, name: str) -> bool:
         record = self.live.records.by_id.get(name)
         return record is None or record.status not in ("finished", "stopped")
 
     def save(self, checkpoint_path: str) -> None:
-        state = {name: getattr(self, name) for name in ("proposer", "waiting", "given", "failed", "_num_given")}
+        state = {
+            name: getattr(self, name) for name in ("proposer", "waiting", "given", "failed", "faults", "_num_given")
+        }
         Path(checkpoint_path).write_bytes(cloudpickle.dumps(state | {"trials": self.live.trials}))
 
     def restore(self, checkpoint_path: str) -> None:
