@@ -34,10 +34,11 @@ def summarize(
     meter: Meter,
     timing: Mapping[str, float | None],
     tracking: Mapping[str, str | None],
+    arrays_s: Mapping[str, float],
 ) -> dict[str, Any]:
     """The content of `summary.json`; a reading that does not exist is None.
 
-    timing: seconds since the command was typed, at each stage.
+    timing: seconds since the command was typed, at each stage. arrays_s: what fused arrays took, by what for.
     """
     best = best_record(records)
     wall_s = records.snapshot().elapsed_s
@@ -73,6 +74,7 @@ def summarize(
             for device in cluster.devices
         ],
         "timing": {stage: rounded(seconds, 2) for stage, seconds in timing.items()},
+        "arrays_s": {what: rounded(seconds, 2) for what, seconds in arrays_s.items()},
         "tracking": dict(tracking),
     }
 

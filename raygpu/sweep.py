@@ -82,6 +82,7 @@ def run(
     source, code = find(prepared, source_folder)
     with _ray(prepared, started=not dry_run) as starting, _told_at_once():
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
+        data_s = process_age_s()
         fusable = fusing(config, prepared.proposer, code, found.splits, source.folder)
 
         def planned(nodes: Sequence[Node], names: Sequence[str]) -> Plan | FusedPlan:
@@ -92,7 +93,7 @@ def run(
         plan = prepared.nodes and planned(prepared.nodes, [gpu.name for gpu in prepared.gpus] or [SIMULATED])
         if starting is None:
             return Result({}, None, [])
-        timing: dict[str, float | None] = {"experiment_s": process_age_s()}
+        timing: dict[str, float | None] = {"data_s": data_s, "experiment_s": process_age_s()}
 
         from raygpu.tracking.session import Session, open_store
 
@@ -142,7 +143,7 @@ def run(
             console.stop(records.snapshot())
         interrupted = records.interrupt(session.writer.end)
         timing |= {"first_epoch_s": records.first_epoch_s, "trials_s": process_age_s()}
-        summary = summarize(config, plan, records, cluster, meter, timing, session.identity())
+        summary = summarize(config, plan, records, cluster, meter, timing, session.identity(), work.arrays_s)
         session.writer.finish()  # what waits is delivered while Ray ends
     try:
         console.lines(write_files(folder, config, found, records, checkpoints, summary))

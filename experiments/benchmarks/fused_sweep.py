@@ -160,18 +160,27 @@ def affine(measured: dict[int, float], count: int) -> float:
 
 
 def stages(sweeps: list[dict[str, Any]]) -> dict[str, float]:
-    """Where the seconds of a fused command go, one stage after the other; medians of the rounds."""
-    told = {
-        "interpreter, configuration, experiment and data": "experiment_s",
-        "tracking store opened": "tracking_s",
-        "Ray up, as far as it is not yet": "ray_s",
-        "first epoch: worker started, torch imported in it, width measured": "first_epoch_s",
-        "all other epochs": "trials_s",
-    }
-    ends = [[0.0, *(sweep["timing"][key] for key in told.values()), sweep["wall_s"]] for sweep in sweeps]
-    parts = [[end - start for start, end in pairwise(own)] for own in ends]
-    names = [*told, "everything written, Ray ended"]
-    return {name: round(median(part[i] for part in parts), 2) for i, name in enumerate(names)}
+    """Where the seconds of a fused command go, one stage after the other; medians of the sweeps."""
+
+    def parts(sweep: dict[str, Any]) -> dict[str, float]:
+        timing, array = sweep["timing"], sweep["arrays_s"]
+        in_array = sum(array.values())
+        return {
+            "imports, configuration, experiment and data; Ray starts meanwhile": timing["data_s"],
+            "dry run": timing["experiment_s"] - timing["data_s"],
+            "tracking store opened": timing["tracking_s"] - timing["experiment_s"],
+            "Ray up, as far as it is not yet": timing["ray_s"] - timing["tracking_s"],
+            "actor started, results passed on": timing["trials_s"] - timing["ray_s"] - in_array,
+            "actor: torch imported": array["imports"],
+            "actor: members made": array["members"],
+            "actor: probe, with compiling if there was any": array["probe"],
+            "actor: steps": array["train"],
+            "actor: evaluation, stopping": array["evaluation"],
+            "tracking and files after the last epoch, Ray ended": sweep["wall_s"] - timing["trials_s"],
+        }
+
+    found = [parts(sweep) for sweep in sweeps]
+    return {name: round(median(part[name] for part in found), 2) for name in found[0]}
 
 
 # --- many
@@ -228,6 +237,7 @@ def watched(words: list[str]) -> dict[str, Any]:
         "driver_peak_mib": round(peak_kib / 1024, 1),
         "largest_process_mib": round(usage.ru_maxrss / 1024, 1),
         "timing": summary["timing"],
+        "arrays_s": summary["arrays_s"],
         "failed": summary["failed"],
         "best": summary["best"]["score"],
     }

@@ -30,13 +30,14 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *
     """
     config = work.config
     rule = _rule(config)
-    live = ArrayLive(work.records, work.writer, work.cluster, plan.arrays.share.fraction, fuser, rule, say)
+    share = plan.arrays.share.fraction
+    live = ArrayLive(work.records, work.writer, work.cluster, share, fuser, rule, say, work.arrays_s)
     drawn = work.proposer.trials if isinstance(work.proposer, Drawn) else []
     common = ArrayShared(
         shared=shared_by_all(work, plan.alone),
         array_threads=plan.arrays.threads_per_trial,
         width=None if config.gpu.width == "auto" else config.gpu.width,
-        gpu_fraction=plan.arrays.share.fraction,
+        gpu_fraction=share,
         host_memory_gib=min(node.memory_gib for node in work.cluster.nodes) / plan.arrays.share.trials_per_gpu,
         mean_epochs=_mean_epochs(config),
         keep_all=config.keep == "all",

@@ -102,6 +102,7 @@ class ArrayActor(tune.Trainable):
         self._kept = Path(tempfile.mkdtemp(prefix="raygpu-kept-"))
         self._failure: str | None = None
         self._lines: list[str] = []
+        self._seconds: dict[str, float] = {}
         self.waiting: list[Trial] = []
         """Members that do not fit in memory beside the others: they follow."""
         self._saved_at = time.monotonic()
@@ -115,8 +116,11 @@ class ArrayActor(tune.Trainable):
         started = time.monotonic()
         try:
             while self._failure is None and (array := self._array()).trials:
+                began = time.monotonic()
                 results = array.run_epoch()
                 assert results is not None, "members that have trained every epoch are dropped"
+                train_s = next(iter(results.values())).train_s or 0.0
+                self._spend(train=train_s, evaluation=time.monotonic() - began - train_s)
                 self._take(results, reports)
                 if time.monotonic() - started >= REPORT_S:
                     break
@@ -126,12 +130,14 @@ class ArrayActor(tune.Trainable):
             self._failure = traceback.format_exc()
         done = unknown_metric is not None or self._failure is not None or not (self.array.trials or self.waiting)
         lines, self._lines = self._lines, []
+        seconds, self._seconds = self._seconds, {}
         return {
             "score": self._tune_score(),
             "members": list(reports.values()),
             "failure": self._failure,
             "unknown_metric": unknown_metric,
             "lines": lines,
+            "seconds": seconds,
             "node_id": ray.get_runtime_context().get_node_id(),
             "gpu_ids": [str(gpu_id) for gpu_id in ray.get_gpu_ids()],
             DONE: done,
@@ -148,9 +154,11 @@ class ArrayActor(tune.Trainable):
         return self.array
 
     def _fused(self, trials: list[Trial], checkpoint: Path | None = None) -> Any:
+        began = time.monotonic()
         from raygpu.training.array_speed import capacity, settle
         from raygpu.training.torch_array import TorchArray
 
+        imported = time.monotonic()
         common = self.common
         limit, count = capacity(self.experiment, trials[0], common.gpu_fraction, common.host_memory_gib)
         now, self.waiting = trials[:count], trials[count:]
@@ -159,8 +167,14 @@ class ArrayActor(tune.Trainable):
         array = TorchArray(self.experiment, self.splits, now, self._settings(), width=common.width)
         if checkpoint is not None:
             array.load(checkpoint)
+        made = time.monotonic()
         self._lines += settle(array, limit, common.mean_epochs)
+        self._spend(imports=imported - began, members=made - imported, probe=time.monotonic() - made)
         return array
+
+    def _spend(self, **seconds: float) -> None:
+        for what, more in seconds.items():
+            self._seconds[what] = self._seconds.get(what, 0.0) + more
 
     def _alone(self, trial: Trial) -> Any:
         from raygpu.training.array_of_one import ArrayOfOne

@@ -21,7 +21,8 @@ from raygpu.trials import Trial
 class ArrayLive(Live):
     """What the searcher and the observer of arrays work on: alive in this process alone.
 
-    rule: an actor that holds the stopping rule, or None. say: shows a line to the person.
+    rule: an actor that holds the stopping rule, or None. say: shows a line to the person. seconds: what arrays have
+    taken so far, by what for.
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class ArrayLive(Live):
         fuser: Fuser,
         rule: Any,
         say: Callable[[str], None],
+        seconds: dict[str, float],
     ) -> None:
         super().__init__(records, writer, cluster, gpu_share)
         self.fuser = fuser
         self.rule = rule
         self.say = say
+        self.seconds = seconds
         self.trials: dict[str, Trial] = {}
         """All that were drawn so far."""
         self.arrays: dict[str, str] = {}
@@ -85,6 +88,8 @@ class ArrayObserver(tune.Callback):
         live = self.live
         for line in result["lines"]:
             live.say(f"{trial.config['array_id']}: {line}")
+        for what, seconds in result["seconds"].items():
+            live.seconds[what] = live.seconds.get(what, 0.0) + seconds
         if result["unknown_metric"] is not None:
             if not live.records.any_scored():
                 live.unknown_metric = result["unknown_metric"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster import Cluster
@@ -25,3 +25,5 @@ class Work:
     records: Records
     writer: Writer
     folder: RunFolder
+    arrays_s: dict[str, float] = field(default_factory=dict)
+    """Seconds that arrays have taken, all of them together, by what for; empty in process mode."""

@@ -27,7 +27,7 @@ def outcome(count: int, bad: set[str]) -> list[tuple[int, bool]]:
     """The orders of a sweep whose arrays fail if they have a bad member: how many trials, and whether fused."""
     trials = [Trial(Trial.name(i), i, {}) for i in range(count)]
     records = Records(count, Scoring("accuracy", True), [], 1)
-    live: Any = ArrayLive(records, None, None, 1.0, OneGroup(), None, print)  # type: ignore[arg-type] # not written to
+    live: Any = ArrayLive(records, None, None, 1.0, OneGroup(), None, print, {})  # type: ignore[arg-type] # not written to
     searcher = ArraySearcher(Drawn(trials), live, 1, drawn=True)
     orders = []
     while isinstance(given := searcher.suggest(name := f"tune-{len(orders)}"), dict):
