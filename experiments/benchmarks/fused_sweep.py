@@ -7,8 +7,8 @@ many     the wall time of a trial and the driver's memory as the number of trial
 halving  an array whose losers are dropped, beside the time that its survivors alone would take
 memory   a trial's share of an array's process, beside a process for each trial
 
-Rounds are interleaved, and every second one runs backwards. The record has every number, and is written after each
-part; the ratios are medians of the rounds' own ratios.
+Rounds are interleaved, and every second one runs backwards. Each part has a record of its own, with every number; the
+ratios are medians of the rounds' own ratios.
 """
 
 from __future__ import annotations
@@ -72,13 +72,11 @@ def main() -> None:
         part = case.pop("part")
         print(json.dumps(halved(**case) if part == "halving" else trained(**case)))
         return
-    results: dict[str, Any] = {"ratios": {}}
+    configuration = {name: value for name, value in vars(arguments).items() if name != "one"}
     for part in arguments.only.split(","):
         with tempfile.TemporaryDirectory(prefix="raygpu-bench-") as folder:
             found = PARTS[part](Path(folder), arguments)
-        results["ratios"] |= found.pop("ratios")
-        results[part] = found
-        record.write("fused_sweep", results, {name: v for name, v in vars(arguments).items() if name != "one"})
+        record.write("fused_sweep", found, configuration, part)
 
 
 def fused(folder: Path, name: str, trials: int, epochs: int, uri: str) -> list[str]:

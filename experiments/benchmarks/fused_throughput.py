@@ -3,8 +3,8 @@
     python -m experiments.benchmarks.fused_throughput [--rounds 3] [--seconds 3] [--networks mlp,cnn,resnet]
 
 Samples/s of training, without evaluation: the median of the epochs after the first ones. Every measurement is a process
-of its own; rounds are interleaved, and every second one runs backwards. The record has every number; the ratios are
-medians of the rounds' own ratios. A plot of samples/s against the width is written beside the record.
+of its own; rounds are interleaved, and every second one runs backwards. Each network has a record with every number,
+whose ratios are medians of the rounds' own ratios, and a plot of samples/s against the width beside it.
 """
 
 from __future__ import annotations
@@ -100,23 +100,23 @@ def main() -> None:
         print(json.dumps(measure(**json.loads(arguments.one))))
         return
     widths = [int(width) for width in arguments.widths.split(",")] if arguments.widths else None
-    chosen = [case for network in arguments.networks.split(",") for case in cases(network, widths, num_cpus())]
-    with tempfile.TemporaryDirectory(prefix="raygpu-bench-") as folder:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder  # compiled anew by the first round, read again by the others
-        rounds = []
-        for number in range(arguments.rounds):
-            order = chosen if number % 2 == 0 else [*reversed(chosen)]
-            rounds.append({case: run(case, arguments.seconds) for case in order})
-    medians = {case: median(r[case]["samples_per_s"] for r in rounds) for case in chosen}
-    results = {
-        "rounds": [{case.label: found for case, found in r.items()} for r in rounds],
-        "samples/s, medians": {case.label: round(rate) for case, rate in medians.items()},
-        "ratios": ratios(chosen, rounds),
-    }
-    path = record.write("fused_throughput", results, {name: v for name, v in vars(arguments).items() if name != "one"})
+    configuration = {name: value for name, value in vars(arguments).items() if name != "one"}
     for network in arguments.networks.split(","):
-        own = {case: rate for case, rate in medians.items() if case.network == network}
-        plot(path.with_name(f"{path.stem}{'' if network == 'mlp' else '-' + network}.png"), network, own)
+        chosen = cases(network, widths, num_cpus())
+        with tempfile.TemporaryDirectory(prefix="raygpu-bench-") as folder:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder  # compiled by the first round, read again by the others
+            rounds = []
+            for number in range(arguments.rounds):
+                order = chosen if number % 2 == 0 else [*reversed(chosen)]
+                rounds.append({case: run(case, arguments.seconds) for case in order})
+        medians = {case: median(r[case]["samples_per_s"] for r in rounds) for case in chosen}
+        results = {
+            "rounds": [{case.label: found for case, found in r.items()} for r in rounds],
+            "samples/s, medians": {case.label: round(rate) for case, rate in medians.items()},
+            "ratios": ratios(chosen, rounds),
+        }
+        path = record.write("fused_throughput", results, configuration, network)
+        plot(path.with_suffix(".png"), network, medians)
 
 
 def run(case: Case, seconds: float) -> dict[str, Any]:

@@ -20,8 +20,8 @@ LOAD_BEFORE = [round(load, 2) for load in os.getloadavg()]
 PACKAGES = ("raygpu", "ray", "torch", "tensorflow", "mlflow", "optuna", "numpy")
 
 
-def write(name: str, results: dict[str, Any], configuration: dict[str, Any]) -> Path:
-    """Write `records/<date>-<name>.json`; returns its path."""
+def write(name: str, results: dict[str, Any], configuration: dict[str, Any], part: str | None = None) -> Path:
+    """Write `records/<date>-<name>.json`, or `...-<name>-<part>.json`; returns its path."""
     content = {
         "benchmark": name,
         "date": datetime.date.today().isoformat(),
@@ -38,7 +38,7 @@ def write(name: str, results: dict[str, Any], configuration: dict[str, Any]) -> 
         "results": results,
     }
     RECORDS.mkdir(exist_ok=True)
-    path = RECORDS / f"{content['date']}-{name}.json"
+    path = RECORDS / f"{content['date']}-{name}{f'-{part}' if part else ''}.json"
     path.write_text(json.dumps(content, indent=2, default=str) + "\n")
     print(json.dumps(results.get("ratios", results), indent=2))
     print(f"record: {path}")
