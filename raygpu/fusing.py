@@ -32,7 +32,7 @@ class Fuser:
         self._splits = splits
         self._precision = precision
         self._folder = Path(folder).absolute()
-        self._signatures = Signatures(lambda trial: fusion.names_read(experiment, trial, splits))
+        self._signatures = Signatures(lambda trial: fusion.names_read(experiment, trial, splits), fusion.check)
         self._obstacles: dict[tuple[tuple[str, str], ...], str | None] = {}
 
     def groups(self, trials: Sequence[Trial]) -> list[Group]:
@@ -43,14 +43,11 @@ class Fuser:
     def _groups(self, trials: Sequence[Trial]) -> list[Group]:
         found: dict[Signature, Group] = {}
         faulty: list[Group] = []
-        for trial in trials:
-            try:
-                self._fusion.check(trial)
-                signature = self._signatures.of(trial)
-            except Exception as error:  # noqa: BLE001 - the user's code: the trial shows it as its own result
-                faulty.append(Group(Signature(()), [trial], one_line(error)))
-                continue
-            found.setdefault(signature, Group(signature)).trials.append(trial)
+        for trial, signature in zip(trials, self._signatures.of_each(trials), strict=True):
+            if isinstance(signature, Exception):
+                faulty.append(Group(Signature(()), [trial], one_line(signature)))
+            else:
+                found.setdefault(signature, Group(signature)).trials.append(trial)
         for group in found.values():
             group.reason = self._obstacle(group)
         return [*found.values(), *faulty]

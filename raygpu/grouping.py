@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raygpu.experiment import ALL_NAMES
@@ -18,6 +19,8 @@ Reader = Callable[[Trial], frozenset[str]]
 """The names of the hyper-parameters that shape a trial's program."""
 Key = tuple[tuple[str, str], ...]
 ABSENT = "absent"
+ENOUGH_RUNS = 20
+"""Of the experiment's code, to know what all of them read."""
 MAX_MEMBERS = 1024
 """Of an array: its results travel together, and what is lost with a worker is trained again."""
 
@@ -44,18 +47,44 @@ class Group:
 
 
 class Signatures:
-    """Finds trials' signatures, running the experiment's code once for each."""
+    """Finds trials' signatures, running the experiment's code once for each.
 
-    def __init__(self, read: Reader) -> None:
+    check: raises for a trial that is faulty by itself.
+    Where all runs so far have read a name, a trial that is the only one with its value there needs no run: its
+    signature is its own.
+    """
+
+    def __init__(self, read: Reader, check: Callable[[Trial], None] = lambda trial: None) -> None:
         self._read = read
+        self._check = check
         self._known: dict[frozenset[str], set[Key]] = {}
+        self._common: frozenset[str] = frozenset()
+        self._num_runs = 0
+        self._counts: dict[str, Counter[str]] = {}
+        """Of each name, how many of the trials at hand have a value there."""
 
-    def of(self, trial: Trial) -> Signature:
-        """Raises what the reader raises: the experiment's own code."""
+    def of_each(self, trials: Sequence[Trial]) -> Iterator[Signature | Exception]:
+        """The signature of each trial, or what `check` or the experiment's own code raised."""
+        names = {name for trial in trials for name in trial.hyperparameters}
+        self._counts = {name: Counter(_key(trial, (name,))[0][1] for trial in trials) for name in names}
+        for trial in trials:
+            try:
+                self._check(trial)
+                yield self._of(trial)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the trial shows it as its own result
+                yield error
+
+    def _of(self, trial: Trial) -> Signature:
         for names, keys in self._known.items():
             if (key := _key(trial, names)) in keys:
                 return Signature(key)
+        if self._num_runs >= ENOUGH_RUNS:
+            key = _key(trial, self._common)
+            if any(self._counts[name][value] == 1 for name, value in key if name in self._counts):
+                return Signature(key)
         names = self._read(trial)
+        self._common = names if not self._num_runs else self._common & names
+        self._num_runs += 1
         key = _key(trial, names)
         self._known.setdefault(names, set()).add(key)
         return Signature(key)

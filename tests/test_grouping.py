@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.grouping import MAX_MEMBERS, Group, Signature, Signatures, cut, differing, even, representatives
+from raygpu.grouping import (
+    ENOUGH_RUNS,
+    MAX_MEMBERS,
+    Group,
+    Signature,
+    Signatures,
+    cut,
+    differing,
+    even,
+    representatives,
+)
 from raygpu.trials import Trial
 
 
@@ -40,19 +50,18 @@ def test_code_runs_once_for_each_signature() -> None:
         trial(6, hidden=8, dropout=0.3),
         trial(7, hidden=16, lr=0.3),
     ]
-    found = [signatures.of(one) for one in trials]
+    found = [*signatures.of_each(trials)]
     assert reader.asked == ["t0000", "t0002", "t0003", "t0004"]
     places = {signature: [i for i, other in enumerate(found) if other == signature] for signature in found}
     assert list(places.values()) == [[0, 1, 6], [2, 7], [3, 5], [4]]
-    assert [signatures.of(one) for one in trials] == found
+    assert [*signatures.of_each(trials)] == found
     assert len(reader.asked) == 4
 
 
 def test_absent_is_not_a_value() -> None:
     signatures = Signatures(lambda one: frozenset({"hidden", "deep"}))
-    absent, none, text = (
-        signatures.of(trial(i, hidden=8, **more)) for i, more in enumerate([{}, {"deep": None}, {"deep": "None"}])
-    )
+    own: list[dict[str, Any]] = [{}, {"deep": None}, {"deep": "None"}]
+    absent, none, text = signatures.of_each([trial(i, hidden=8, **more) for i, more in enumerate(own)])
     assert len({absent, none, text}) == 3
     assert str(absent) == "hidden=8"
     assert str(none) == "deep=None hidden=8"
@@ -61,17 +70,31 @@ def test_absent_is_not_a_value() -> None:
 
 def test_values_of_equal_numbers_and_different_kind_differ() -> None:
     signatures = Signatures(lambda one: frozenset({"x"}))
-    assert len({signatures.of(trial(i, x=x)) for i, x in enumerate([1, 1.0, True, "1"])}) == 4
+    assert len({*signatures.of_each([trial(i, x=x) for i, x in enumerate([1, 1.0, True, "1"])])}) == 4
 
 
-def test_what_the_reader_raises_is_raised() -> None:
+def test_what_the_reader_and_the_check_raise_is_that_trial_s() -> None:
     def read(one: Trial) -> frozenset[str]:
         raise ValueError(one.trial_id)
 
-    signatures = Signatures(read)
+    def check(one: Trial) -> None:
+        if one.seed == 4:
+            raise TypeError(one.trial_id)
+
+    signatures = Signatures(read, check)
     for _ in range(2):
-        with pytest.raises(ValueError, match="t0003"):
-            signatures.of(trial(3, hidden=8))
+        found = signatures.of_each([trial(3, hidden=8), trial(4, hidden=8)])
+        assert [repr(error) for error in found] == ["ValueError('t0003')", "TypeError('t0004')"]
+
+
+def test_code_does_not_run_for_every_trial_that_is_alone_with_a_value() -> None:
+    reader = Reader()
+    trials = [trial(i, hidden=i + 0.5, lr=0.1) for i in range(ENOUGH_RUNS + 30)]
+    trials += [trial(100 + i, hidden=8, lr=0.1 * i) for i in range(3)]
+    found = [*Signatures(reader).of_each(trials)]
+    assert reader.asked == [*(Trial.name(i) for i in range(ENOUGH_RUNS)), "t0100"]
+    assert len(set(found)) == ENOUGH_RUNS + 31
+    assert found[-1] == found[-2] == found[-3]
 
 
 values = st.one_of(st.integers(0, 2), st.sampled_from([0.1, 0.2, "a", "b"]))

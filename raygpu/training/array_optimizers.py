@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from raygpu.training.hyperparameters import OptimizerName, OptimizerSettings
+from raygpu.training.optimizers import real
 
 Stacked = dict[str, torch.Tensor]
 """By parameter name; the first axis of every tensor counts the members."""
@@ -77,10 +78,10 @@ class ArrayOptimizer:
         n = dict(zip(self.columns, numbers.unbind(0), strict=True))
         scale = _clip_scale(gradients, n["clip_norm"]) if self.uses_clipping else None
         # In the order of torch.optim's own operations: a float32 array then follows solo training to the last bits.
-        for name, p in parameters.items():
+        for name, parameter in parameters.items():
+            p, gradient, *own = real(parameter, gradients[name], *(buffer[name] for buffer in buffers))
             row = {column: _row(values, p) for column, values in n.items()}
-            gradient = gradients[name] if scale is None else gradients[name] * _row(scale, p)
-            own = [buffer[name] for buffer in buffers]
+            gradient = gradient if scale is None else gradient * _row(scale, p)
             if self.kind == "sgd":
                 self._sgd(p, gradient, own, row)
             else:

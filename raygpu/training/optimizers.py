@@ -31,10 +31,11 @@ class Optimizer:
         for parameter, buffers in zip(self.parameters, self.buffers, strict=True):
             if parameter.grad is None:
                 continue
+            p, gradient, *own = real(parameter, parameter.grad, *buffers)
             if self.settings.optimizer == "sgd":
-                self._sgd(parameter, parameter.grad, buffers, lr)
+                self._sgd(p, gradient, own, lr)
             else:
-                self._adam(parameter, parameter.grad, buffers, lr)
+                self._adam(p, gradient, own, lr)
             parameter.grad = None
 
     def _sgd(self, p: torch.Tensor, gradient: torch.Tensor, buffers: list[torch.Tensor], lr: float) -> None:
@@ -72,3 +73,8 @@ class Optimizer:
         for own, saved in zip(self.buffers, state["buffers"], strict=True):
             for buffer, value in zip(own, saved, strict=True):
                 buffer.copy_(value)
+
+
+def real(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """Complex tensors as the pairs of real numbers that they are, in the same memory: so does torch.optim."""
+    return [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from raygpu.training.array_optimizers import ArrayOptimizer
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.optimizers import Optimizer
 
@@ -59,3 +60,23 @@ def test_parameters_without_a_gradient_stay() -> None:
     before = [p.clone() for p in unused.parameters()]
     optimizer.step(0.1)
     assert all(torch.equal(a, b) for a, b in zip(before, unused.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("hp", "reference", "options"), CASES)
+def test_complex_parameters(hp: dict, reference: type, options: dict) -> None:
+    torch.manual_seed(0)
+    ours = torch.randn(3, dtype=torch.complex128, requires_grad=True)
+    theirs = ours.detach().clone().requires_grad_()
+    stacked = {"p": torch.stack([ours.detach(), ours.detach()])}
+    settings = OptimizerSettings.of(hp)
+    own, array = Optimizer(settings, [ours]), ArrayOptimizer([settings, settings])
+    other = reference([theirs], lr=hp["lr"], **options)
+    buffers, numbers = array.new_buffers(stacked), array.numbers([settings, settings], 1, 4, 1)
+    for step in range(4):
+        gradient = torch.randn(3, dtype=torch.complex128)
+        ours.grad, theirs.grad = gradient.conj().resolve_conj().conj(), gradient.clone()
+        own.step(hp["lr"])
+        other.step()
+        array.step(stacked, {"p": torch.stack([gradient, gradient])}, buffers, numbers[step])
+        assert torch.allclose(ours, theirs, rtol=1e-12)
+        assert torch.allclose(stacked["p"][1], theirs, rtol=1e-12)
