@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite store in its first state."""
     path = tmp_path_factory.mktemp("template") / "new folder" / "mlflow.db"
     RunTree.open(f"sqlite:///{path}", "first")
+    with closing(sqlite3.connect(path)) as database:  # it is copied: what its log holds has to be in it
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return path
 
 
