@@ -80,9 +80,10 @@ def run(
     local = config.cluster.address == "local"
     console.lines(sweep_lines(config, simulated=local and not prepared.gpus))
     source, code = find(prepared, source_folder)
+    timing: dict[str, float | None] = {"code_s": process_age_s()}
     with _ray(prepared, started=not dry_run) as starting, _told_at_once():
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
-        data_s = process_age_s()
+        timing["data_s"] = process_age_s()
         fusable = fusing(config, prepared.proposer, code, found.splits, source.folder)
 
         def planned(nodes: Sequence[Node], names: Sequence[str]) -> Plan | FusedPlan:
@@ -93,7 +94,7 @@ def run(
         plan = prepared.nodes and planned(prepared.nodes, [gpu.name for gpu in prepared.gpus] or [SIMULATED])
         if starting is None:
             return Result({}, None, [])
-        timing: dict[str, float | None] = {"data_s": data_s, "experiment_s": process_age_s()}
+        timing["experiment_s"] = process_age_s()
 
         from raygpu.tracking.session import Session, open_store
 

@@ -164,7 +164,8 @@ def stages(sweeps: list[dict[str, Any]]) -> dict[str, float]:
         timing, array = sweep["timing"], sweep["arrays_s"]
         in_array = sum(array.values())
         return {
-            "imports, configuration, experiment and data; Ray starts meanwhile": timing["data_s"],
+            "interpreter, configuration, the experiment's module": timing["code_s"],
+            "Ray and torch imported, data read; Ray's processes start meanwhile": timing["data_s"] - timing["code_s"],
             "dry run": timing["experiment_s"] - timing["data_s"],
             "tracking store opened": timing["tracking_s"] - timing["experiment_s"],
             "Ray up, as far as it is not yet": timing["ray_s"] - timing["tracking_s"],

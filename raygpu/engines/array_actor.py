@@ -76,7 +76,9 @@ class ArrayActor(tune.Trainable):
         self.common = common
         self.shared = common.shared
         self.splits = splits
-        os.environ.update(surroundings(common.array_threads if config["fused"] else self.shared.threads))
+        # Members' results come by the hundred: the driver writes them to MLflow on the same cores meanwhile.
+        threads = common.array_threads if config["fused"] else self.shared.threads
+        os.environ.update(surroundings(threads, yielding=True))
         os.chdir(self.shared.source.folder)
         self.experiment = cast(Experiment, self.shared.source.resolve())
         self.array: Any = None

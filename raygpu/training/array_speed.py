@@ -25,8 +25,8 @@ from raygpu.trials import Trial
 NUM_STEPS = 4
 SLOWER = 0.9
 """Of the best throughput so far: no wider tile is tried after one that falls below."""
-MOST_COMPILED = {"cpu": 64, "cuda": 512}
-"""A compiled step has little fixed cost left to share: past this, a CPU's caches only overflow."""
+MOST_COMPILED = {"cpu": 128, "cuda": 512}
+"""A compiled step has little fixed cost left to share: past this, a CPU gains nothing more."""
 LEAST, CLEAR = 4, 32
 """The narrowest tile that is measured, and the one up to which a slow step is taken for a disturbance."""
 COPIES = 3
