@@ -37,6 +37,7 @@ bench: $(VENV)/installed-torch
 bench-fused: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.fused_throughput
 	$(BIN)/python -m experiments.benchmarks.fused_sweep
+	$(BIN)/python -m experiments.benchmarks.busy_core
 
 # Within 8 minutes, on a machine with an NVIDIA GPU that nothing else uses.
 bench-gpu: $(VENV)/installed-torch
