@@ -29,8 +29,8 @@ def surroundings(threads: int, *, yielding: bool = False) -> dict[str, str]:
     """The environment of a process that shares its machine: CPU threads bounded, GPU memory taken as it is needed.
 
     TensorFlow and JAX would otherwise take the whole GPU from their neighbours. yielding: threads that wait for each
-    other leave the processor meanwhile. It costs a tenth of the speed on an idle machine; but where they do not, and
-    another process keeps one core busy, the thread that they wait for gets none, and all are several times slower.
+    other leave the processor meanwhile. That takes a fifth of the speed on an idle machine; but where they spin, and
+    another process keeps one core busy, the one that they wait for gets no core, and all are several times slower.
     """
     own = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     shared = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
