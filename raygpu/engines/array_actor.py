@@ -77,8 +77,7 @@ class ArrayActor(tune.Trainable):
         self.shared = common.shared
         self.splits = splits
         # Members' results come by the hundred: the driver writes them to MLflow on the same cores meanwhile.
-        threads = common.array_threads if config["fused"] else self.shared.threads
-        os.environ.update(surroundings(threads, yielding=True))
+        os.environ.update(surroundings(self._threads(config), yielding=True))
         os.chdir(self.shared.source.folder)
         self.experiment = cast(Experiment, self.shared.source.resolve())
         self.array: Any = None
@@ -95,7 +94,7 @@ class ArrayActor(tune.Trainable):
     def _begin(self, config: Mapping[str, Any]) -> None:
         carried = {trial.trial_id: trial for trial in map(trial_of, config["trials"])}
         self.fused: bool = config["fused"]
-        self.threads = self.common.array_threads if self.fused else self.shared.threads
+        self.threads = self._threads(config)
         self.trials = [carried.get(name) or self.common.trials[name] for name in config["trial_ids"]]
         self.scores: dict[str, float | None] = {trial.trial_id: None for trial in self.trials}
         self.ended: set[str] = set()
@@ -108,6 +107,9 @@ class ArrayActor(tune.Trainable):
         self.waiting: list[Trial] = []
         """Members that do not fit in memory beside the others: they follow."""
         self._saved_at = time.monotonic()
+
+    def _threads(self, config: Mapping[str, Any]) -> int:
+        return self.common.array_threads if config["fused"] else self.shared.threads
 
     def step(self) -> dict[str, Any]:
         """Train until members end, a second has gone by, or all is done. The result carries every epoch since."""
