@@ -208,10 +208,12 @@ def suggestion(word: str, known: list[str]) -> str:
 
 
 def _distinct(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """One detail for each key: a value that fits no member of a union is reported once."""
+    """One detail for each key: a value that fits no member of a union is reported once, with all that is allowed."""
     seen: dict[tuple[Any, ...], ErrorDetails] = {}
     for detail in details:
-        seen.setdefault(detail["loc"][:2], detail)
+        first = seen.setdefault(detail["loc"][:2], detail)
+        if first is not detail:
+            first["msg"] += f" or {detail['msg'].removeprefix('Input should be ')}"
     return list(seen.values())
 
 

@@ -43,6 +43,7 @@ def faults(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
         (GOOD, ["--gpu.fraction", "1.5"], '--gpu.fraction: read \'1.5\'; allowed: "auto", a fraction'),
         (GOOD, ["--gpu.fraction", "2"], "gpu.fraction: read 2.0; 2 GPUs per trial, but no node has more than 1"),
         (GOOD, ["--gpu.mode", "fast"], "--gpu.mode: read 'fast'; input should be 'auto'"),
+        (GOOD, ["--gpu.width", "0"], "--gpu.width: read '0'; input should be 'auto' or greater than or equal to 1"),
         (GOOD, ["--gpu.devices", "0"], "gpu.devices: read '0', but no NVIDIA GPU here"),
         (GOOD, ["--space.x", "1"], "--space.x: the search space has no flags"),
         (GOOD, ["-n", "3"], "read '-n'; flags begin with two dashes"),
