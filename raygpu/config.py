@@ -1,6 +1,6 @@
 """The schemas of `conf/*.toml`, and how a file and flags become one configuration.
 
-    config = load(Path("conf/sweep/digits.toml"), {"trials": "8", "gpu.fraction": "0.2"})
+    config = load(Path("conf/sweep/digits.toml"), {"trials": "8", "gpu.fraction": "0.2"}, SweepConfig)
 
 The file comes first, flags override it, and pydantic checks the result: every fault is one line. Every field but
 `[space]` is also a flag; tyro renders `--help` from the same schemas.
@@ -12,7 +12,7 @@ import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
@@ -21,6 +21,10 @@ from raygpu.errors import BadInput
 
 Direction = Literal["max", "min"]
 Precision = Literal["float32", "tf32", "bf16"]
+Way = Literal["process", "mps", "fused", "split", "threads"]
+"""How trainings share a GPU: processes side by side, the same under CUDA MPS, one array of models, one TensorFlow
+process with a logical device for each, or threads of one process."""
+WAYS: tuple[Way, ...] = get_args(Way)
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
@@ -108,44 +112,55 @@ class ClusterSection(Section):
     """How often a trial whose worker was lost (killed, out of memory, node gone) goes on from its checkpoint."""
 
 
-class SweepConfig(Section):
-    """A search over hyper-parameters, packed on fractions of a GPU."""
+class ProblemConfig(Section):
+    """What is trained, and with what: common to every command."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)] | None = None
-    """The sweep's name and its folder under runs_dir. Default: the file's name and the time."""
+    """The name of the run and of its folder under runs_dir. Default: the file's name and the time."""
     experiment: str | None = None
     """What to train: "package.module:Name" or "path/to/file.py:name", a class or a function."""
     command: str | None = None
     """Or a script as it is: "python train.py --lr {lr}". {trial_id}, {seed} and {epochs} exist too."""
-    trials: Annotated[int, Field(ge=1)] | None = None
-    """How many trials. A grid runs whole without it."""
     epochs: Annotated[int, Field(ge=1)] | None = None
     """Epochs of each trial; of a function or script, the number of reports after which it is stopped."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Decides the trials, their initial parameters and their order of data."""
+    runs_dir: str = "runs"
+    """The folder that holds the runs' folders."""
+    profiles: str | None = None
+    """The folder of kept profiles. Default: raygpu/profiles in the user's cache folder."""
+    space: dict[str, Any] = Field(default_factory=dict)
+    """The search space: a distribution or a constant for each hyper-parameter."""
+    data: DataSection = DataSection()
+    gpu: GpuSection = GpuSection()
+    tracking: TrackingSection = TrackingSection()
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.experiment is None) == (self.command is None):
+            raise ValueError('give either experiment = "module:Name" or command = "python train.py --lr {lr}"')
+        return self
+
+
+class SweepConfig(ProblemConfig):
+    """A search over hyper-parameters, packed on fractions of a GPU."""
+
+    trials: Annotated[int, Field(ge=1)] | None = None
+    """How many trials. A grid runs whole without it."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
     """The metric that scores a trial, measured on the validation data at the trial's last epoch."""
     direction: Direction | None = None
     """max or min. Default: min for a metric named loss or error, otherwise max."""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Decides the trials, their initial parameters and their order of data."""
     keep: Literal["best", "all"] = "best"
     """Whose checkpoint stays in the run's folder: the best trial's, or every trial's."""
     checkpoint_s: Annotated[float, Field(gt=0)] = 60.0
     """Seconds between a running trial's checkpoints, from which a lost or interrupted trial goes on."""
-    runs_dir: str = "runs"
-    """The folder that holds the runs' folders."""
-    space: dict[str, Any] = Field(default_factory=dict)
-    """The search space: a distribution or a constant for each hyper-parameter."""
-    data: DataSection = DataSection()
     search: SearchSection = SearchSection()
     stopping: StoppingSection = StoppingSection()
-    gpu: GpuSection = GpuSection()
-    tracking: TrackingSection = TrackingSection()
     cluster: ClusterSection = ClusterSection()
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepConfig:
-        if (self.experiment is None) == (self.command is None):
-            raise ValueError('give either experiment = "module:Name" or command = "python train.py --lr {lr}"')
         if self.trials is None and self.search.algorithm != "grid":
             raise ValueError('trials: not given; only search.algorithm = "grid" knows how many there are')
         if self.epochs is None and self.stopping.algorithm == "halving":
@@ -160,12 +175,45 @@ class SweepConfig(Section):
         return not any(word in self.metric.lower() for word in ("loss", "error"))
 
 
-def load(path: Path, overrides: Mapping[str, str]) -> SweepConfig:
+class PackConfig(ProblemConfig):
+    """How many trainings one GPU carries: measured for a single draw of [space], at growing numbers at once."""
+
+    ways: str = "all"
+    """Which ways of sharing the GPU: all that exist here, or some of process, mps, fused, split, threads by commas."""
+    most: Annotated[int, Field(ge=1)] = 377
+    """The most trainings at once that are tried."""
+    rounds: Annotated[int, Field(ge=1)] = 3
+    """How often each point is measured; a point is the median."""
+    window_s: Annotated[float, Field(gt=0)] = 1.0
+    """Seconds of one measurement, after a warm-up; longer where a step takes long."""
+
+    @field_validator("ways")
+    @classmethod
+    def _known_ways(cls, value: str) -> str:
+        words = [word.strip() for word in value.split(",")]
+        if value != "all" and (unknown := [word for word in words if word not in WAYS]):
+            raise ValueError(f"{unknown[0]!r} is no way; allowed: all, or some of {', '.join(WAYS)} by commas")
+        return value
+
+    @property
+    def chosen_ways(self) -> tuple[Way, ...]:
+        """Those that are asked for, in the order in which they are named everywhere."""
+        words = [word.strip() for word in self.ways.split(",")]
+        return tuple(way for way in WAYS if self.ways == "all" or way in words)
+
+
+SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig)
+C = TypeVar("C", bound=ProblemConfig)
+
+
+def load(path: Path, overrides: Mapping[str, str], schema: type[C]) -> C:
     """Read a configuration file and apply flags by dotted name, `{"gpu.fraction": "0.2"}`.
 
+    Keys that only another command knows are left out: a sweep's file says what to train to every command.
     Raises BadInput with a line for each fault: the key, what was read, what is allowed.
     """
-    values = read_toml(path)
+    others = {name for other in SCHEMAS for name in other.model_fields} - set(schema.model_fields)
+    values = {key: value for key, value in read_toml(path).items() if key not in others}
     for key, value in overrides.items():
         *tables, leaf = key.split(".")
         table = values
@@ -175,9 +223,9 @@ def load(path: Path, overrides: Mapping[str, str]) -> SweepConfig:
                 raise BadInput(f"{path}: {name}: read {table!r}, but it is a table: [{name}]")
         table[leaf] = value
     try:
-        return SweepConfig.model_validate(values)
+        return schema.model_validate(values)
     except ValidationError as error:
-        raise BadInput([_fault(path, detail, overrides) for detail in _distinct(error.errors())]) from error
+        raise BadInput([_fault(path, detail, overrides, schema) for detail in _distinct(error.errors())]) from error
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -192,7 +240,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path}: not valid TOML: {error}") from error
 
 
-def fields(section: type[BaseModel] = SweepConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every field that is a flag: its dotted name and its annotation. `[space]` is none."""
     for name, info in section.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
@@ -217,19 +265,19 @@ def _distinct(details: list[ErrorDetails]) -> list[ErrorDetails]:
     return list(seen.values())
 
 
-def _fault(path: Path, detail: ErrorDetails, overrides: Mapping[str, str]) -> str:
+def _fault(path: Path, detail: ErrorDetails, overrides: Mapping[str, str], schema: type[ProblemConfig]) -> str:
     """One line: where, the key, what was read, what is allowed."""
     keys = [str(part) for part in detail["loc"]]
-    key = ".".join(keys[:2] if keys and keys[0] in _tables() else keys[:1])
+    key = ".".join(keys[:2] if keys and keys[0] in _tables(schema) else keys[:1])
     where = f"--{key}" if key in overrides else f"{path}: {key}" if key else str(path)
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
-        known = [name for name, _ in fields()] + ["space"]
+        known = [name for name, _ in fields(schema)] + ["space"]
         return f"{where}: unknown key{suggestion(key, known)}; the keys are listed by --help"
     if not keys:
         return f"{path}: {message}"
     return f"{where}: read {detail['input']!r}; {message[0].lower()}{message[1:]}"
 
 
-def _tables() -> set[str]:
-    return {name.split(".")[0] for name, _ in fields() if "." in name}
+def _tables(schema: type[ProblemConfig]) -> set[str]:
+    return {name.split(".")[0] for name, _ in fields(schema) if "." in name}

@@ -27,13 +27,15 @@ class Arguments:
     options: dict[str, str] = field(default_factory=dict)
 
 
-def split(argv: Sequence[str], *, switches: Sequence[str], options: Sequence[str]) -> Arguments:
+def split(
+    argv: Sequence[str], schema: type[config.ProblemConfig], *, switches: Sequence[str], options: Sequence[str]
+) -> Arguments:
     """Sort a command line into the file, fields and the command's own switches and options.
 
     `--gpu.fraction 0.2`, `--gpu.fraction=0.2`; a bool field also as `--tracking.enabled` and `--no-tracking.enabled`.
     Raises BadInput with a line for each fault.
     """
-    annotations = dict(config.fields())
+    annotations = dict(config.fields(schema))
     known = [*annotations, *(name.replace("-", "_") for name in (*switches, *options))]
     arguments = Arguments()
     faults: list[str] = []
@@ -118,7 +120,12 @@ def source_folder(experiment: str | None, file: Path) -> Path:
 
 
 def print_help(
-    program: str, description: str, default: Path, switches: Mapping[str, str], options: Mapping[str, str]
+    program: str,
+    description: str,
+    schema: type[config.ProblemConfig],
+    default: Path,
+    switches: Mapping[str, str],
+    options: Mapping[str, str],
 ) -> None:
     """The flags of every field with its type, default and meaning, drawn by tyro from the schema."""
     import tyro
@@ -126,4 +133,4 @@ def print_help(
     own = [f"  --{name:<12} {text}" for name, text in (*switches.items(), *options.items())]
     usage = f"usage: {program} [CONFIG] [flags]\n\nCONFIG is a TOML file, by default {default}; flags override it."
     print(f"{description.strip()}\n\n{usage}\n\n" + "\n".join(own) + "\n")
-    tyro.cli(config.SweepConfig, prog=program, description="", args=["--help"], config=(tyro.conf.AvoidSubcommands,))
+    tyro.cli(schema, prog=program, description="", args=["--help"], config=(tyro.conf.AvoidSubcommands,))

@@ -1,11 +1,14 @@
-"""How many trainings share a GPU: pure arithmetic from fractions, processors and memory to a plan."""
+"""How many trainings share a GPU: pure arithmetic from fractions, processors and memory to a plan, and curve fits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+
+import numpy as np
+from scipy.optimize import nnls
 
 # Ray counts resources in steps of 1/10000: https://docs.ray.io/en/latest/ray-core/scheduling/resources.html
 RAY_STEP = 10_000
@@ -142,3 +145,70 @@ def _slots(node: Node, share: Share) -> int:
 
 def _gpus(count: int) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """y(n) = fixed + each * n: the seconds of an array's step and its memory, as functions of the width n."""
+
+    fixed: float
+    each: float
+
+    def at(self, n: float) -> float:
+        return self.fixed + self.each * n
+
+    @classmethod
+    def fit(cls, measured: Mapping[int, float]) -> Affine:
+        """Least squares of the relative error, neither coefficient below 0. measured: y > 0 by n; one is enough,
+        which is then taken as proportional."""
+        n, y = _columns(measured)
+        if len(n) == 1:
+            return cls(0.0, float(y[0] / n[0]))
+        fixed, each = nnls(np.column_stack([1 / y, n / y]), np.ones(len(n)))[0]
+        return cls(float(fixed), float(each))
+
+
+@dataclass(frozen=True, slots=True)
+class Usl:
+    """The Universal Scalability Law: the throughput of n processes side by side,
+
+        X(n) = rate * n / (1 + contention * (n - 1) + coherency * n * (n - 1))
+
+    N. J. Gunther, Guerrilla Capacity Planning (2007), chapters 4 to 6, where the coefficients are called gamma, sigma
+    and kappa.
+    """
+
+    rate: float
+    """Of one alone."""
+    contention: float
+    """The part of the work that only one can do at a time."""
+    coherency: float
+    """What each pays for each other one: with it, throughput has a peak and falls after it."""
+
+    def at(self, n: float) -> float:
+        return self.rate * n / (1 + self.contention * (n - 1) + self.coherency * n * (n - 1))
+
+    @property
+    def peak(self) -> float:
+        """Where throughput is highest; infinite where it rises for ever."""
+        if self.coherency == 0:
+            return math.inf
+        return math.sqrt(max(0.0, 1 - self.contention) / self.coherency)
+
+    @classmethod
+    def fit(cls, measured: Mapping[int, float]) -> Usl:
+        """Least squares of the relative error of n / X(n), no coefficient below 0. measured: X > 0 by n.
+
+        Two points cannot tell contention from coherency, and are taken for contention; one is taken as linear.
+        """
+        n, x = _columns(measured)
+        # n / X is linear in 1 / rate, contention / rate and coherency / rate.
+        terms = np.column_stack([np.ones(len(n)), n - 1, n * (n - 1)])[:, : len(n)]
+        found = np.zeros(3)
+        found[: terms.shape[1]] = nnls(terms * (x / n)[:, None], np.ones(len(n)))[0]
+        return cls(float(1 / found[0]), float(found[1] / found[0]), float(found[2] / found[0]))
+
+
+def _columns(measured: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
+    points = sorted(measured.items())
+    return np.array([n for n, _ in points], float), np.array([y for _, y in points], float)

@@ -114,7 +114,7 @@ class RunFolder:
 
     def read_config(self) -> SweepConfig:
         """The configuration that the sweep was started with. Raises BadInput."""
-        return load(self.config, {})
+        return load(self.config, {}, SweepConfig)
 
     def write_run(self, values: Mapping[str, Any]) -> None:
         known = self.read_run()

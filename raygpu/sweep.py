@@ -207,9 +207,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
-        arguments = flags.split(argv, switches=list(SWITCHES), options=list(OPTIONS))
+        arguments = flags.split(argv, SweepConfig, switches=list(SWITCHES), options=list(OPTIONS))
         if "help" in arguments.switches:
-            flags.print_help("python -m raygpu.sweep", __doc__ or "", DEFAULT, SWITCHES, OPTIONS)
+            flags.print_help("python -m raygpu.sweep", __doc__ or "", SweepConfig, DEFAULT, SWITCHES, OPTIONS)
             return 0
         with exits.terminable(), exits.output_to_stderr("json" in arguments.switches) as output:
             result = _run(arguments)
@@ -238,7 +238,7 @@ def _run(arguments: flags.Arguments) -> Result:
         folder = RunFolder.existing(Path(arguments.options["resume"]))
         return run(folder.read_config(), source_folder=folder.source_folder, resume=folder, console=console)
     path = Path(arguments.file) if arguments.file else DEFAULT
-    config = load(path, arguments.overrides)
+    config = load(path, arguments.overrides, SweepConfig)
     return run(
         config,
         stem=path.stem,

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from raygpu.packing import Affine
+
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Widths that are measured."""
 GOOD_ENOUGH = 0.97
@@ -16,26 +18,6 @@ COMPILE_S = {"cpu": 10.0, "cuda": 40.0}
 """What it costs, on two cores of 2.5 GHz."""
 FIRST_COMPILE_S = {"cpu": 15.0, "cuda": 0.0}
 """And what the first one on a machine costs beside: torch tries what the C++ compiler knows, and keeps the answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Seconds of one step as an affine function of the width."""
-
-    fixed_s: float
-    per_member_s: float
-
-    def at(self, width: int) -> float:
-        return self.fixed_s + self.per_member_s * width
-
-    @classmethod
-    def fit(cls, step_s: Mapping[int, float]) -> Cost:
-        """Through the narrowest and the widest measurement; at least one is needed."""
-        (low, low_s), (high, high_s) = min(step_s.items()), max(step_s.items())
-        if low == high:
-            return cls(0.0, low_s / low)
-        slope = max(0.0, (high_s - low_s) / (high - low))
-        return cls(max(0.0, low_s - slope * low), slope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +59,11 @@ def repays(device: str, eager_s: float, *, first: bool = False) -> bool:
     return eager_s * (1 - 1 / COMPILED_SPEEDUP) > COMPILE_S[device] + first * FIRST_COMPILE_S[device]
 
 
-def arrange(count: int, width: int, eager: Cost, compiled: Mapping[int, float]) -> list[Part]:
+def arrange(count: int, width: int, eager: Affine, compiled: Mapping[int, float]) -> list[Part]:
     """`count` members in tiles of `width` and a last one for the rest, wherever that is the faster way.
 
-    compiled: seconds of a step at the widths that are compiled. A rest is filled up to such a width if that costs less
-    than stepping it as it is.
+    eager: seconds of a step by its width. compiled: the same at the widths that are compiled. A rest is filled up to
+    such a width if that costs less than stepping it as it is.
     """
     parts = [Part(range(start, start + width), width) for start in range(0, count - count % width, width)]
     rest = range(count - count % width, count)

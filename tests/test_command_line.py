@@ -115,13 +115,13 @@ def test_dry_run_prints_the_plan_and_starts_nothing(here: Path, capsys: pytest.C
 
 
 def test_help_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
-    from raygpu.config import fields
+    from raygpu.config import SweepConfig, fields
 
     with pytest.raises(SystemExit) as ended:
         sweep.main(["--help"])
     assert ended.value.code == 0
     out = capsys.readouterr().out
-    for name, _ in fields():
+    for name, _ in fields(SweepConfig):
         assert f"--{name.replace('_', '-')}" in out
     for own in ("--dry-run", "--resume", "--json"):
         assert own in out

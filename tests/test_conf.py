@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.config import load
+from raygpu.config import SweepConfig, load
 from raygpu.experiment import locate
 from raygpu.search import proposer
 from raygpu.space import parse
@@ -18,7 +18,7 @@ FILES = sorted((ROOT / "conf" / "sweep").glob("*.toml"))
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_sweep(path: Path) -> None:
-    config = load(path, {})
+    config = load(path, {}, SweepConfig)
     search = proposer(config, parse(config.space, config.search.algorithm))
     assert search.num_trials >= 1
     if config.experiment is not None:

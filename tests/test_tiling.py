@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.tiling import Cost, arrange, best_width, level, next_rung, repays, widest
+from raygpu.packing import Affine
+from raygpu.tiling import arrange, best_width, level, next_rung, repays, widest
 
-EAGER = Cost(fixed_s=0.004, per_member_s=0.0001)
+EAGER = Affine(fixed=0.004, each=0.0001)
 
 
 @given(
@@ -31,9 +32,9 @@ def test_a_rest_is_filled_up_where_that_is_faster() -> None:
 
 
 def test_costs_are_affine() -> None:
-    cost = Cost.fit({4: 0.0044, 16: 0.0056, 64: 0.0104})
+    cost = Affine.fit({4: 0.0044, 16: 0.0056, 64: 0.0104})
     assert cost.at(100) == pytest.approx(0.014)
-    assert Cost.fit({8: 0.008}).at(16) == pytest.approx(0.016)
+    assert Affine.fit({8: 0.008}).at(16) == pytest.approx(0.016)
 
 
 @pytest.mark.parametrize(("count", "width", "found"), [(100, 64, 50), (64, 64, 64), (65, 64, 33), (3, 64, 3)])

@@ -30,7 +30,7 @@ from experiments.benchmarks import record
 from experiments.benchmarks.fresh import Fresh, together, wait_for_the_word
 from experiments.benchmarks.sweep_overhead import timed
 from experiments.digits import Mlp
-from raygpu.config import load
+from raygpu.config import SweepConfig, load
 from raygpu.devices.host import num_cpus
 from raygpu.halving import Halving
 from raygpu.space import parse, random_trials
@@ -324,7 +324,7 @@ def array_epoch_s(trials: list[Trial]) -> float:
 
 
 def drawn(count: int) -> list[Trial]:
-    return random_trials(parse(load(CONFIGURATION, {}).space), count, seed=0)
+    return random_trials(parse(load(CONFIGURATION, {}, SweepConfig).space), count, seed=0)
 
 
 def new_array(trials: list[Trial], epochs: int) -> Any:

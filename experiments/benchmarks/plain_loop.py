@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.digits import digits
-from raygpu.config import load
+from raygpu.config import SweepConfig, load
 from raygpu.space import parse, random_trials
 
 
@@ -46,7 +46,7 @@ def epochs(config: dict[str, Any], data: Any) -> Iterator[dict[str, float]]:
 
 def drawn(space: Path, count: int, num_epochs: int) -> list[dict[str, Any]]:
     """The first trials of a configuration's random search, each as one dict."""
-    trials = random_trials(parse(load(space, {}).space), count, seed=0)
+    trials = random_trials(parse(load(space, {}, SweepConfig).space), count, seed=0)
     return [{**trial.hyperparameters, "seed": trial.seed, "epochs": num_epochs} for trial in trials]
 
 

@@ -17,7 +17,8 @@ import torch
 
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Hyperparameters
-from raygpu.tiling import LADDER, Cost, best_width, level, next_rung, repays, widest
+from raygpu.packing import Affine
+from raygpu.tiling import LADDER, best_width, level, next_rung, repays, widest
 from raygpu.training.torch_array import TorchArray
 from raygpu.training.torch_solo import default_device, initial_model
 from raygpu.trials import Trial
@@ -46,7 +47,7 @@ def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: f
         array.width = level(count, most)
         lines.append(f"width {array.width} of {count} trials: more do not fit in the GPU's memory")
     else:
-        array.eager = Cost.fit(step_s)
+        array.eager = Affine.fit(step_s)
         best = min(most, best_width(step_s, max(most, min(step_s))))
         array.width = level(count, best)
         curve = ", ".join(f"{w}: {_rate(array, w, s)}" for w, s in step_s.items())

@@ -25,7 +25,8 @@ from torch import nn
 
 from raygpu.batching import batch_bounds, epoch_order, num_batches
 from raygpu.experiment import Experiment, Hyperparameters, Splits
-from raygpu.tiling import Cost, arrange
+from raygpu.packing import Affine
+from raygpu.tiling import arrange
 from raygpu.training.array_optimizers import ArrayOptimizer, Stacked
 from raygpu.training.array_program import Program
 from raygpu.training.base import Settings
@@ -115,7 +116,7 @@ class TorchArray:
         optimizer = ArrayOptimizer(optimizers)
         self.width = min(width or DEFAULT_WIDTH, len(trials))
         self.asked_width = width
-        self.eager = Cost(0.0, 0.0)
+        self.eager = Affine(0.0, 0.0)
         self.compiled_s: dict[int, float] = {}
         """Seconds of a compiled step, by width."""
         self.not_compiled: set[int] = set()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from raygpu import reporting
-from raygpu.config import load
+from raygpu.config import SweepConfig, load
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
@@ -107,7 +107,7 @@ def test_the_configuration_is_read_and_fits(page: str, tmp_path: Path) -> None:
     _, hp, _, score = PAGES[page]
     file = tmp_path / "sweep.toml"
     file.write_text(blocks(page, "toml")[0])
-    config = load(file, {})
+    config = load(file, {}, SweepConfig)
     assert config.experiment == "train.py:train"
     assert config.metric == score
     assert set(config.space) == set(hp)

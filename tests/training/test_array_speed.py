@@ -57,7 +57,7 @@ def test_memory_bounds_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compiled_step_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raygpu.tiling.COMPILE_S", {"cpu": 0.0})
     monkeypatch.setattr("raygpu.tiling.FIRST_COMPILE_S", {"cpu": 0.0})
-    monkeypatch.setattr(array_speed.Cost, "at", lambda cost, width: 1e9)  # whatever the machine is doing meanwhile
+    monkeypatch.setattr(array_speed.Affine, "at", lambda cost, width: 1e9)  # whatever the machine is doing meanwhile
     own = array(7, epochs=4, width=4)
     lines = settle(own)
     assert "step compiled in" in lines[1]
