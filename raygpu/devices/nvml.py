@@ -1,14 +1,24 @@
-"""The only door to NVML: which GPUs there are, and what they read. Nothing here raises for want of a GPU."""
+"""The only door to NVML (with gpm.py, its other half): which GPUs there are, and what they read.
+
+Nothing here raises for want of a GPU, a driver or a permission: what is not told is None.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pynvml
 
 GIB = 2**30
+
+ComputeMode = Literal["default", "exclusive-process", "prohibited"]
+COMPUTE_MODES: dict[int, ComputeMode] = {
+    pynvml.NVML_COMPUTEMODE_DEFAULT: "default",
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive-process",
+    pynvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +30,26 @@ class Gpu:
     uuid: str
     name: str
     memory_gib: float
+    capability: tuple[int, int] | None = None
+    """CUDA's compute capability: (8, 0) for an A100."""
+    compute_mode: ComputeMode | None = None
+    mig: bool | None = None
+    """Whether it is cut into MIG instances. None where the card cannot be: nothing that is older than an A100 can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A GPU's memory now. What is not reserved is either used or free."""
+
+    total_gib: float
+    free_gib: float
+    reserved_gib: float | None
+    """Held by driver and firmware, out of reach for everybody; None where an older driver counts it as used."""
+
+    @property
+    def used_gib(self) -> float:
+        # NVML's own `used` of version 2 has counted the reserved part in one driver and left it out in the next.
+        return self.total_gib - self.free_gib - (self.reserved_gib or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +69,48 @@ class Reading:
 
 def gpus() -> list[Gpu]:
     """The GPUs of this machine; none where there is no NVIDIA driver."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+    if not _started():
         return []
     found = []
-    for index in range(_ask(pynvml.nvmlDeviceGetCount) or 0):
-        handle = _ask(pynvml.nvmlDeviceGetHandleByIndex, index)
-        if handle is None:
+    for index in range(ask(pynvml.nvmlDeviceGetCount) or 0):
+        device = ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+        if device is None:
             continue  # fallen off the bus, or not this container's
-        memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        room = _memory(device)
+        mig = ask(pynvml.nvmlDeviceGetMigMode, device)
         found.append(
             Gpu(
                 index=index,
-                uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-                name=_text(pynvml.nvmlDeviceGetName(handle)),
-                memory_gib=memory.total / GIB if memory is not None else 0.0,
+                uuid=_text(pynvml.nvmlDeviceGetUUID(device)),
+                name=_text(pynvml.nvmlDeviceGetName(device)),
+                memory_gib=room.total_gib if room is not None else 0.0,
+                capability=ask(pynvml.nvmlDeviceGetCudaComputeCapability, device),
+                compute_mode=COMPUTE_MODES.get(ask(pynvml.nvmlDeviceGetComputeMode, device)),
+                mig=mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE if mig is not None else None,
             )
         )
     return found
+
+
+def driver_version() -> str | None:
+    """As "580.65.06"; None where there is no NVIDIA driver."""
+    version = ask(pynvml.nvmlSystemGetDriverVersion) if _started() else None
+    return _text(version) if version is not None else None
 
 
 def read(uuids: Sequence[str]) -> dict[str, Reading]:
     """What these GPUs of this machine read now, by UUID; a GPU that is gone is left out."""
     readings = {}
     for uuid in uuids:
-        handle = _ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
-        if handle is None:
+        device = handle(uuid)
+        if device is None:
             continue
-        memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-        utilization = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        power_mw = _ask(pynvml.nvmlDeviceGetPowerUsage, handle)
-        temperature = _ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
+        room = _memory(device)
+        utilization = ask(pynvml.nvmlDeviceGetUtilizationRates, device)
+        power_mw = ask(pynvml.nvmlDeviceGetPowerUsage, device)
+        temperature = ask(pynvml.nvmlDeviceGetTemperature, device, pynvml.NVML_TEMPERATURE_GPU)
         readings[uuid] = Reading(
-            memory_gib=memory.used / GIB if memory is not None else None,
+            memory_gib=room.used_gib if room is not None else None,
             util_pct=float(utilization.gpu) if utilization is not None else None,
             power_w=power_mw / 1000 if power_mw is not None else None,
             temperature_c=float(temperature) if temperature is not None else None,
@@ -80,12 +118,70 @@ def read(uuids: Sequence[str]) -> dict[str, Reading]:
     return readings
 
 
-def _ask(query: Callable[..., Any], *arguments: Any) -> Any:
+def memory(uuid: str) -> Memory | None:
+    """The GPU's memory now; None where it is gone or does not tell."""
+    device = handle(uuid)
+    return _memory(device) if device is not None else None
+
+
+def process_memory(uuid: str) -> dict[int, float | None] | None:
+    """GiB by the pid of every process that computes on the GPU, MPS clients included; None where NVML tells of none.
+
+    A pid without a figure has None (WSL2). In a container the pids are those of the host, or there are none at all: an
+    empty answer does not prove that the GPU is free.
+    """
+    device = handle(uuid)
+    if device is None:
+        return None
+    lists = [
+        _either(device, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2),
+        _either(
+            device, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2
+        ),
+    ]
+    if all(each is None for each in lists):
+        return None
+    held: dict[int, float | None] = {}
+    for process in (process for each in lists for process in each or ()):
+        gib = process.usedGpuMemory / GIB if process.usedGpuMemory is not None else None
+        known = held.get(process.pid)
+        held[process.pid] = gib if known is None else max(known, gib or 0.0)
+    return held
+
+
+def handle(uuid: str) -> Any:
+    """NVML's handle of a GPU, or None."""
+    return ask(pynvml.nvmlDeviceGetHandleByUUID, uuid) if _started() else None
+
+
+def ask(query: Callable[..., Any], *arguments: Any) -> Any:
     """An answer of NVML, or None where this device, driver or container has none."""
     try:
         return query(*arguments)
     except pynvml.NVMLError:
         return None
+
+
+def _started() -> bool:
+    """NVML counts how often it was started: once more costs nothing, and a worker need not know whether it was."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return False
+    return True
+
+
+def _memory(device: Any) -> Memory | None:
+    found = ask(pynvml.nvmlDeviceGetMemoryInfo, device, pynvml.nvmlMemory_v2)
+    if found is not None:
+        return Memory(found.total / GIB, found.free / GIB, found.reserved / GIB)
+    found = ask(pynvml.nvmlDeviceGetMemoryInfo, device)
+    return Memory(found.total / GIB, found.free / GIB, None) if found is not None else None
+
+
+def _either(device: Any, newer: Callable[..., Any], older: Callable[..., Any]) -> Any:
+    found = ask(newer, device)
+    return found if found is not None else ask(older, device)
 
 
 def _text(value: str | bytes) -> str:

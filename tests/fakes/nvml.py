@@ -2,32 +2,85 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import pynvml
 import pytest
+
+GIB = 2**30
+
+
+@dataclass
+class FakeDevice:
+    """A GPU's state, to be changed by the test as it goes on."""
+
+    name: str
+    uuid: str
+    used_gib: float
+    total_gib: float = 16.0
+    reserved_gib: float = 0.25
+    """Of version 2 of the memory's figures; version 1 counts it as used, and then `used_gib` includes it."""
+    capability: tuple[int, int] = (8, 0)
+    compute_mode: int = pynvml.NVML_COMPUTEMODE_DEFAULT
+    mig: int | None = None
+    """None: a card without MIG."""
+    processes: dict[int, float | None] = field(default_factory=dict)
+    """GiB by pid; None for a process without a figure."""
+    mps_processes: dict[int, float | None] = field(default_factory=dict)
+    util_pct: float = 40.0
+    power_w: float = 150.0
+    temperature_c: float = 61.0
+    gpm: dict[int, float] | None = None
+    """Values by metric; None: a card without GPM."""
 
 
 class FakeNvml:
     """Patches `pynvml` in place. `unsupported` names functions that answer "not supported"."""
 
     def __init__(self, names: list[str], unsupported: set[str] = frozenset()) -> None:
-        self.names = names
+        self.devices = [
+            FakeDevice(name, f"GPU-{index}{index}{index}{index}-aaaa", used_gib=index + 1.0, util_pct=40.0 + index)
+            for index, name in enumerate(names)
+        ]
         self.unsupported = unsupported
-        self.uuids = [f"GPU-{index}{index}{index}{index}-aaaa" for index in range(len(names))]
+        self.driver = "580.65.06"
+        self.open_samples = 0
+        """GPM samples that were allocated and not freed."""
+
+    @property
+    def uuids(self) -> list[str]:
+        return [device.uuid for device in self.devices]
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+        devices = self.devices
         answers = {
             "nvmlInit": lambda: None,
-            "nvmlDeviceGetCount": lambda: len(self.names),
+            "nvmlSystemGetDriverVersion": lambda: self.driver,
+            "nvmlDeviceGetCount": lambda: len(devices),
             "nvmlDeviceGetHandleByIndex": lambda index: index,
             "nvmlDeviceGetHandleByUUID": self._by_uuid,
-            "nvmlDeviceGetName": lambda handle: self.names[handle],
-            "nvmlDeviceGetUUID": lambda handle: self.uuids[handle],
-            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=16 * 2**30, used=(handle + 1) * 2**30),
-            "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=40 + handle, memory=5),
-            "nvmlDeviceGetPowerUsage": lambda handle: 150_000,
-            "nvmlDeviceGetTemperature": lambda handle, sensor: 61,
+            "nvmlDeviceGetName": lambda handle: devices[handle].name,
+            "nvmlDeviceGetUUID": lambda handle: devices[handle].uuid,
+            "nvmlDeviceGetMemoryInfo": self._memory,
+            "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=devices[handle].util_pct, memory=5),
+            "nvmlDeviceGetPowerUsage": lambda handle: devices[handle].power_w * 1000,
+            "nvmlDeviceGetTemperature": lambda handle, sensor: devices[handle].temperature_c,
+            "nvmlDeviceGetComputeMode": lambda handle: devices[handle].compute_mode,
+            "nvmlDeviceGetCudaComputeCapability": lambda handle: devices[handle].capability,
+            "nvmlDeviceGetMigMode": lambda handle: self._mig(devices[handle]),
+            "nvmlDeviceGetComputeRunningProcesses_v3": lambda handle: _listed(devices[handle].processes),
+            "nvmlDeviceGetComputeRunningProcesses_v2": self._refuse,
+            "nvmlDeviceGetMPSComputeRunningProcesses_v3": lambda handle: _listed(devices[handle].mps_processes),
+            "nvmlDeviceGetMPSComputeRunningProcesses_v2": self._refuse,
+            "nvmlGpmQueryDeviceSupport": lambda handle: SimpleNamespace(
+                isSupportedDevice=int(devices[handle].gpm is not None)
+            ),
+            "nvmlGpmSampleAlloc": self._allocate,
+            "nvmlGpmSampleFree": self._free,
+            "nvmlGpmSampleGet": self._sample,
+            "nvmlGpmMetricsGet": self._metrics,
         }
         for name, answer in answers.items():
             monkeypatch.setattr(pynvml, name, self._refuse if name in self.unsupported else answer)
@@ -38,6 +91,49 @@ class FakeNvml:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return self.uuids.index(uuid)
 
+    def _memory(self, handle: int, version: int | None = None) -> Any:
+        """`unsupported` with "memory_v2" is a driver of before version 2."""
+        device = self.devices[handle]
+        total, used = device.total_gib * GIB, device.used_gib * GIB
+        if version is None:
+            return SimpleNamespace(total=total, used=used, free=total - used)
+        if "memory_v2" in self.unsupported:
+            self._refuse()
+        reserved = device.reserved_gib * GIB
+        return SimpleNamespace(total=total, used=used, free=total - used - reserved, reserved=reserved)
+
+    def _mig(self, device: FakeDevice) -> list[int]:
+        if device.mig is None:
+            self._refuse()
+        return [device.mig, device.mig]
+
+    def _allocate(self) -> Any:
+        self.open_samples += 1
+        return pynvml.c_nvmlGpmSample_t(pynvml.struct_c_nvmlGpmSample_t())
+
+    def _free(self, sample: object) -> None:
+        self.open_samples -= 1
+
+    def _sample(self, handle: int, sample: object) -> object:
+        self._sampled = self.devices[handle]
+        return sample
+
+    def _metrics(self, request: Any) -> Any:
+        for metric in request.metrics[: request.numMetrics]:
+            values = self._sampled.gpm
+            if metric.metricId in values:
+                metric.nvmlReturn, metric.value = pynvml.NVML_SUCCESS, values[metric.metricId]
+            else:
+                metric.nvmlReturn = pynvml.NVML_ERROR_NOT_SUPPORTED
+        return request
+
     @staticmethod
     def _refuse(*_: object) -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def _listed(processes: dict[int, float | None]) -> list[Any]:
+    return [
+        SimpleNamespace(pid=pid, usedGpuMemory=int(gib * GIB) if gib is not None else None)
+        for pid, gib in processes.items()
+    ]

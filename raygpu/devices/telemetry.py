@@ -1,0 +1,116 @@
+"""What a GPU did during a window: NVML sampled in a thread, GPM's counters over the whole of it.
+
+with Telemetry(gpu.uuid) as telemetry:
+    train()
+telemetry.reading().sm_util_pct
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from raygpu.devices import nvml
+from raygpu.devices.gpm import Gpm, GpmSampler
+from raygpu.devices.nvml import Reading
+
+INTERVAL_S = 0.1
+JOIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Means and peaks of one GPU over a stretch of time; None for what does not exist."""
+
+    seconds: float
+    num_samples: int
+    util_pct: float | None
+    """Mean share of time in which any kernel ran, as `nvidia-smi` shows it: no measure of how full the GPU is."""
+    power_w: float | None
+    """Mean."""
+    temperature_peak_c: float | None
+    memory_gib: float | None
+    """Mean, of everybody's."""
+    memory_peak_gib: float | None
+    """Of the samples: a peak between two of them is not seen."""
+    sm_util_pct: float | None
+    sm_occupancy_pct: float | None
+    dram_bandwidth_pct: float | None
+
+    def metrics(self) -> dict[str, float]:
+        """By name, what exists."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class Telemetry:
+    """Watches one GPU from the context's entry to its exit. A GPU that cannot be asked yields a window of None."""
+
+    def __init__(self, uuid: str, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._uuid = uuid
+        self._interval_s = interval_s
+        self._clock = clock
+        self._sampler = GpmSampler(uuid)
+        self._gpm: Gpm | None = None
+        self._samples: list[Reading] = []
+        self._began_s = 0.0
+        self._ended_s: float | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="telemetry", daemon=True)
+
+    def __enter__(self) -> Telemetry:
+        self._began_s = self._clock()
+        self._sampler.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self._gpm = self._sampler.reading()
+            self._ended_s = self._clock()
+        finally:
+            self._stop.set()
+            self._thread.join(JOIN_S)  # a driver that hangs must not hang the training
+            self._sampler.__exit__(kind, error, at)
+
+    def reading(self) -> Window:
+        """The window so far, or the whole of it after the exit. GPM's counters are there after the exit."""
+        samples = list(self._samples)
+        memory = [sample.memory_gib for sample in samples]
+        gpm = self._gpm or Gpm(None, None, None)
+        return Window(
+            seconds=(self._clock() if self._ended_s is None else self._ended_s) - self._began_s,
+            num_samples=len(samples),
+            util_pct=_mean([sample.util_pct for sample in samples]),
+            power_w=_mean([sample.power_w for sample in samples]),
+            temperature_peak_c=_peak([sample.temperature_c for sample in samples]),
+            memory_gib=_mean(memory),
+            memory_peak_gib=_peak(memory),
+            sm_util_pct=gpm.sm_util_pct,
+            sm_occupancy_pct=gpm.sm_occupancy_pct,
+            dram_bandwidth_pct=gpm.dram_bandwidth_pct,
+        )
+
+    def _watch(self) -> None:
+        while True:
+            sample = nvml.read([self._uuid]).get(self._uuid)
+            if sample is not None:
+                self._samples.append(sample)
+            if self._stop.wait(self._interval_s):
+                return
+
+
+def _told(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    told = _told(values)
+    return sum(told) / len(told) if told else None
+
+
+def _peak(values: Sequence[float | None]) -> float | None:
+    return max(_told(values), default=None)
