@@ -38,3 +38,9 @@ def one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     kind = type(error).__name__
     return f"{kind}: {text[:300]}" if text else kind
+
+
+def last_line(traceback: str) -> str:
+    """What a traceback says in the end."""
+    lines = traceback.strip().splitlines()
+    return lines[-1][:300] if lines else ""

@@ -43,6 +43,11 @@ class Cluster:
         found = (d.index for d in self.devices if d.node_id == node_id and d.local_id in wanted)
         return next(found, None)
 
+    def node_of(self, device: Device) -> Node:
+        """The node that has it."""
+        node_ids = list(dict.fromkeys(other.node_id for other in self.devices))
+        return self.nodes[node_ids.index(device.node_id)]
+
     def readings(self) -> dict[int, Reading]:
         """What NVML tells of each GPU now; a GPU that cannot be asked is left out."""
         uuids: dict[str, list[str]] = {}

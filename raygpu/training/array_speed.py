@@ -7,10 +7,8 @@ array.drop(losers); lines = resettle(array)
 from __future__ import annotations
 
 import os
-import resource
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -19,6 +17,7 @@ from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.packing import Affine
 from raygpu.tiling import LADDER, best_width, level, next_rung, repays, widest
+from raygpu.training.memory import GIB, forget_peak, peak_bytes
 from raygpu.training.torch_array import TorchArray
 from raygpu.training.torch_solo import default_device, initial_model
 from raygpu.trials import Trial
@@ -32,7 +31,6 @@ LEAST, CLEAR = 4, 32
 """The narrowest tile that is measured, and the one up to which a slow step is taken for a disturbance."""
 COPIES = 3
 """Of a member's parameters: themselves, and up to two of the optimizer's."""
-GIB = 2**30
 
 
 def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: float | None = None) -> list[str]:
@@ -41,7 +39,7 @@ def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: f
     memory_limit: bytes that the array may take. epochs_to_come: of a mean member, where some will stop early.
     """
     count = len(array.trials)
-    lines = _graphs(array)
+    lines = use_graphs(array)
     step_s, most = _measured_widths(array, memory_limit)
     if not step_s:
         array.width = level(count, most)
@@ -84,7 +82,7 @@ def _measured_widths(array: TorchArray, memory_limit: int | None) -> tuple[dict[
     return step_s, widest(count, num_bytes, memory_limit)
 
 
-def _graphs(array: TorchArray) -> list[str]:
+def use_graphs(array: TorchArray) -> list[str]:
     """On CUDA, replay recorded steps from now on if that works and is the faster way."""
     if array.device.type != "cuda":
         return []
@@ -133,38 +131,20 @@ def capacity(experiment: Experiment, trial: Trial, gpu_fraction: float, host_mem
 
 def measured(array: TorchArray, width: int) -> tuple[float, int]:
     """Seconds of one step of that many members, and the peak of memory with an evaluation; nothing is changed."""
-    _forget_peak(array.device)
+    forget_peak(array.device)
     steps = array.trial_steps(width)
     next(steps)  # the first one allocates, and compiles what is to be compiled
-    _wait(array.device)
+    array.wait()
     times = []
     for _ in range(NUM_STEPS):
         started = time.perf_counter()
         next(steps)
-        _wait(array.device)
+        array.wait()
         times.append(time.perf_counter() - started)
     steps.close()
     array.trial_evaluation(width)
-    _wait(array.device)
-    return min(times), _peak_bytes(array.device)
-
-
-def _forget_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    with suppress(OSError):  # not everywhere; the peak since the process began is then taken
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak_bytes(device: torch.device) -> int:
-    """Of memory, since `_forget_peak`: this process's of the GPU, or its resident memory."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    array.wait()
+    return min(times), peak_bytes(array.device)
 
 
 def _nothing_compiled() -> bool:
@@ -202,8 +182,3 @@ def _compile(array: TorchArray, width: int, why: str) -> str:
 
 def _rate(array: TorchArray, width: int, step_s: float) -> str:
     return f"{width * array.batch_size / step_s:,.0f} samples/s"
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -27,6 +27,8 @@ WEIGHTS = "model.weights.h5"
 OPTIMIZER = "optimizer.npz"
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
 EVALUATION_BATCH = 1024
+CALL_S = 0.02
+"""Of timed steps: the least that hides what a call from Python costs."""
 
 
 class KerasSolo:
@@ -75,8 +77,8 @@ class KerasSolo:
         return EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=train_s)
 
     def _trace(self) -> None:
-        rows, bounds = tf.TensorSpec([self.num_train], tf.int64), tf.TensorSpec(self.bounds.shape, tf.int32)
-        lrs = tf.TensorSpec([len(self.bounds)], tf.float32)
+        rows, bounds = tf.TensorSpec([self.num_train], tf.int64), tf.TensorSpec([None, 2], tf.int32)
+        lrs = tf.TensorSpec([None], tf.float32)
         self._train_steps = tf.function(self._train_batches).get_concrete_function(rows, bounds, lrs)
         # Those of the model's Dropout layers, and the one that keras.random draws from if no other is given.
         self._random_states = [v for v in self._train_steps.variables if "seed_generator_state" in v.name]
@@ -89,12 +91,39 @@ class KerasSolo:
 
     def _train(self) -> float:
         """One pass over the training data; its mean loss."""
-        order = epoch_order(self.seed, self.epoch, self.num_train)
-        steps = len(self.bounds)
-        first_step = (self.epoch - 1) * steps
-        lrs = [self.settings.lr_at(first_step + step, steps, self.epochs) for step in range(steps)]
-        loss_sum = self._train_steps(tf.constant(order), tf.constant(self.bounds), tf.constant(lrs, tf.float32))
-        return float(loss_sum) / self.num_train  # the epoch's only wait for the device
+        return self._run_steps(self.epoch, len(self.bounds)) / self.num_train
+
+    def _run_steps(self, epoch: int, count: int) -> float:
+        """The first `count` steps of an epoch; the sum of the samples' losses, which waits for the device."""
+        order, steps = epoch_order(self.seed, epoch, self.num_train), len(self.bounds)
+        first_step = (epoch - 1) * steps
+        lrs = [self.settings.lr_at(first_step + step, steps, self.epochs) for step in range(count)]
+        return float(
+            self._train_steps(tf.constant(order), tf.constant(self.bounds[:count]), tf.constant(lrs, tf.float32))
+        )
+
+    def trial_steps(self) -> Iterator[int]:
+        """Steps without end, to be timed: the samples of so many that a call of them takes CALL_S or an epoch.
+
+        What they do to the model stays.
+        """
+        if self._train_steps is None:
+            self._trace()
+        count = 1
+        while True:
+            started = time.perf_counter()
+            self._run_steps(1, count)
+            if time.perf_counter() - started < CALL_S:
+                count = min(2 * count, len(self.bounds))
+            yield int(self.bounds[count - 1][1])
+
+    def trial_evaluation(self) -> tuple[int, int]:
+        """The first batch of an evaluation, to be timed: its samples, and those of all of it."""
+        self._evaluate(most=EVALUATION_BATCH)
+        return min(EVALUATION_BATCH, self.num_validation), self.num_validation
+
+    def wait(self) -> None:
+        """Each call of `trial_steps` has waited."""
 
     def _train_batches(self, order: Any, bounds: Any, lrs: Any) -> Any:
         """Traced. The sum of the samples' losses, after one optimizer step for each batch.
@@ -103,7 +132,7 @@ class KerasSolo:
         lrs: a learning rate for each step.
         """
         loss_sum = tf.zeros(())
-        for step in tf.range(len(self.bounds)):
+        for step in tf.range(tf.shape(bounds)[0]):
             start, end = bounds[step, 0], bounds[step, 1]
             loss_sum += self._step(order[start:end], lrs[step]) * tf.cast(end - start, tf.float32)
         return loss_sum
@@ -127,14 +156,15 @@ class KerasSolo:
         self.optimizer.apply(with_l2(self.settings, gradients, used), used)
         return loss
 
-    def _evaluate(self) -> dict[str, float]:
-        """Means over the validation data, weighted by the size of each batch."""
+    def _evaluate(self, most: int | None = None) -> dict[str, float]:
+        """Means over the validation data, or its first `most` samples, weighted by the size of each batch."""
         sums: dict[str, Any] = {}
-        for start in range(0, self.num_validation, EVALUATION_BATCH):
-            end = min(start + EVALUATION_BATCH, self.num_validation)
+        count = min(self.num_validation, most or self.num_validation)
+        for start in range(0, count, EVALUATION_BATCH):
+            end = min(start + EVALUATION_BATCH, count)
             for name, value in self._evaluate_rows(tf.constant(start), tf.constant(end)).items():
                 sums[name] = sums[name] + value * (end - start) if name in sums else value * (end - start)
-        return {name: float(value) / self.num_validation for name, value in sums.items()}
+        return {name: float(value) / count for name, value in sums.items()}
 
     def _evaluate_batch(self, start: Any, end: Any) -> dict[str, Any]:
         """Traced. Loss and metrics, float64, of the validation samples from `start` to before `end`."""

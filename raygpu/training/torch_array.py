@@ -246,10 +246,18 @@ class TorchArray:
                 step(inputs, targets, numbers)
             yield
 
-    def trial_evaluation(self, width: int) -> None:
-        """The first batch of an evaluation of copies of the first members: to see what memory it takes."""
+    def trial_evaluation(self, width: int) -> tuple[int, int]:
+        """The first batch of an evaluation of copies of the first members, to be timed and to see what memory it takes:
+        its samples, and those of all of it."""
         tile = _gathered_tile(self._members()[:width], width)
-        self._evaluate_batch(tile, next(evaluation_parts(self.data.num_validation)))
+        part = next(evaluation_parts(self.data.num_validation))
+        self._evaluate_batch(tile, part)
+        return part.stop, self.data.num_validation
+
+    def wait(self) -> None:
+        """Until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _members(self) -> list[tuple[Tile, int]]:
         return [(tile, i) for tile in self.tiles for i in range(len(tile.trials))]

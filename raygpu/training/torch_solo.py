@@ -74,10 +74,16 @@ class TorchSolo:
 
     def _train(self) -> float:
         """One pass over the training data; its mean loss."""
-        self.model.train()
-        order = torch.from_numpy(epoch_order(self.seed, self.epoch, self.num_train)).to(self.data.home)
         loss_sum = torch.zeros((), device=self.device)
-        first_step = (self.epoch - 1) * self.steps_per_epoch
+        for loss, count in self._steps(self.epoch):
+            loss_sum += loss.float() * count
+        return loss_sum.item() / self.num_train  # the epoch's only wait for the device
+
+    def _steps(self, epoch: int) -> Iterator[tuple[torch.Tensor, int]]:
+        """The optimizer steps of an epoch: the loss and the number of samples of each."""
+        self.model.train()
+        order = torch.from_numpy(epoch_order(self.seed, epoch, self.num_train)).to(self.data.home)
+        first_step = (epoch - 1) * self.steps_per_epoch
         for number, (start, end) in enumerate(batch_bounds(self.num_train, self.batch_size)):
             chosen = order[start:end]
             with self._autocast():
@@ -87,15 +93,30 @@ class TorchSolo:
             if self.settings.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
             self.optimizer.step(self.settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
-            loss_sum += loss.detach().float() * (end - start)
-        return loss_sum.item() / self.num_train  # the epoch's only wait for the device
+            yield loss.detach(), end - start
+
+    def trial_steps(self) -> Iterator[int]:
+        """Steps without end, to be timed: the samples of each. What they do to the model stays."""
+        while True:
+            for _, count in self._steps(epoch=1):
+                yield count
+
+    def trial_evaluation(self) -> tuple[int, int]:
+        """The first batch of an evaluation, to be timed: its samples, and those of all of it."""
+        self._evaluate(most=EVALUATION_BATCH)
+        return min(EVALUATION_BATCH, self.data.num_validation), self.data.num_validation
+
+    def wait(self) -> None:
+        """Until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     @torch.no_grad()
-    def _evaluate(self) -> dict[str, float]:
-        """Means over the validation data, weighted by the size of each batch."""
+    def _evaluate(self, most: int | None = None) -> dict[str, float]:
+        """Means over the validation data, or its first `most` samples, weighted by the size of each batch."""
         self.model.eval()
         sums: dict[str, torch.Tensor] = {}
-        count = self.data.num_validation
+        count = min(self.data.num_validation, most or self.data.num_validation)
         for part in evaluation_parts(count):
             targets = self._batch(self.data.validation_targets, part)
             with self._autocast():

@@ -1,0 +1,309 @@
+"""How many trainings a device carries in each way, found by running them at growing numbers for short windows.
+
+    climb = Climb(probe, ("process", "fused"), most=34, rounds=3, window_s=1.0)
+    climb.run()                 # climb.points, climb.notes
+
+At each number of trainings all ways take turns, round by round, and one training alone has its turn in each round: what
+the machine does meanwhile is the same for all, and a gain is a ratio of neighbours in time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Any
+
+import ray
+
+from raygpu.config import Way
+from raygpu.devices import nvml
+from raygpu.devices.host import available_memory_gib
+from raygpu.devices.telemetry import Telemetry
+from raygpu.engines.probe import Probe, answers
+from raygpu.engines.probe_actor import Fault, Taken
+from raygpu.errors import last_line
+from raygpu.profiles import Point, rises
+from raygpu.training.timed import LEAD
+
+STEPS = 3
+"""That a window holds at least."""
+CALL_S, CALL_EACH_S = 0.05, 0.01
+"""Between asking the processes for a window and its start: at least, and for each process."""
+MARGIN = 0.9
+"""Of the free memory, what the probe's processes may fill."""
+LEAST: Mapping[Way, int] = {"mps": 2, "split": 2, "threads": 2}
+"""The smallest number at which a way is another one than one training alone."""
+MOST: Mapping[Way, int] = {"mps": 48, "threads": 8}
+"""MPS takes no more clients; threads of one process are no way that needs a longer look."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """One way at one number of trainings, while its windows come in."""
+
+    way: Way
+    n: int
+    threads: int
+    actors: list[Any]
+    step_s: float = 0.0
+    evaluation_s: float | None = None
+    start_s: float | None = None
+    compiled: bool = False
+    rates: list[float] = field(default_factory=list)
+    gains: list[float] = field(default_factory=list)
+    readings: list[dict[str, float]] = field(default_factory=list)
+    host_gib: float | None = None
+    device_gib: float | None = None
+    fault: Fault | None = None
+
+    def point(self) -> Point:
+        rated = self.fault is None and self.rates
+        fault = None
+        if self.fault is not None:
+            fault = "out of memory" if self.fault.out_of_memory else last_line(self.fault.text)
+        return Point(
+            self.way,
+            self.n,
+            samples_per_s=median(self.rates) if rated else None,
+            gain=median(self.gains) if rated else None,
+            compiled=self.compiled,
+            rounds=tuple(self.rates),
+            threads=self.threads,
+            evaluation_s=self.evaluation_s,
+            start_s=self.start_s,
+            host_gib=self.host_gib,
+            device_gib=self.device_gib,
+            fault=fault,
+            **{name: fmean(r[name] for r in self.readings) for name in (self.readings[0] if self.readings else ())},
+        )
+
+
+class Climb:
+    """Points at growing numbers of trainings, until nothing is gained or memory ends.
+
+    most: the highest number. environments: of the processes of a way. say: shows a line. deadline: of
+    `time.monotonic`; no number is begun after it.
+    """
+
+    def __init__(
+        self,
+        probe: Probe,
+        ways: Sequence[Way],
+        *,
+        most: int,
+        rounds: int,
+        window_s: float,
+        environments: Mapping[Way, Mapping[str, str]] | None = None,
+        say: Callable[[str], None] = lambda text: None,
+        deadline: float | None = None,
+    ) -> None:
+        self.probe = probe
+        self.most = most
+        self.rounds = rounds
+        self.window_s = window_s
+        self.environments = environments or {}
+        self.say = say
+        self.deadline = deadline
+        self.points: list[Point] = []
+        self.notes: list[str] = []
+        self._ways = list(ways)
+        """Those that go on to the next number."""
+        self._pools: dict[tuple[Way, int], list[Any]] = {}
+        """The processes of a way, and of a number of threads where the framework keeps those that it started with."""
+        self._alone: Measured | None = None
+
+    def run(self) -> None:
+        self._alone = alone = self._ready("process", 1)
+        if alone.fault is not None:
+            self._keep(alone)
+            return
+        self._choose_threads(alone)
+        for n in fibonacci():
+            self._ways = [way for way in self._ways if n < LEAST.get(way, 1) or self._goes_on(way, n)]
+            if not self._ways or n > self.most or (self.deadline is not None and time.monotonic() > self.deadline):
+                break
+            ways = [way for way in self._ways if n >= LEAST.get(way, 1)]
+            self._measure([alone if (way, n) == ("process", 1) else self._ready(way, n) for way in ways])
+
+    def compile(self) -> None:
+        """The fused array at its best width once more, its step compiled."""
+        eager = [p for p in self.points if p.way == "fused" and p.gain is not None]
+        if not eager:
+            return
+        best = max(eager, key=lambda p: p.gain or 0.0)
+        measured = self._ready("fused", best.n)
+        if measured.fault is None:
+            answer = answers([actor.compile.remote() for actor in measured.actors])
+            if isinstance(answer, Fault):
+                self.notes.append(f"fused: step not compiled: {last_line(answer.text)}")
+                return
+            measured.compiled, measured.start_s = True, (measured.start_s or 0.0) + answer[0]
+        self._measure([measured])
+
+    def _goes_on(self, way: Way, n: int) -> bool:
+        points = [p for p in self.points if p.way == way]
+        if n > MOST.get(way, n) or not rises(points):
+            return False
+        short = self._short(way, n, points)
+        if short is not None:
+            self.notes.append(f"{way}: {n} at once not tried: {short}")
+        return short is None
+
+    def _short(self, way: Way, n: int, points: Sequence[Point]) -> str | None:
+        """Which memory n trainings would not find, by what each took before; None where there is enough."""
+        if not points or not self.probe.local:
+            return None
+        last = max(points, key=lambda p: p.n)
+        free_gib, more = available_memory_gib(), n - last.n
+        if last.host_gib is not None and more * last.host_gib > MARGIN * free_gib:
+            return f"{last.host_gib:.2f} GiB of host memory each, and {free_gib:.1f} GiB are free"
+        memory = nvml.memory(self.probe.device.uuid) if self.probe.device.uuid else None
+        # An array has no context for each member: what it needs is seen when it runs out.
+        if memory and last.device_gib and way != "fused" and more * last.device_gib > MARGIN * memory.free_gib:
+            return f"{last.device_gib:.2f} GiB of device memory each, and {memory.free_gib:.1f} GiB are free"
+        return None
+
+    # Getting ready
+
+    def _ready(self, way: Way, n: int) -> Measured:
+        """n trainings that have taken their first steps; of processes, those of a smaller n go on."""
+        started = time.monotonic()
+        threads = self.probe.num_cpus if way == "fused" else max(1, self.probe.num_cpus // n)
+        actors, new = self._processes(way, n, threads)
+        copies = self.probe.copies(n)
+        parts = [[trial] for trial in copies[n - len(new) :]] if way in ("process", "mps") else [copies]
+        memory_gib = self.probe.device.memory_gib
+        made = self.probe.make(way, new, parts, threads, memory_gib and MARGIN * memory_gib / n) if new else []
+        measured = Measured(way, n, threads, actors, start_s=time.monotonic() - started)
+        if isinstance(made, Fault):
+            measured.fault = made
+            return measured
+        evaluations = [answer.evaluation_s for answer in made] or [p.evaluation_s for p in self.points if p.way == way]
+        measured.evaluation_s = evaluations[-1]
+        alone_s = self._alone.step_s if self._alone is not None else 0.0
+        measured.step_s = max([alone_s, *(answer.step_s for answer in made)])
+        return measured
+
+    def _processes(self, way: Way, n: int, threads: int) -> tuple[list[Any], list[Any]]:
+        """The processes for n trainings, and those of them in which trainings have to be made."""
+        environment = self.environments.get(way)
+        if way not in ("process", "mps"):
+            pool = self._pools.setdefault((way, 0), [])
+            if way == "split":  # TensorFlow splits a device before it starts
+                self.probe.end(pool)
+                pool.clear()
+            if not pool:
+                pool.append(self.probe.start(threads, yielding=way == "fused", environment=environment))
+            return pool, list(pool)
+        key = way, (threads if self.probe.source.kind == "keras" else 0)
+        for other in [k for k in self._pools if k[0] == way and k != key and n > 1]:
+            pool = self._pools.pop(other)  # one training alone stays, for its turns
+            self.probe.end([actor for actor in pool if actor not in self._alone_actors])
+        pool = self._pools.setdefault(key, [])
+        new = [self.probe.start(threads, environment=environment) for _ in range(n - len(pool))]
+        pool += new
+        return pool[:n], new
+
+    def _choose_threads(self, alone: Measured) -> None:
+        """One training alone with all threads or with one, whichever is faster."""
+        if self.probe.source.kind != "torch" or self.probe.num_cpus == 1:
+            return
+        rates = {}
+        for threads in (1, self.probe.num_cpus):
+            alone.threads = threads
+            rates[threads] = max(self._window(alone) for _ in range(2))
+        alone.threads = max(rates, key=lambda threads: rates[threads])
+
+    # Measuring
+
+    def _measure(self, turns: Sequence[Measured]) -> None:
+        """Rounds of a window each, every other round in reverse; one alone has a turn in each."""
+        alone = self._alone
+        assert alone is not None
+        for number in range(self.rounds):
+            going = [measured for measured in turns if measured.fault is None]
+            reference = self._window(alone) if going else 0.0
+            for measured in reversed(going) if number % 2 else going:
+                rate = reference if measured is alone else self._window(measured)
+                measured.rates.append(rate)
+                measured.gains.append(rate / reference if reference else 0.0)
+        for measured in turns:
+            if measured.fault is None:
+                self._weigh(measured)
+            self._keep(measured)
+
+    def _window(self, measured: Measured) -> float:
+        """Work per second of all together in one window; 0 where one fails, which is then its fault."""
+        crowd = len(measured.actors) / (1 if self.probe.device.uuid else self.probe.num_cpus)
+        seconds = max(self.window_s, STEPS * measured.step_s * max(1.0, crowd))
+        ray.get([actor.threads.remote(measured.threads) for actor in measured.actors])
+        start_at = time.time() + CALL_S + CALL_EACH_S * len(measured.actors)
+        calls = [actor.window.remote(start_at, seconds) for actor in measured.actors]
+        reading = self._watch(start_at + LEAD * seconds, seconds)
+        found = answers(calls)
+        if isinstance(found, Fault):
+            measured.fault = found
+            return 0.0
+        if reading:
+            measured.readings.append(reading)
+        return float(sum(window.rate for windows in found for window in windows))
+
+    def _watch(self, begin: float, seconds: float) -> dict[str, float]:
+        """What the GPU tells of itself in the window, by the names of a point; nothing of a simulated one."""
+        uuid = self.probe.device.uuid
+        if uuid is None or not self.probe.local:
+            return {}
+        time.sleep(max(0.0, begin - time.time()))
+        with Telemetry(uuid) as telemetry:
+            time.sleep(max(0.0, begin + seconds - time.time()))
+        told = telemetry.reading()
+        values = {
+            "used_gib": told.memory_peak_gib,
+            "util_pct": told.util_pct,
+            "sm_util_pct": told.sm_util_pct,
+            "sm_occupancy_pct": told.sm_occupancy_pct,
+            "dram_bandwidth_pct": told.dram_bandwidth_pct,
+            "power_w": told.power_w,
+            "temperature_c": told.temperature_peak_c,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _weigh(self, measured: Measured) -> None:
+        """What each training takes. Of a GPU by NVML's figures, which include contexts; else by the framework's."""
+        found = answers([actor.taken.remote() for actor in measured.actors])
+        taken: list[Taken] = [] if isinstance(found, Fault) else found
+        uuid = self.probe.device.uuid
+        by_pid = (nvml.process_memory(uuid) or {}) if uuid is not None and self.probe.local else {}
+        measured.host_gib = _mean([part.host_gib for part in taken], measured.n)
+        measured.device_gib = _mean([by_pid.get(part.pid) or part.device_gib for part in taken], measured.n)
+
+    def _keep(self, measured: Measured) -> None:
+        point = measured.point()
+        self.points.append(point)
+        rate = "" if point.samples_per_s is None else f"{point.samples_per_s:,.0f}/s, {point.gain:.2f}x"
+        self.say(f"{point.label}, {point.n} at once: {point.fault or rate}")
+        if measured.fault is not None:
+            for key in [key for key in self._pools if key[0] == measured.way and measured is not self._alone]:
+                self.probe.end([actor for actor in self._pools.pop(key) if actor not in self._alone_actors])
+            if not measured.fault.out_of_memory:
+                self.notes.append(f"{measured.way}: {measured.n} at once failed: {point.fault}")
+
+    @property
+    def _alone_actors(self) -> list[Any]:
+        return self._alone.actors if self._alone is not None else []
+
+
+def _mean(parts: Sequence[float | None], n: int) -> float | None:
+    """The sum of all processes over n trainings; None where one does not tell."""
+    known = [part for part in parts if part is not None]
+    return sum(known) / n if known and len(known) == len(parts) else None
+
+
+def fibonacci() -> Iterator[int]:
+    """1, 2, 3, 5, 8, 13, 21, 34 ... without end."""
+    low, high = 1, 2
+    while True:
+        yield low
+        low, high = high, low + high

@@ -1,0 +1,211 @@
+"""Measured throughput and memory of one training on one device type, in every way to share it, kept for later sweeps.
+
+    store = Profiles(folder)
+    store.keep(profile)
+    profile = store.find(subject)       # None, or what was measured with the same versions
+
+One JSON file a subject; a file of other versions is of no use any more, and is measured anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from raygpu.config import WAYS, Way
+from raygpu.errors import BadInput
+
+FILLED = 1.1
+"""Of the throughput of one: what sharing has to reach, or one training fills the device."""
+FALLING = 0.97
+"""Of the best throughput so far: below it, or not above it by as much, more trainings at once gain nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What was measured, and on what."""
+
+    source: str
+    """The experiment's name, or a command."""
+    hyperparameters: dict[str, str]
+    """Those that shape the program, as text."""
+    data: str
+    """The shapes and types of the training data; empty where raygpu does not load them."""
+    precision: str
+    device: str
+    """The GPU's name, or the processor's where one is simulated."""
+    device_gib: float | None
+    num_cpus: float
+    versions: dict[str, str] = field(compare=False)
+    """Of raygpu, the framework, the driver and the experiment's own code."""
+
+    @property
+    def file_name(self) -> str:
+        """The same for all versions."""
+        known = {name: value for name, value in asdict(self).items() if name != "versions"}
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16] + ".json"
+
+    def same_training(self, other: Subject) -> bool:
+        """Whether both are the same training, if not the same device."""
+        return (self.source, self.hyperparameters, self.data, self.precision) == (
+            other.source,
+            other.hyperparameters,
+            other.data,
+            other.precision,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """So many trainings at once, in one way."""
+
+    way: Way
+    n: int
+    samples_per_s: float | None = None
+    """In all, the median of the rounds; reports/s where raygpu does not run the loop; None where memory ended."""
+    gain: float | None = None
+    """Over one training alone in the same rounds, the median."""
+    compiled: bool = False
+    rounds: tuple[float, ...] = ()
+    """samples_per_s of each round."""
+    threads: int = 1
+    """CPU threads of each training, or of an array."""
+    evaluation_s: float | None = None
+    """Seconds of an evaluation of one training, or of all members of an array."""
+    start_s: float | None = None
+    """Seconds from asking for the processes to their first steps."""
+    host_gib: float | None = None
+    """Host memory of each training, what it shares with others apart."""
+    device_gib: float | None = None
+    """Device memory of each training, the context of its process included."""
+    used_gib: float | None = None
+    """Device memory in all, of everything that uses it."""
+    util_pct: float | None = None
+    sm_util_pct: float | None = None
+    sm_occupancy_pct: float | None = None
+    dram_bandwidth_pct: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    fault: str | None = None
+    """Why there is no throughput."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.way}, compiled" if self.compiled else self.way
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A subject's points."""
+
+    subject: Subject
+    num_train: int | None
+    """Training samples of an epoch; None where raygpu does not run the loop, and reports are counted."""
+    points: tuple[Point, ...]
+    notes: tuple[str, ...] = ()
+    """Why a way was not measured, or where it ended."""
+    measured_at: str = ""
+    """Date and time, ISO 8601, UTC."""
+    synthetic: bool = False
+    """Whether the data was made up."""
+
+    @property
+    def unit(self) -> str:
+        return "reports" if self.num_train is None else "samples"
+
+    def of(self, way: Way) -> list[Point]:
+        """The points of one way that were not compiled, by n."""
+        return sorted((p for p in self.points if p.way == way and not p.compiled), key=lambda p: p.n)
+
+    @property
+    def ways(self) -> list[Way]:
+        return [way for way in WAYS if self.of(way)]
+
+    def best(self, ways: Sequence[Way] = WAYS) -> Point | None:
+        """The smallest number of trainings at once that comes close to the highest throughput of these ways."""
+        found = [p for p in self.points if p.way in ways and p.gain is not None]
+        if not found:
+            return None
+        highest = max(p.gain or 0.0 for p in found)
+        return min((p for p in found if (p.gain or 0.0) >= FALLING * highest), key=lambda p: p.n)
+
+    def time_per_training_s(self, point: Point, epochs: int) -> float | None:
+        """Wall time of `epochs` epochs of training for all that run at once, over their number; without evaluation."""
+        if point.samples_per_s is None:
+            return None
+        return epochs * (self.num_train or 1) / point.samples_per_s
+
+
+def rises(points: Sequence[Point]) -> bool:
+    """Whether more trainings at once may still gain: neither memory has ended, nor have the last two n gained."""
+    if any(p.fault is not None for p in points):
+        return False
+    gains = [p.gain or 0.0 for p in sorted(points, key=lambda p: p.n)]
+    if len(gains) < 3:
+        return True
+    return max(gains[-2:]) > max(gains[:-2]) / FALLING
+
+
+class Profiles:
+    """A folder of profiles."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def at(cls, path: str | None) -> Profiles:
+        """path: None for the user's cache folder (XDG base directory specification)."""
+        if path is not None:
+            return cls(Path(path).expanduser())
+        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        return cls(Path(cache).expanduser() / "raygpu" / "profiles")
+
+    def check(self) -> None:
+        """Raises BadInput where nothing can be kept."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"profiles: {self.folder} cannot be written ({error.strerror}); choose another --profiles"
+            ) from error
+
+    def keep(self, profile: Profile) -> Path:
+        """Write it in place of an earlier one; its file."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / profile.subject.file_name
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(asdict(profile), indent=1))
+        part.replace(path)
+        return path
+
+    def find(self, subject: Subject) -> Profile | None:
+        """What was measured of it with the same versions; a file of other versions is discarded."""
+        path = self.folder / subject.file_name
+        profile = _read(path)
+        if profile is not None and profile.subject.versions != subject.versions:
+            path.unlink(missing_ok=True)
+            return None
+        return profile
+
+    def all(self) -> Iterator[Profile]:
+        """Every profile of the folder that can be read."""
+        for path in sorted(self.folder.glob("*.json")):
+            profile = _read(path)
+            if profile is not None:
+                yield profile
+
+
+def _read(path: Path) -> Profile | None:
+    """None where there is no such file, or none of this form."""
+    try:
+        values: dict[str, Any] = json.loads(path.read_text())
+        points = tuple(Point(**{**point, "rounds": tuple(point["rounds"])}) for point in values["points"])
+        known = {f.name: values[f.name] for f in fields(Profile) if f.name not in ("subject", "points")}
+        return Profile(**{**known, "subject": Subject(**values["subject"]), "points": points})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
