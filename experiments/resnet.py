@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.digits import digits
+from experiments.digits import Digits
 from raygpu import Splits, TorchExperiment
 
 if TYPE_CHECKING:
@@ -15,11 +15,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class SmallResNet(TorchExperiment):
+class SmallResNet(Digits, TorchExperiment):
     """A convolution to `channels` maps, two residual blocks, global pooling and a linear layer."""
-
-    def data(self) -> Splits:
-        return digits()
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         from torch import nn
