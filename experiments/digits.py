@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments import datasets
 from raygpu import KerasExperiment, Splits, TorchExperiment
 
 if TYPE_CHECKING:
@@ -30,11 +31,18 @@ def digits() -> Splits:
     return Splits.of((pixels / 16).astype(np.float32), labels.astype(np.int64), validation=0.2, seed=0)
 
 
-class Mlp(TorchExperiment):
-    """One hidden layer of `hidden` units."""
+class Digits:
+    """The data, real and synthetic."""
 
     def data(self) -> Splits:
         return digits()
+
+    def synthetic(self) -> Splits:
+        return datasets.synthetic(1437, 360, (64,), pixels=False)
+
+
+class Mlp(Digits, TorchExperiment):
+    """One hidden layer of `hidden` units."""
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         from torch import nn
@@ -42,11 +50,8 @@ class Mlp(TorchExperiment):
         return nn.Sequential(nn.Linear(64, hp["hidden"]), nn.ReLU(), nn.Linear(hp["hidden"], 10))
 
 
-class Cnn(TorchExperiment):
+class Cnn(Digits, TorchExperiment):
     """`blocks` convolutions (1 or 2) of `channels` and `channels2` maps with BatchNorm, then a linear layer."""
-
-    def data(self) -> Splits:
-        return digits()
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         from torch import nn
@@ -59,11 +64,8 @@ class Cnn(TorchExperiment):
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(widths[-1] * side * side, 10))
 
 
-class KerasMlp(KerasExperiment):
+class KerasMlp(Digits, KerasExperiment):
     """The same network as `Mlp`, in Keras."""
-
-    def data(self) -> Splits:
-        return digits()
 
     def model(self, hp: Mapping[str, Any]) -> keras.Model:
         import keras

@@ -1,4 +1,4 @@
-"""Residual networks, BatchNorm and skip connections, for arrays of models: a small one, and ResNet-18."""
+"""Residual networks to be timed in arrays of models: a small one on the digits, and ResNet-18 on synthetic images."""
 
 from __future__ import annotations
 
@@ -6,50 +6,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.digits import digits
+from experiments.digits import Digits
 from raygpu import Splits, TorchExperiment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import torch
     from torch import nn
 
 
-class SmallResNet(TorchExperiment):
+class SmallResNet(Digits, TorchExperiment):
     """A convolution to `channels` maps, two residual blocks, global pooling and a linear layer."""
-
-    def data(self) -> Splits:
-        return digits()
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         from torch import nn
 
-        class Block(nn.Module):
-            """x + f(x), f of two convolutions with BatchNorm."""
-
-            def __init__(self, channels: int) -> None:
-                super().__init__()
-                self.inner = nn.Sequential(
-                    nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-                    nn.BatchNorm2d(channels),
-                    nn.ReLU(),
-                    nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-                    nn.BatchNorm2d(channels),
-                )
-                self.activation = nn.ReLU()
-
-            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-                return self.activation(inputs + self.inner(inputs))
+        from experiments.torch_networks import BasicBlock, convolution
 
         channels = hp["channels"]
         return nn.Sequential(
             nn.Unflatten(1, (1, 8, 8)),
-            nn.Conv2d(1, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
+            *convolution(1, channels, 3),
             nn.ReLU(),
-            Block(channels),
-            Block(channels),
+            BasicBlock(channels, channels),
+            BasicBlock(channels, channels),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
             nn.Linear(channels, 10),
@@ -57,11 +37,8 @@ class SmallResNet(TorchExperiment):
 
 
 class ResNet18(TorchExperiment):
-    """ResNet-18 as it is used on CIFAR-10, on synthetic images of that shape: seeded noise and labels, to be timed.
-
-    A stem of 3 x 3, four stages of two blocks each, of `channels` maps (ResNet-18's own: 64), then 2, 4 and 8 times
-    as many.
-    """
+    """The network of `experiments.cifar:ResNet18` on a few synthetic images of that shape, in floating point and never
+    augmented: seeded noise and labels, so that nothing but the network is timed."""
 
     num_train = 256
     num_validation = 64
@@ -75,35 +52,6 @@ class ResNet18(TorchExperiment):
         return Splits(inputs[:n], targets[:n], inputs[n:], targets[n:])
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
-        from torch import nn
+        from experiments.torch_networks import BasicBlock, resnet
 
-        class Block(nn.Module):
-            """shortcut(x) + f(x); the shortcut is a convolution of 1 x 1 where the shape changes."""
-
-            def __init__(self, before: int, after: int, stride: int) -> None:
-                super().__init__()
-                self.inner = nn.Sequential(
-                    nn.Conv2d(before, after, 3, stride, padding=1, bias=False),
-                    nn.BatchNorm2d(after),
-                    nn.ReLU(),
-                    nn.Conv2d(after, after, 3, padding=1, bias=False),
-                    nn.BatchNorm2d(after),
-                )
-                self.shortcut = (
-                    nn.Identity()
-                    if before == after and stride == 1
-                    else nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
-                )
-                self.activation = nn.ReLU()
-
-            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-                return self.activation(self.shortcut(inputs) + self.inner(inputs))
-
-        first = hp["channels"]
-        layers: list[nn.Module] = [nn.Conv2d(3, first, 3, padding=1, bias=False), nn.BatchNorm2d(first), nn.ReLU()]
-        before = first
-        for stage in range(4):
-            after = first * 2**stage
-            layers += [Block(before, after, 1 if stage == 0 else 2), Block(after, after, 1)]
-            before = after
-        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
+        return resnet(BasicBlock, (2, 2, 2, 2), hp["channels"])

@@ -35,10 +35,12 @@ class Section(BaseModel):
 
 
 class DataSection(Section):
-    """How much of the data the trials see."""
+    """What data the trials see, and how much of it."""
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Train on a seeded, stratified part of the training data: 0.2 is a fifth. Validation data stays whole."""
+    synthetic: bool = False
+    """Made-up data of the same shapes, to measure speed offline; scores mean nothing."""
 
 
 class SearchSection(Section):

@@ -178,6 +178,10 @@ class Experiment(ABC):
     def data(self) -> Splits:
         """The training and validation data. Called once per sweep, in the driver."""
 
+    def synthetic(self) -> Splits:
+        """Made-up data of `data()`'s shapes and types, for `--data.synthetic`. Optional."""
+        raise NotImplementedError
+
     @abstractmethod
     def model(self, hp: Mapping[str, Any]) -> Any:
         """A new model for these hyper-parameters."""

@@ -47,6 +47,7 @@ def summarize(
         "name": config.name,
         "mode": "fused" if isinstance(plan, FusedPlan) else "process",
         "seed": config.seed,
+        "data": "synthetic" if config.data.synthetic else "real",
         "num_trials": records.num_trials,
         "completed": records.count("finished"),
         "stopped_early": records.count("stopped"),
@@ -114,14 +115,16 @@ def write_files(
         folder.write_best(config, best)
         if isinstance(found.code, Experiment) and found.splits is not None:
             try:
-                _describe_best(folder, found.code, found.splits, best)
+                _describe_best(folder, found.code, found.splits, best, predictions=not config.data.synthetic)
             except Exception as error:  # noqa: BLE001 - the user's model, on the CPU: no result depends on it
                 return [f"no architecture and predictions of the best trial: {one_line(error)}"]
     return []
 
 
-def _describe_best(folder: RunFolder, code: Experiment, splits: Splits, best: TrialRecord) -> None:
-    """`best/architecture.txt` and `best/predictions.csv`, from the best trial's checkpoint."""
+def _describe_best(
+    folder: RunFolder, code: Experiment, splits: Splits, best: TrialRecord, *, predictions: bool
+) -> None:
+    """`best/architecture.txt` and, if wanted, `best/predictions.csv`, from the best trial's checkpoint."""
     checkpoint = folder.checkpoints / best.trial.trial_id
     if not checkpoint.is_dir():
         return
@@ -134,7 +137,7 @@ def _describe_best(folder: RunFolder, code: Experiment, splits: Splits, best: Tr
     architecture, outputs = predict(code, best.trial.hyperparameters, checkpoint, inputs)
     folder.best.mkdir(exist_ok=True)
     (folder.best / "architecture.txt").write_text(architecture.rstrip() + "\n")
-    if outputs and not isinstance(targets, Mapping):
+    if predictions and outputs and not isinstance(targets, Mapping):
         _write_predictions(folder.best / "predictions.csv", outputs, targets)
 
 

@@ -37,7 +37,7 @@ def _plan(nodes: Sequence[Node], config: SweepConfig, fraction: float | None, nu
 
 
 def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
-    """What is searched for, and on what if that is no GPU."""
+    """What is searched for; that its data is made up, if it is; and on what it runs if that is no GPU."""
     what = config.experiment or config.command
     epochs = f", {config.epochs} epochs each" if config.epochs else ""
     direction = "highest" if config.maximize else "lowest"
@@ -45,6 +45,8 @@ def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
         f"sweep {config.name}: {config.trials} trials of {what}{epochs}; {config.search.algorithm} search,"
         f" {_stopping(config)}, {direction} {config.metric} wins",
     ]
+    if config.data.synthetic:
+        lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
     if simulated:
         lines.append("no NVIDIA GPU here: trials are packed onto one simulated device, on the CPU")
     return lines

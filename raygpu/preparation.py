@@ -105,10 +105,12 @@ def find(prepared: Prepared, folder: Path) -> tuple[Source, Any]:
     folder: where relative paths start.
     """
     config = prepared.config
-    if config.command is not None:
-        return Source("command", config.command, str(folder)), None
-    assert config.experiment is not None  # the schema asks for one of the two
-    return locate(config.experiment, folder)
+    source, code = Source("command", str(config.command), str(folder)), None
+    if config.experiment is not None:
+        source, code = locate(config.experiment, folder)
+    if config.data.synthetic:
+        _require_synthetic(source, code)
+    return source, code
 
 
 def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
@@ -123,15 +125,28 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
         )
     if config.epochs is None:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
+    name, load = ("synthetic()", code.synthetic) if config.data.synthetic else ("data()", code.data)
     try:
         with contextlib.chdir(source.folder):
-            splits = code.data()
+            splits = load()
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
-        raise BadInput(f"experiment: {config.experiment}: data() failed: {one_line(error)}") from error
+        raise BadInput(f"experiment: {config.experiment}: {name} failed: {one_line(error)}") from error
     if not isinstance(splits, Splits):
-        raise BadInput(f"experiment: {config.experiment}: data() returned {type(splits).__name__}, not Splits")
+        raise BadInput(f"experiment: {config.experiment}: {name} returned {type(splits).__name__}, not Splits")
     _check_metric(prepared, source, code, splits)
     return Problem(source, code, splits.part(config.data.fraction, config.seed))
+
+
+def _require_synthetic(source: Source, code: Any) -> None:
+    """Raises BadInput if the user's code has no made-up data."""
+    if not isinstance(code, Experiment):
+        what = f"a {source.kind} loads its own data; only a TorchExperiment or KerasExperiment can have made-up data"
+        raise BadInput(f"data.synthetic: read true; {what}")
+    if type(code).synthetic is Experiment.synthetic:
+        raise BadInput(
+            f"data.synthetic: read true; {source.name} has no made-up data: give it a method synthetic(self) that"
+            " returns Splits of data()'s shapes and types"
+        )
 
 
 def _command_faults(config: SweepConfig) -> list[str]:

@@ -150,13 +150,14 @@ class RunFolder:
 
     def write_best(self, config: SweepConfig, best: TrialRecord) -> None:
         """`best.toml`: the best trial, ready for a production training."""
+        source = {"sweep": self.name, "trial_id": best.trial.trial_id, "score": best.score, "epoch": best.epochs}
         values: dict[str, Any] = {
             "experiment" if config.experiment else "command": config.experiment or config.command,
             "metric": config.metric,
             "epochs": config.epochs or best.epochs,
             "seed": best.trial.seed,
             "hyperparameters": dict(best.trial.hyperparameters),
-            "source": {"sweep": self.name, "trial_id": best.trial.trial_id, "score": best.score, "epoch": best.epochs},
+            "source": source | ({"data": "synthetic"} if config.data.synthetic else {}),
         }
         self.best_toml.write_text(tomli_w.dumps(values))
 

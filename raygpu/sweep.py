@@ -122,7 +122,7 @@ def run(
         )
         session = Session(config, folder, tree, fused=isinstance(plan, FusedPlan))
         console.lines([cluster.address_line(), session.address_line()])
-        console.start(cluster.devices, records.snapshot)
+        console.start(cluster.devices, records.snapshot, synthetic=config.data.synthetic)
         work = Work(config, source, found.splits, prepared.proposer, cluster, records, session.writer, folder)
         try:
             with Meter(records, cluster, session.writer, console.update) as meter:
@@ -185,6 +185,8 @@ def _print_end(result: Result, config: SweepConfig, console: SweepConsole, curve
     assert folder is not None
     if result.best:
         console.best(config.metric, result.best)
+        if config.data.synthetic:
+            console.line("on synthetic data: these scores mean nothing")
     counts = [
         f"{summary['completed']} finished",
         f"{summary['stopped_early']} stopped early",

@@ -129,7 +129,8 @@ def test_torch_leaves_a_best_model_that_loads_and_scores_the_same(sweep_config: 
         predictions = list(csv.DictReader(file))
     assert len(predictions) == 8
     assert int(predictions[0]["target"]) == splits.validation_targets[0]
-    _, children = runs(config, result)
+    parent, children = runs(config, result)
+    assert "raygpu.data" not in parent.data.tags
     assert set(children["t0000"].data.metrics) == {
         "train/loss",
         "validation/loss",
@@ -137,6 +138,8 @@ def test_torch_leaves_a_best_model_that_loads_and_scores_the_same(sweep_config: 
         "samples_per_s",
     }
     assert result.summary["gpus"][0]["samples_per_s"] > 0
+    assert result.summary["data"] == "real"
+    assert not any("raygpu.data" in run.data.tags for run in children.values())
 
 
 def test_halving_stops_losers_at_its_rungs(sweep_config: Any) -> None:

@@ -95,6 +95,8 @@ class RunTree:
         """The parent run, from `start_sweep` or `resume_sweep` on."""
         self.children: dict[str, Child] = {}
         """By trial id."""
+        self.tags: dict[str, str] = {}
+        """Of every run that is begun: the sweep's and each trial's."""
 
     @classmethod
     def open(cls, uri: str, experiment: str, artifact_dir: Path | None = None) -> RunTree:
@@ -112,7 +114,7 @@ class RunTree:
     def start_sweep(self, name: str, tags: Mapping[str, Any], params: Mapping[str, Any]) -> str:
         """Begin the parent run and return its id."""
         own = {"raygpu.kind": "sweep", "raygpu.name": name, **client.origin()}
-        run = self.mlflow.create_run(self.experiment_id, tags=_tags({**tags, **own}), run_name=name)
+        run = self.mlflow.create_run(self.experiment_id, tags=_tags({**self.tags, **tags, **own}), run_name=name)
         self.run_id = run.info.run_id
         self.log(run.info.run_id, params=params)
         return str(run.info.run_id)
@@ -170,9 +172,8 @@ class RunTree:
             "raygpu.trial_id": trial.trial_id,
             **client.origin(),
         }
-        run = self.mlflow.create_run(
-            self.experiment_id, start_time=time_ms, tags=_tags({**(tags or {}), **own}), run_name=trial.trial_id
-        )
+        all_tags = _tags({**self.tags, **(tags or {}), **own})
+        run = self.mlflow.create_run(self.experiment_id, start_time=time_ms, tags=all_tags, run_name=trial.trial_id)
         self.children[trial.trial_id] = Child(run.info.run_id)
         return str(run.info.run_id)
 

@@ -54,6 +54,8 @@ class Session:
             self.writer = Writer(lambda: self._begin(tree), folder.spool, cpu_share=share)
 
     def _begin(self, tree: RunTree) -> RunTree:
+        if self.config.data.synthetic:
+            tree.tags["raygpu.data"] = "synthetic"
         if self.run_id is not None:
             tree.resume_sweep(self.run_id)
             if self._earlier.is_file():

@@ -31,6 +31,7 @@ class SweepConsole:
         self._last_line = 0.0
         self._last_text = ""
         self._trouble: str | None = None
+        self._best = "best"
 
     def line(self, text: str) -> None:
         self.console.print(escape(text))
@@ -39,9 +40,10 @@ class SweepConsole:
         for text in texts:
             self.line(text)
 
-    def start(self, devices: Sequence[Device], snapshot: Callable[[], Snapshot]) -> None:
-        """Begin the live table; plain lines when this is not a terminal."""
+    def start(self, devices: Sequence[Device], snapshot: Callable[[], Snapshot], *, synthetic: bool = False) -> None:
+        """Begin the live table; plain lines when this is not a terminal. synthetic: the scores are of made-up data."""
         self.devices = devices
+        self._best = "best on synthetic data" if synthetic else "best"
         self._last_line = time.monotonic()
         if self.console.is_terminal:
             self._live = Live(self._table(snapshot()), console=self.console, refresh_per_second=2, transient=False)
@@ -68,7 +70,7 @@ class SweepConsole:
 
     def _plain(self, snapshot: Snapshot) -> None:
         self._last_line = time.monotonic()
-        text = plain(snapshot)
+        text = plain(snapshot, self._best)
         if text != self._last_text:
             self._last_text = text
             self.line(text)
@@ -84,7 +86,7 @@ class SweepConsole:
         counts = Text(f"{s.running} running   {s.finished} finished   {s.stopped} stopped early   ")
         outer.add_row("", counts + Text(f"{s.failed} failed", style="bold red" if s.failed else ""))
         if s.best is not None:
-            outer.add_row("best", Text(f"{s.best.score:.6g}", style="bold green") + Text(f"  {describe(s.best)}"))
+            outer.add_row(self._best, Text(f"{s.best.score:.6g}", style="bold green") + Text(f"  {describe(s.best)}"))
         for device in self.devices:
             rate = s.samples_per_s.get(device.index)
             outer.add_row(f"gpu {device.index}", f"{escape(device.name)}   {'' if rate is None else throughput(rate)}")
@@ -104,13 +106,13 @@ class SweepConsole:
             self.line("  ".join([first.ljust(widths[0]), *cells]))
 
 
-def plain(s: Snapshot) -> str:
-    """The snapshot as one line."""
+def plain(s: Snapshot, best: str = "best") -> str:
+    """The snapshot as one line. best: what to call the best score."""
     done = s.finished + s.stopped + s.failed
     parts = [f"{done}/{s.num_trials} trials", f"{s.running} running"]
     parts += [f"{s.stopped} stopped early"] if s.stopped else []
     parts += [f"{s.failed} failed"] if s.failed else []
-    parts += [f"best {s.best.score:.6g} ({s.best.trial.trial_id})"] if s.best is not None else []
+    parts += [f"{best} {s.best.score:.6g} ({s.best.trial.trial_id})"] if s.best is not None else []
     parts += [f"gpu {index}: {throughput(rate)}" for index, rate in s.samples_per_s.items() if rate is not None]
     parts += [f"{duration(s.elapsed_s)}, {left(s.time_left_s)}"]
     return " | ".join(parts)
