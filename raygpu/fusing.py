@@ -10,7 +10,7 @@ from raygpu.config import Precision
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits
 from raygpu.grouping import Group, Signature, Signatures, representatives
-from raygpu.training.hyperparameters import batch_size
+from raygpu.training.hyperparameters import READ_BY_RAYGPU, batch_size
 from raygpu.trials import Trial
 
 ITS_OWN = "a signature of its own"
@@ -59,7 +59,7 @@ class Fuser:
         # Each optimizer is tested against torch.optim's, and batches of all sizes but very small ones are alike.
         size = str(min(self._fusion.NUM_SAMPLES, batch_size(group.trials[0].hyperparameters)))
         key = (
-            *(value for value in values if value[0] not in self._fusion.READ_BY_RAYGPU),
+            *(value for value in values if value[0] not in READ_BY_RAYGPU),
             ("samples of a dry run", size),
         )
         if key not in self._obstacles:

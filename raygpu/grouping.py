@@ -35,6 +35,11 @@ class Signature:
     def __str__(self) -> str:
         return " ".join(f"{name}={text}" for name, text in self.values if text != ABSENT and name != ALL_NAMES)
 
+    @classmethod
+    def of(cls, trial: Trial, names: Iterable[str]) -> Signature:
+        """A trial's, where these are the hyper-parameters that shape its program."""
+        return cls(_key(trial, names))
+
 
 @dataclass(slots=True)
 class Group:

@@ -6,11 +6,12 @@ import contextlib
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import SweepConfig
+from raygpu.config import C, PackConfig, ProblemConfig, SweepConfig
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu, gpus
 from raygpu.devices.selection import select
@@ -18,12 +19,13 @@ from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Experiment, MissingHyperparameter, Source, Splits, locate
 from raygpu.packing import Node
 from raygpu.planning import make_plan
+from raygpu.profiles import Profiles
 from raygpu.search import Proposer, proposer
-from raygpu.space import Space, parse
+from raygpu.space import Space, parse, trial_seed
 from raygpu.tracking.session import absolute
 from raygpu.tracking.stores import check
 from raygpu.training.script import OWN_PLACEHOLDERS, placeholders
-from raygpu.trials import Scoring
+from raygpu.trials import Scoring, Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,55 +58,99 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
     stem: begins the name of a sweep that has none. Raises BadInput with a line for each fault.
     """
     faults: list[str] = []
-    space = search = chosen = nodes = None
-    try:
+    space = search = nodes = None
+    chosen: list[Gpu] = []
+    with _noted(faults):
         space = parse(config.space, config.search.algorithm)
         search = proposer(config, space)
-    except BadInput as error:
-        faults += error.faults
-    if config.command is not None:
-        faults += _command_faults(config)
-    try:
+    with _noted(faults):
         if config.cluster.address == "local":
-            found = gpus()
-            chosen = select(found, config.gpu.devices, os.environ.get("CUDA_VISIBLE_DEVICES") if found else None)
+            chosen = chosen_gpus(config)
             nodes = [host.node(len(chosen))]
             make_plan(nodes, config, 1)  # whether a trial fits
         elif config.gpu.devices != "all":
             faults.append("gpu.devices: chooses GPUs of this machine; a cluster's nodes are started with theirs")
-    except BadInput as error:
-        faults += error.faults
-    uri = config.tracking.uri
-    if config.tracking.enabled:
-        try:
-            uri = absolute(uri)
-            check(uri)
-        except BadInput as error:
-            faults += error.faults
-    runs_dir = Path(config.runs_dir).resolve()
-    if not resuming:
-        faults += _folder_faults(config, runs_dir)
+    located = _located(config, stem, faults, resuming=resuming)
     if faults:
         raise BadInput(faults)
     assert space is not None
     assert search is not None
-    resolved = config.model_copy(
+    return Prepared(located.model_copy(update={"trials": search.num_trials}), space, search, chosen, nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPack:
+    """A measurement whose configuration is sound."""
+
+    config: PackConfig
+    """With the name and absolute paths filled in."""
+    trial: Trial
+    """What is trained: the first draw of [space]."""
+    gpus: list[Gpu]
+    """The GPU that is measured; none where one is simulated."""
+    profiles: Profiles
+
+
+def prepare_pack(config: PackConfig, stem: str) -> PreparedPack:
+    """As `prepare`, for one training on one device."""
+    faults: list[str] = []
+    hyperparameters: dict[str, Any] = {}
+    chosen: list[Gpu] = []
+    profiles = Profiles.at(config.profiles)
+    with _noted(faults):
+        hyperparameters = parse(config.space).draw(config.seed, 0)
+    with _noted(faults):
+        chosen = chosen_gpus(config)[:1]
+    with _noted(faults):
+        profiles.check()
+    located = _located(config, stem, faults, resuming=False)
+    if faults:
+        raise BadInput(faults)
+    trial = Trial(Trial.name(0), trial_seed(config.seed, 0), hyperparameters)
+    return PreparedPack(located, trial, chosen, profiles)
+
+
+@contextlib.contextmanager
+def _noted(faults: list[str]) -> Iterator[None]:
+    """Faults are collected, so that a person sees them all at once."""
+    try:
+        yield
+    except BadInput as error:
+        faults += error.faults
+
+
+def chosen_gpus(config: ProblemConfig) -> list[Gpu]:
+    """The GPUs of this machine that `gpu.devices` names. Raises BadInput."""
+    found = gpus()
+    return select(found, config.gpu.devices, os.environ.get("CUDA_VISIBLE_DEVICES") if found else None)
+
+
+def _located(config: C, stem: str, faults: list[str], *, resuming: bool) -> C:
+    """With a name and absolute paths, if what they name can be used."""
+    if config.command is not None:
+        faults += _command_faults(config)
+    uri = config.tracking.uri
+    if config.tracking.enabled:
+        with _noted(faults):
+            uri = absolute(uri)
+            check(uri)
+    runs_dir = Path(config.runs_dir).resolve()
+    if not resuming:
+        faults += _folder_faults(config, runs_dir)
+    return config.model_copy(
         update={
             "name": config.name or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}",
-            "trials": search.num_trials,
             "runs_dir": str(runs_dir),
             "tracking": config.tracking.model_copy(update={"uri": uri}),
         }
     )
-    return Prepared(resolved, space, search, chosen or [], nodes)
 
 
-def find(prepared: Prepared, folder: Path) -> tuple[Source, Any]:
+def find(config: ProblemConfig, folder: Path) -> tuple[Source, Any]:
     """The user's code: an `Experiment`, a function, or None for a command. Raises BadInput.
 
     folder: where relative paths start.
     """
-    config = prepared.config
     source, code = Source("command", str(config.command), str(folder)), None
     if config.experiment is not None:
         source, code = locate(config.experiment, folder)
@@ -125,6 +171,13 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
         )
     if config.epochs is None:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
+    splits = load_data(config, source, code)
+    _check_metric(prepared, source, code, splits)
+    return Problem(source, code, splits.part(config.data.fraction, config.seed))
+
+
+def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits:
+    """An experiment's data, all of it, real or made up. Raises BadInput."""
     name, load = ("synthetic()", code.synthetic) if config.data.synthetic else ("data()", code.data)
     try:
         with contextlib.chdir(source.folder):
@@ -133,8 +186,7 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
         raise BadInput(f"experiment: {config.experiment}: {name} failed: {one_line(error)}") from error
     if not isinstance(splits, Splits):
         raise BadInput(f"experiment: {config.experiment}: {name} returned {type(splits).__name__}, not Splits")
-    _check_metric(prepared, source, code, splits)
-    return Problem(source, code, splits.part(config.data.fraction, config.seed))
+    return splits
 
 
 def _require_synthetic(source: Source, code: Any) -> None:
@@ -149,7 +201,7 @@ def _require_synthetic(source: Source, code: Any) -> None:
         )
 
 
-def _command_faults(config: SweepConfig) -> list[str]:
+def _command_faults(config: ProblemConfig) -> list[str]:
     assert config.command is not None
     try:
         used = placeholders(config.command)
@@ -162,7 +214,7 @@ def _command_faults(config: SweepConfig) -> list[str]:
     ]
 
 
-def _folder_faults(config: SweepConfig, runs_dir: Path) -> list[str]:
+def _folder_faults(config: ProblemConfig, runs_dir: Path) -> list[str]:
     try:
         existing = next(folder for folder in (runs_dir, *runs_dir.parents) if folder.exists())
         tempfile.TemporaryDirectory(dir=existing).cleanup()  # the rights alone do not tell of a read-only file system

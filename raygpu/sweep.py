@@ -79,7 +79,7 @@ def run(
     config = prepared.config
     local = config.cluster.address == "local"
     console.lines(sweep_lines(config, simulated=local and not prepared.gpus))
-    source, code = find(prepared, source_folder)
+    source, code = find(config, source_folder)
     timing: dict[str, float | None] = {"code_s": process_age_s()}
     with _ray(prepared, started=not dry_run) as starting, _told_at_once():
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start

@@ -64,7 +64,7 @@ def found(tmp_path: Path) -> Callable[..., Any]:
             defaults | {"experiment": experiment, "data": {"synthetic": synthetic}} | values
         )
         prepared = prepare(config, "test")
-        return problem(prepared, *find(prepared, Path.cwd()))
+        return problem(prepared, *find(prepared.config, Path.cwd()))
 
     return load
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 from raygpu.packing import Node
@@ -24,6 +25,15 @@ def num_cpus() -> int:
     except (OSError, ValueError):
         return allowed
     return allowed if quota == "max" else max(1, min(allowed, int(quota) // int(period)))
+
+
+def cpu_name() -> str:
+    """The processor's model."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, model = line.partition(":")
+        if name.strip() in ("model name", "Model"):
+            return model.strip()
+    return platform.machine()
 
 
 def available_memory_gib() -> float:

@@ -111,9 +111,9 @@ class RunTree:
     # The sweep
 
     @_guarded
-    def start_sweep(self, name: str, tags: Mapping[str, Any], params: Mapping[str, Any]) -> str:
-        """Begin the parent run and return its id."""
-        own = {"raygpu.kind": "sweep", "raygpu.name": name, **client.origin()}
+    def start_sweep(self, name: str, tags: Mapping[str, Any], params: Mapping[str, Any], kind: str = "sweep") -> str:
+        """Begin the parent run and return its id. kind: what other command it is the run of."""
+        own = {"raygpu.kind": kind, "raygpu.name": name, **client.origin()}
         run = self.mlflow.create_run(self.experiment_id, tags=_tags({**self.tags, **tags, **own}), run_name=name)
         self.run_id = run.info.run_id
         self.log(run.info.run_id, params=params)

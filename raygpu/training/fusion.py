@@ -21,13 +21,12 @@ from raygpu.config import Precision
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Hyperparameters, Splits, take
 from raygpu.training.base import Settings
-from raygpu.training.hyperparameters import OptimizerSettings, batch_size
+from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings, batch_size
 from raygpu.training.torch_array import TorchArray
 from raygpu.training.torch_data import rows, tensors
 from raygpu.training.torch_solo import TorchSolo, forward, initial_model
 from raygpu.trials import EpochResult, Trial
 
-READ_BY_RAYGPU = frozenset({"batch_size", "optimizer"})
 NUM_SAMPLES = 8
 NUM_EPOCHS = 2
 """Of one step each: what a model keeps between steps shows in the second."""

@@ -13,6 +13,8 @@ OptimizerName = Literal["sgd", "adam", "adamw"]
 ScheduleName = Literal["constant", "cosine", "step"]
 OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "adam", "adamw")
 SCHEDULES: tuple[ScheduleName, ...] = ("constant", "cosine", "step")
+READ_BY_RAYGPU = frozenset({"batch_size", "optimizer"})
+"""What shapes every program, whatever its model reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 from raygpu.batching import batch_bounds, epoch_order
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, num_samples, take
 from raygpu.training.base import Settings
-from raygpu.training.hyperparameters import OptimizerSettings, batch_size
+from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings, batch_size
 from raygpu.training.keras_optimizers import clip, make_optimizer, with_l2
 from raygpu.training.quiet_keras import keras, tf
 from raygpu.trials import EpochResult, Trial
@@ -226,6 +226,16 @@ def predict(
     if not tf.is_tensor(outputs):
         return "\n".join(lines), []
     return "\n".join(lines), list(_float32(outputs).numpy())
+
+
+def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
+    """The hyper-parameters that shape a trial's program. Raises what the experiment raises, on the CPU."""
+    hp = Hyperparameters(trial.hyperparameters)
+    few = slice(0, 4)
+    with _no_gpu():
+        model = initial_model(experiment, hp, trial.seed, splits.train_inputs)
+        model(experiment.augment(_tensors(take(splits.train_inputs, few)), hp), training=False)
+    return frozenset(hp.names_read) | READ_BY_RAYGPU
 
 
 def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:

@@ -1,0 +1,102 @@
+"""What a profile is kept by: a training, a device type, and the versions that its speed depends on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import shlex
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import raygpu
+from raygpu.config import Precision
+from raygpu.devices import host, nvml
+from raygpu.devices.nvml import Gpu
+from raygpu.errors import BadInput, one_line
+from raygpu.experiment import Experiment, Source, Splits, named
+from raygpu.grouping import Signature
+from raygpu.profiles import Subject
+from raygpu.trials import Trial
+
+
+def signature(source: Source, code: Any, splits: Splits | None, trial: Trial) -> Signature:
+    """The hyper-parameters that shape a trial's program; none of a function or script, whose code is its own.
+
+    Raises BadInput with what the experiment raises.
+    """
+    if not isinstance(code, Experiment):
+        return Signature(())
+    assert splits is not None
+    if source.kind == "torch":
+        from raygpu.training.fusion import names_read
+    else:
+        from raygpu.training.keras_solo import names_read
+    try:
+        with contextlib.chdir(source.folder):
+            names = names_read(code, trial, splits)
+    except Exception as error:  # the user's code: whatever it raises is the message
+        raise BadInput(f"experiment: {source.name}: a first step failed: {one_line(error)}") from error
+    return Signature.of(trial, names)
+
+
+def subject(
+    source: Source, code: Any, splits: Splits | None, shaped_by: Signature, precision: Precision, gpu: Gpu | None
+) -> Subject:
+    """gpu: the device; None for the simulated one."""
+    return Subject(
+        source=source.name,
+        hyperparameters=dict(shaped_by.values),
+        data="" if splits is None else _shapes(splits),
+        precision=precision,
+        device=gpu.name if gpu is not None else host.cpu_name(),
+        device_gib=round(gpu.memory_gib, 1) if gpu is not None else None,
+        num_cpus=host.num_cpus(),
+        versions=_versions(source, code),
+    )
+
+
+def _shapes(splits: Splits) -> str:
+    parts = {
+        "train": splits.train_inputs,
+        "targets": splits.train_targets,
+        "validation": splits.validation_inputs,
+    }
+    return "; ".join(
+        f"{part} {name + ' ' if name else ''}{array.dtype} {'x'.join(map(str, array.shape))}"
+        for part, arrays in parts.items()
+        for name, array in named(arrays).items()
+    )
+
+
+def _versions(source: Source, code: Any) -> dict[str, str]:
+    versions = {"raygpu": raygpu.__version__, "code": _fingerprint(source, code)}
+    framework = {"torch": "torch", "keras": "tensorflow"}.get(source.kind)
+    if framework is not None:
+        versions[framework] = metadata.version(framework)
+    if (driver := nvml.driver_version()) is not None:
+        versions["driver"] = driver
+    return versions
+
+
+def _fingerprint(source: Source, code: Any) -> str:
+    """Of the files that the experiment's classes, the function or the script are written in."""
+    digest = hashlib.sha256()
+    for path in sorted(set(_files(source, code))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _files(source: Source, code: Any) -> Iterator[Path]:
+    if code is None:
+        words = (Path(source.folder, word) for word in shlex.split(source.name))
+        yield from (path for path in words if path.is_file())
+        return
+    own = Path(raygpu.__file__).parent
+    for part in type(code).__mro__ if isinstance(code, Experiment) else [inspect.unwrap(code)]:
+        with contextlib.suppress(TypeError):  # built in
+            path = Path(inspect.getsourcefile(part) or "")
+            if path.is_file() and own not in path.parents:
+                yield path
