@@ -15,10 +15,11 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from raygpu.config import WAYS, Way
 from raygpu.errors import BadInput
+from raygpu.packing import Affine, Usl
 
 FILLED = 1.1
 """Of the throughput of one: what sharing has to reach, or one training fills the device."""
@@ -133,6 +134,29 @@ class Profile:
             return None
         highest = max(p.gain or 0.0 for p in found)
         return min((p for p in found if (p.gain or 0.0) >= FALLING * highest), key=lambda p: p.n)
+
+    def law(self, way: Way) -> Usl | None:
+        """The throughput of a way whose trainings get in each other's way, by their number."""
+        rates = {p.n: p.samples_per_s for p in self.of(way) if p.samples_per_s}
+        return Usl.fit(rates) if rates else None
+
+    def step(self) -> Affine | None:
+        """The seconds in which a fused array trains a sample of each member, by its width."""
+        seconds = {p.n: p.n / p.samples_per_s for p in self.of("fused") if p.samples_per_s}
+        return Affine.fit(seconds) if seconds else None
+
+    def rate(self, way: Way, n: int) -> float | None:
+        """Samples/s in all of n trainings at once: by the fitted curve."""
+        if way == "fused":
+            step = self.step()
+            return n / step.at(n) if step is not None else None
+        law = self.law(way)
+        return law.at(n) if law is not None else None
+
+    def memory(self, way: Way, memory: Literal["host_gib", "device_gib"]) -> Affine | None:
+        """What n trainings take in all."""
+        taken = {p.n: p.n * gib for p in self.of(way) if (gib := getattr(p, memory))}
+        return Affine.fit(taken) if taken else None
 
     def time_per_training_s(self, point: Point, epochs: int) -> float | None:
         """Wall time of `epochs` epochs of training for all that run at once, over their number; without evaluation."""

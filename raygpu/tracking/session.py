@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from raygpu.config import SweepConfig
+from raygpu.config import ProblemConfig, SweepConfig
 from raygpu.errors import TrackingError
 from raygpu.runfolder import RunFolder
 from raygpu.tracking.batches import set_aside
@@ -62,7 +62,7 @@ class Session:
                 delivered = replay(self._earlier, tree, self._lines)
                 self._lines.append(f"MLflow: {delivered} writes that an earlier start had left were delivered")
         else:
-            self.run_id = tree.start_sweep(self.folder.name, {}, _flat(self.config))
+            self.run_id = tree.start_sweep(self.folder.name, {}, flat(self.config))
             self.folder.write_run({"mlflow_run_id": self.run_id})
         try:
             tree.log_artifact(self.run_id, self.folder.config)
@@ -150,7 +150,7 @@ class Session:
         tree.end_sweep(self.run_id, status, metrics, tags)
 
 
-def _flat(config: SweepConfig) -> dict[str, Any]:
+def flat(config: ProblemConfig) -> dict[str, Any]:
     """The configuration as MLflow parameters, by dotted name."""
     flat: dict[str, Any] = {}
     for name, value in config.model_dump(exclude_none=True, exclude={"tracking"}).items():

@@ -1,0 +1,251 @@
+"""How many trainings does one GPU carry? Measured in every way to share it, with the answer kept for later sweeps.
+
+python -m raygpu.pack conf/pack/digits.toml
+python -m raygpu.pack conf/sweep/digits_cnn.toml --gpu.devices 1     a sweep's file says what to train, too
+python -m raygpu.pack conf/pack/digits.toml --compare                kept profiles of several devices, side by side
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raygpu import exits, flags
+from raygpu.config import PackConfig, Way, load
+from raygpu.devices.reference import rgu
+from raygpu.engines import environment
+from raygpu.errors import BadInput, RaygpuError
+from raygpu.experiment import Experiment, Source, Splits
+from raygpu.preparation import PreparedPack, find, load_data, prepare_pack
+from raygpu.profiles import Profile, Subject
+from raygpu.runfolder import RunFolder
+from raygpu.subjects import signature, subject
+from raygpu.views import console as views
+from raygpu.views import curves
+from raygpu.views.console import SweepConsole
+
+if TYPE_CHECKING:
+    from raygpu.engines.cluster import Cluster
+
+DEFAULT = Path("conf/pack/digits.toml")
+SWITCHES = {
+    "compare": "Measure nothing: overlay the kept profiles of this training on all devices.",
+    "json": "Print the profile as JSON on standard output, and all else on standard error.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was measured."""
+
+    profile: Profile
+    folder: Path
+    verdict: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measuring:
+    """What is measured."""
+
+    prepared: PreparedPack
+    source: Source
+    code: Any
+    splits: Splits | None
+    subject: Subject
+
+
+def run(
+    config: PackConfig, *, stem: str = "pack", source_folder: Path | None = None, console: SweepConsole | None = None
+) -> Result:
+    """Measure a training on one device, keep the profile, and leave table, plot and data in `runs/<name>/`.
+
+    stem: begins the name of a run that has none. source_folder: where relative paths of the experiment start. Raises
+    BadInput, with a line for each fault.
+    """
+    console = console or SweepConsole()
+    measuring = _found(config, stem, source_folder)
+    config = measuring.prepared.config
+    console.lines(_lines(measuring))
+    ways, notes = _ways(measuring)
+    folder = RunFolder.create(Path(config.runs_dir), str(config.name))
+    try:
+        profile = _measured(measuring, ways, str(folder.trials), console.line)
+    except BaseException:
+        folder.remove()
+        raise
+    profile = replace(profile, notes=(*notes, *profile.notes))
+    epochs = config.epochs or 1
+    console.lines(["", *curves.table(profile, epochs), ""])
+    console.lines(profile.notes)
+    verdict = curves.verdict(profile)
+    files = [folder.path / "profile.json", folder.path / "points.csv", folder.path / "curve.png"]
+    files[0].write_text(json.dumps(asdict(profile), indent=1))
+    curves.write_csv(profile, files[1])
+    curves.plot(profile, files[2], epochs)
+    kept = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
+    console.line(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {kept}" if kept else ""))
+    if config.tracking.enabled:
+        from raygpu.tracking import pack as tracking
+
+        best = profile.best()
+        metrics = {"pack/best/n": best and best.n, "pack/best/gain": best and best.gain}
+        console.line(f"MLflow: {tracking.log(config, str(config.name), profile, metrics, files)}")
+    console.lines(verdict)
+    return Result(profile, folder.path, verdict)
+
+
+def compare(
+    config: PackConfig, *, stem: str = "pack", source_folder: Path | None = None, console: SweepConsole | None = None
+) -> Path:
+    """Overlay the kept profiles of this training on all devices, per device and per Reference GPU Unit; the plot."""
+    console = console or SweepConsole()
+    measuring = _found(config, stem, source_folder)
+    store = measuring.prepared.profiles
+    found = [profile for profile in store.all() if profile.subject.same_training(measuring.subject)]
+    if not found:
+        raise BadInput(
+            f"--compare: {store.folder} has no profile of this training; measure it here by python -m raygpu.pack, and"
+            " put the files of other machines' profiles there too"
+        )
+    units: dict[str, float | None] = {}
+    for profile in found:
+        what, best = profile.subject, profile.best()
+        units[what.device] = None if what.device_gib is None else rgu(what.device, what.device_gib)
+        unit = units[what.device]
+        assert best is not None
+        hourly = 3600 / (profile.time_per_training_s(best, 1) or 1.0)
+        per_unit = f", {hourly / unit:,.0f} per RGU ({unit:g} of them)" if unit else ", RGU not known"
+        console.line(
+            f"{what.device}: {best.n} {curves.NAMES[best.way]}: {best.gain:.1f}x one, {hourly:,.0f} epochs an hour{per_unit}"
+        )
+    folder = RunFolder.create(Path(measuring.prepared.config.runs_dir), str(measuring.prepared.config.name))
+    path = folder.path / "devices.png"
+    curves.compare(found, units, path)
+    console.line(f"plot: {path}")
+    return path
+
+
+def _found(config: PackConfig, stem: str, source_folder: Path | None) -> _Measuring:
+    prepared = prepare_pack(config, stem)
+    config = prepared.config
+    source, code = find(config, (source_folder or Path.cwd()).resolve())
+    splits = None
+    if isinstance(code, Experiment):
+        splits = load_data(config, source, code).part(config.data.fraction, config.seed)
+    shaped_by = signature(source, code, splits, prepared.trial)
+    gpu = prepared.gpus[0] if prepared.gpus else None
+    return _Measuring(
+        prepared, source, code, splits, subject(source, code, splits, shaped_by, config.gpu.precision, gpu)
+    )
+
+
+def _lines(measuring: _Measuring) -> list[str]:
+    config, what = measuring.prepared.config, measuring.subject
+    hyperparameters = views.hyperparameters(measuring.prepared.trial.hyperparameters)
+    data = ", synthetic data" if config.data.synthetic else ""
+    where = what.device if measuring.prepared.gpus else f"one simulated device, on the CPU: {what.device}"
+    return [
+        f"pack {config.name}: {what.source}{data}; {hyperparameters or 'no hyper-parameters'}",
+        f"on {where}, {what.num_cpus:g} CPUs",
+    ]
+
+
+def _ways(measuring: _Measuring) -> tuple[list[Way], list[str]]:
+    """The ways that exist for this training here, and why others do not."""
+    asked = measuring.prepared.config.chosen_ways
+    kind = measuring.source.kind
+    notes: dict[Way, str] = {}
+    if kind != "torch":
+        notes["fused"] = "only a TorchExperiment can be fused"
+    elif "fused" in asked and (reason := _obstacle(measuring)) is not None:
+        notes["fused"] = reason
+    if kind != "keras":
+        notes["split"] = "only a KerasExperiment runs on TensorFlow's logical devices"
+    if kind not in ("torch", "keras"):
+        notes["threads"] = "only an experiment's training shares a process"
+    if not measuring.prepared.gpus:
+        notes["mps"] = "no NVIDIA GPU here"
+    every = measuring.prepared.config.ways == "all"
+    told = [
+        f"{way}: not measured: {why}" for way, why in notes.items() if way in asked and (not every or way == "fused")
+    ]
+    return [way for way in asked if way not in notes], told
+
+
+def _obstacle(measuring: _Measuring) -> str | None:
+    from raygpu.fusing import Fuser
+
+    assert measuring.splits is not None
+    trial = measuring.prepared.trial
+    twice = [trial, replace(trial, trial_id="again", seed=trial.seed + 1)]
+    fuser = Fuser(measuring.code, measuring.splits, measuring.prepared.config.gpu.precision, measuring.source.folder)
+    return fuser.groups(twice)[0].reason
+
+
+def _measured(measuring: _Measuring, ways: Sequence[Way], scratch: str, say: Callable[[str], None]) -> Profile:
+    config = measuring.prepared.config
+    environment.prepare()
+    from raygpu.engines.climb import Climb
+    from raygpu.engines.cluster import start_local
+    from raygpu.engines.probe import Probe
+
+    cluster: Cluster = start_local(measuring.prepared.gpus)
+    try:
+        trial = measuring.prepared.trial
+        probe = Probe(
+            cluster, cluster.devices[0], measuring.source, measuring.splits, trial, config.gpu.precision, scratch
+        )
+        climb = Climb(probe, ways, most=config.most, rounds=config.rounds, window_s=config.window_s, say=say)
+        climb.run()
+        if "fused" in ways:
+            climb.compile()
+    finally:
+        cluster.close()
+    return Profile(
+        measuring.subject,
+        measuring.splits.num_train if measuring.splits is not None else None,
+        tuple(climb.points),
+        tuple(climb.notes),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        config.data.synthetic,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    try:
+        arguments = flags.split(argv, PackConfig, switches=list(SWITCHES), options=[])
+        if "help" in arguments.switches:
+            flags.print_help("python -m raygpu.pack", __doc__ or "", PackConfig, DEFAULT, SWITCHES, {})
+            return 0
+        with exits.terminable(), exits.output_to_stderr("json" in arguments.switches) as output:
+            path = Path(arguments.file) if arguments.file else DEFAULT
+            config = load(path, arguments.overrides, PackConfig)
+            folder = flags.source_folder(config.experiment, path)
+            console = SweepConsole(json="json" in arguments.switches)
+            if "compare" in arguments.switches:
+                compare(config, stem=path.stem, source_folder=folder, console=console)
+                return 0
+            result = run(config, stem=path.stem, source_folder=folder, console=console)
+            if "json" in arguments.switches:
+                print(json.dumps(asdict(result.profile)), file=output)
+    except BadInput as error:
+        views.faults(error.faults)
+        return 2
+    except RaygpuError as error:
+        views.faults([str(error)])
+        return 1
+    except KeyboardInterrupt:
+        views.faults(["interrupted; nothing was kept"])
+        return 130
+    return int(result.profile.best() is None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""A measured profile as one run in MLflow: a curve for each way, over the number of trainings at once as step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raygpu.config import PackConfig
+from raygpu.profiles import Profile
+from raygpu.tracking.runs import Point, RunTree
+from raygpu.tracking.session import flat
+
+READINGS = ("samples_per_s", "gain", "host_gib", "device_gib", "used_gib", "util_pct", "sm_util_pct", "power_w")
+
+
+def log(config: PackConfig, name: str, profile: Profile, verdict: Mapping[str, Any], files: Sequence[Path]) -> str:
+    """Log it all and return where a person finds it. verdict: metrics of the whole. Raises TrackingError."""
+    tree = RunTree.open(config.tracking.uri, config.tracking.experiment)
+    if profile.synthetic:
+        tree.tags["raygpu.data"] = "synthetic"
+    tags = {"raygpu.device": profile.subject.device}
+    run_id = tree.start_sweep(name, tags, flat(config) | dict(profile.subject.hyperparameters), kind="pack")
+    now_ms = int(time.time() * 1000)
+    points = [
+        Point(f"pack/{p.label.replace(', ', '_')}/{reading}", value, p.n, now_ms)
+        for p in profile.points
+        for reading in READINGS
+        if (value := getattr(p, reading)) is not None
+    ]
+    tree.log(run_id, points)
+    for path in files:
+        tree.log_artifact(run_id, path)
+    tree.end_sweep(run_id, "finished", {name: value for name, value in verdict.items() if value is not None})
+    return tree.ui_url

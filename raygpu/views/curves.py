@@ -1,0 +1,194 @@
+"""What a profile says to a person: its table, its verdict, and plots of one device or of several."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from raygpu.config import Way
+from raygpu.profiles import FILLED, Point, Profile
+
+NAMES: Mapping[Way, str] = {
+    "process": "packed processes",
+    "mps": "packed processes under MPS",
+    "fused": "fused trainings",
+    "split": "trainings on a split device",
+    "threads": "threads of one process",
+}
+COLORS: Mapping[Way, str] = {
+    "process": "#1f77b4",
+    "mps": "#17becf",
+    "fused": "#d62728",
+    "split": "#9467bd",
+    "threads": "#7f7f7f",
+}
+READINGS = {
+    "used_gib": ("in use", "{:.1f} GiB"),
+    "util_pct": ("util", "{:.0f} %"),
+    "sm_util_pct": ("SM", "{:.0f} %"),
+    "sm_occupancy_pct": ("occupancy", "{:.0f} %"),
+    "dram_bandwidth_pct": ("DRAM", "{:.0f} %"),
+    "power_w": ("power", "{:.0f} W"),
+    "temperature_c": ("temp", "{:.0f} °C"),
+}
+"""Columns that are shown where a GPU tells them."""
+
+
+def table(profile: Profile, epochs: int) -> list[str]:
+    """A line for each point, the ways one after the other."""
+    told = [name for name in READINGS if any(getattr(p, name) is not None for p in profile.points)]
+    gpu = any(p.device_gib is not None for p in profile.points)
+    head = ["way", "at once", "time per training", f"{profile.unit}/s in all", "gain", "host memory each"]
+    rows = [[*head, *(["GPU memory each"] if gpu else []), *(READINGS[name][0] for name in told)]]
+    for way in profile.ways:
+        for p in sorted((p for p in profile.points if p.way == way), key=lambda p: (p.n, p.compiled)):
+            if p.samples_per_s is None:
+                rows.append([p.label, str(p.n), p.fault or ""])
+                continue
+            row = [p.label, str(p.n), seconds(profile.time_per_training_s(p, epochs) or 0.0)]
+            row += [f"{p.samples_per_s:,.0f}" if p.samples_per_s >= 100 else f"{p.samples_per_s:.3g}"]
+            row += [f"{p.gain:.2f}x", _gib(p.host_gib), *([_gib(p.device_gib)] if gpu else [])]
+            rows.append(row + [_told(p, name) for name in told])
+    widths = [max(len(row[i]) for row in rows if i < len(row) and len(row) > 3) for i in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
+
+
+def verdict(profile: Profile) -> list[str]:
+    """How many trainings this device carries, and what that means for who has to buy or share GPUs."""
+    best = profile.best()
+    if best is None or best.gain is None:
+        return ["nothing could be measured: " + "; ".join(profile.notes)]
+    others = [
+        f"{NAMES[way]} peak at {peak.n}: {peak.gain:.1f}x"
+        for way in profile.ways
+        if way != best.way and (peak := profile.best([way])) is not None
+    ]
+    made_up = " (synthetic data)" if profile.synthetic else ""
+    if best.n == 1 or best.gain < FILLED:
+        first = (
+            f"one training fills this device: {best.n} at once reach {best.gain:.2f}x the throughput of one{made_up}"
+        )
+        last = "several GPUs: a second training on this one gains nothing"
+    else:
+        kind = f"{NAMES[best.way]}{', compiled' if best.compiled else ''}"
+        first = f"{best.n} {kind} per GPU: {best.gain:.1f}x the throughput of one{made_up}"
+        last = (
+            f"several trainings on one: {best.n} at once do what {best.gain:.1f} GPUs do with one each; beyond that,"
+            " several GPUs"
+        )
+    return ["; ".join([first, *others]), f"one GPU, several trainings on it, or several GPUs? {last}"]
+
+
+def write_csv(profile: Profile, path: Path) -> None:
+    """A row for each point."""
+    names = [field.name for field in fields(Point)]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        for point in profile.points:
+            row = asdict(point) | {"rounds": " ".join(f"{rate:.6g}" for rate in point.rounds)}
+            writer.writerow({name: "" if value is None else value for name, value in row.items()})
+
+
+def plot(profile: Profile, path: Path, epochs: int) -> None:
+    """Time per training against the number at once, a line for each way."""
+    figure, axes = _figure(1)
+    for way in profile.ways:
+        points = [p for p in profile.of(way) if p.samples_per_s]
+        times = [profile.time_per_training_s(p, epochs) or 0.0 for p in points]
+        _line(axes[0], [p.n for p in points], times, NAMES[way], COLORS[way])
+        for p in profile.points:
+            if p.way == way and p.compiled and p.samples_per_s:
+                time_s = profile.time_per_training_s(p, epochs) or 0.0
+                axes[0].plot(p.n, time_s, "*", color=COLORS[way], markersize=15)
+                _note(axes[0], p.n, time_s, "compiled", COLORS[way])
+            elif p.way == way and p.fault == "out of memory" and times:
+                axes[0].plot(p.n, times[-1], "x", color=COLORS[way], markersize=10, markeredgewidth=2.5)
+                _note(axes[0], p.n, times[-1], "out of memory", COLORS[way])
+    what = "1 report" if profile.num_train is None else "1 epoch" if epochs == 1 else f"{epochs} epochs"
+    axes[0].set_ylabel(f"seconds per training of {what}")
+    axes[0].set_title(_title(profile), loc="left", fontsize=11)
+    _save(figure, axes, path)
+
+
+def compare(profiles: Sequence[Profile], units: Mapping[str, float | None], path: Path) -> None:
+    """Trainings per hour on several devices, and the same per Reference GPU Unit where both are known.
+
+    units: RGUs by device.
+    """
+    rated = [profile for profile in profiles if units.get(profile.subject.device)]
+    figure, axes = _figure(2 if rated else 1)
+    styles = ["-", "--", ":", "-."]
+    for place, profile in enumerate(profiles):
+        for way in profile.ways:
+            points = [p for p in profile.of(way) if p.samples_per_s]
+            hourly = [3600 / (profile.time_per_training_s(p, 1) or 1.0) for p in points]
+            name, style = f"{NAMES[way]}, {profile.subject.device}", styles[place % len(styles)]
+            _line(axes[0], [p.n for p in points], hourly, name, COLORS[way], style)
+            unit = units.get(profile.subject.device)
+            if unit:
+                _line(axes[1], [p.n for p in points], [rate / unit for rate in hourly], name, COLORS[way], style)
+    what = "reports" if profiles[0].num_train is None else "epochs of one training"
+    axes[0].set_ylabel(f"{what} per hour, all together")
+    if rated:
+        axes[1].set_ylabel(f"{what} per hour and RGU")
+    axes[0].set_title(profiles[0].subject.source, loc="left", fontsize=11)
+    _save(figure, axes, path)
+
+
+def seconds(value: float) -> str:
+    """Three digits, in the unit that fits."""
+    if value < 1e-3:
+        return f"{1e6 * value:.3g} µs"
+    if value < 1:
+        return f"{1e3 * value:.3g} ms"
+    return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
+
+
+def _told(point: Point, name: str) -> str:
+    value = getattr(point, name)
+    return "" if value is None else READINGS[name][1].format(value)
+
+
+def _gib(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f} GiB" if value >= 0.1 else f"{1024 * value:.1f} MiB"
+
+
+def _title(profile: Profile) -> str:
+    data = ", synthetic data" if profile.synthetic else ""
+    simulated = "" if profile.subject.device_gib is not None else " (no GPU: one simulated device)"
+    return f"{profile.subject.source}{data}\n{profile.subject.device}{simulated}"
+
+
+def _figure(count: int) -> tuple[Any, list[Any]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8 * count, 5), dpi=110, layout="constrained")
+    return figure, [figure.add_subplot(1, count, place + 1) for place in range(count)]
+
+
+def _line(axes: Any, numbers: Sequence[int], values: Sequence[float], name: str, color: str, style: str = "-") -> None:
+    axes.plot(numbers, values, style, marker="o", markersize=5, linewidth=2, color=color, label=name)
+
+
+def _note(axes: Any, x: float, y: float, text: str, color: str) -> None:
+    axes.annotate(text, (x, y), xytext=(6, 8), textcoords="offset points", fontsize=9, color=color)
+
+
+def _save(figure: Any, all_axes: Sequence[Any], path: Path) -> None:
+    for axes in all_axes:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        numbers = sorted({int(x) for line in axes.get_lines() for x in line.get_xdata()})
+        axes.set_xticks(numbers, [str(n) for n in numbers], minor=False)
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel("trainings at once on one device")
+        axes.grid(visible=True, which="both", alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    figure.savefig(path)
