@@ -43,7 +43,7 @@ def torch_fraction(total_gib: float, share_gib: float, context_gib: float) -> fl
 
 
 def tensorflow_limit_mib(share_gib: float, context_gib: float) -> int:
-    """The `memory_limit` of a tf.config.LogicalDeviceConfiguration: of TensorFlow's allocator alone. Raises ValueError."""
+    """The `memory_limit` of a tf.config.LogicalDeviceConfiguration, which the context is not in. Raises ValueError."""
     return math.floor(_allocator_gib(share_gib, context_gib) * 1024)
 
 
