@@ -43,10 +43,7 @@ def torch_fraction(total_gib: float, share_gib: float, context_gib: float) -> fl
 
 
 def tensorflow_limit_mib(share_gib: float, context_gib: float) -> int:
-    """The `memory_limit` of a tf.config.LogicalDeviceConfiguration, which counts the allocator alone.
-
-    Raises ValueError.
-    """
+    """The `memory_limit` of a tf.config.LogicalDeviceConfiguration, which the context is not in. Raises ValueError."""
     return math.floor(_allocator_gib(share_gib, context_gib) * 1024)
 
 
@@ -84,18 +81,17 @@ def measure_context_gib() -> float:
     """
     import torch
 
-    started = torch.cuda.is_initialized()
-    uuid = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}" if started else None
-    before = None if started else {gpu.uuid: nvml.memory(gpu.uuid) for gpu in nvml.gpus()}
+    # Of every GPU: which one is ours shows only once CUDA is up.
+    before = {} if torch.cuda.is_initialized() else {gpu.uuid: nvml.memory(gpu.uuid) for gpu in nvml.gpus()}
     ones = torch.ones(64, 64, device="cuda")
     ones @ ones  # cuBLAS belongs to what every training holds
     torch.cuda.synchronize()
-    uuid = uuid or f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+    uuid = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
     reserved_gib = torch.cuda.memory_reserved() / GIB
     own = (nvml.process_memory(uuid) or {}).get(os.getpid())
     if own is not None and 0 < own - reserved_gib < LARGEST_CONTEXT_GIB:
         return own - reserved_gib
-    then, now = (before or {}).get(uuid), nvml.memory(uuid)
+    then, now = before.get(uuid), nvml.memory(uuid)
     if then is not None and now is not None:
         gone = then.free_gib - now.free_gib - reserved_gib
         if 0 < gone < LARGEST_CONTEXT_GIB:
@@ -137,7 +133,8 @@ def _start_torch_threads() -> None:
     """Where torch is loaded, have its threads: an OpenMP that gets no memory for one ends the whole process."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        (torch.ones(2**17, requires_grad=True) * 2).sum().backward()
+        with torch.enable_grad():
+            (torch.ones(2**17, device="cpu", requires_grad=True) * 2).sum().backward()
 
 
 def _held_bytes() -> int:
