@@ -120,9 +120,8 @@ def compare(
         assert best is not None
         hourly = 3600 / (profile.time_per_training_s(best, 1) or 1.0)
         per_unit = f", {hourly / unit:,.0f} per RGU ({unit:g} of them)" if unit else ", RGU not known"
-        console.line(
-            f"{what.device}: {best.n} {curves.NAMES[best.way]}: {best.gain:.1f}x one, {hourly:,.0f} epochs an hour{per_unit}"
-        )
+        speed = f"{best.gain:.1f}x one, {hourly:,.0f} epochs an hour{per_unit}"
+        console.line(f"{what.device}: {best.n} {curves.NAMES[best.way]}: {speed}")
     folder = RunFolder.create(Path(measuring.prepared.config.runs_dir), str(measuring.prepared.config.name))
     path = folder.path / "devices.png"
     curves.compare(found, units, path)

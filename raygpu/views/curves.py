@@ -73,8 +73,8 @@ def verdict(profile: Profile) -> list[str]:
         )
         last = "several GPUs: a second training on this one gains nothing"
     else:
-        kind = f"{NAMES[best.way]}{', compiled' if best.compiled else ''}"
-        first = f"{best.n} {kind} per GPU: {best.gain:.1f}x the throughput of one{made_up}"
+        step = ", their step compiled" if best.compiled else ""
+        first = f"{best.n} {NAMES[best.way]} per GPU{step}: {best.gain:.1f}x the throughput of one{made_up}"
         last = (
             f"several trainings on one: {best.n} at once do what {best.gain:.1f} GPUs do with one each; beyond that,"
             " several GPUs"
@@ -181,7 +181,10 @@ def _note(axes: Any, x: float, y: float, text: str, color: str) -> None:
 
 
 def _save(figure: Any, all_axes: Sequence[Any], path: Path) -> None:
+    from matplotlib.ticker import FuncFormatter
+
     for axes in all_axes:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.set_xscale("log")
         axes.set_yscale("log")
         numbers = sorted({int(x) for line in axes.get_lines() for x in line.get_xdata()})
