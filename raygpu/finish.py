@@ -13,7 +13,8 @@ import numpy as np
 from raygpu.config import SweepConfig
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits, num_samples, take
-from raygpu.packing import FusedPlan, Plan
+from raygpu.packing import FusedPlan
+from raygpu.planning import Decision
 from raygpu.preparation import Problem
 from raygpu.records import Records
 from raygpu.runfolder import RunFolder, rounded
@@ -28,7 +29,7 @@ NUM_SAMPLES = 8
 
 def summarize(
     config: SweepConfig,
-    plan: Plan | FusedPlan,
+    decision: Decision,
     records: Records,
     cluster: Cluster,
     meter: Meter,
@@ -45,7 +46,7 @@ def summarize(
     throughput = records.gpu_throughput(wall_s)
     return {
         "name": config.name,
-        "mode": "fused" if isinstance(plan, FusedPlan) else "process",
+        "mode": "fused" if isinstance(decision.plan, FusedPlan) else "process",
         "seed": config.seed,
         "data": "synthetic" if config.data.synthetic else "real",
         "num_trials": records.num_trials,
@@ -55,7 +56,8 @@ def summarize(
         "interrupted": records.count("interrupted"),
         "retries": records.retries,
         "wall_s": round(wall_s, 2),
-        "plan": plan.as_dict(),
+        "plan": decision.plan.as_dict(),
+        "predicted": decision.predicted,
         "best": best
         and {
             "trial_id": best.trial.trial_id,

@@ -9,11 +9,9 @@ from pathlib import Path
 from raygpu.config import Precision
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits
-from raygpu.grouping import Group, Signature, Signatures, representatives
+from raygpu.grouping import ITS_OWN, Group, Signature, Signatures, representatives
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, batch_size
 from raygpu.trials import Trial
-
-ITS_OWN = "a signature of its own"
 
 
 class Fuser:
@@ -34,6 +32,8 @@ class Fuser:
         self._folder = Path(folder).absolute()
         self._signatures = Signatures(lambda trial: fusion.names_read(experiment, trial, splits), fusion.check)
         self._obstacles: dict[tuple[tuple[str, str], ...], str | None] = {}
+        self.alone: dict[Signature, str] = {}
+        """Signatures that could be fused and are not, and why."""
 
     def groups(self, trials: Sequence[Trial]) -> list[Group]:
         """The trials in groups, in the order in which each group's first one comes."""
@@ -49,7 +49,7 @@ class Fuser:
             else:
                 found.setdefault(signature, Group(signature)).trials.append(trial)
         for group in found.values():
-            group.reason = self._obstacle(group)
+            group.reason = self._obstacle(group) or self.alone.get(group.signature)
         return [*found.values(), *faulty]
 
     def _obstacle(self, group: Group) -> str | None:

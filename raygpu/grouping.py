@@ -19,6 +19,7 @@ Reader = Callable[[Trial], frozenset[str]]
 """The names of the hyper-parameters that shape a trial's program."""
 Key = tuple[tuple[str, str], ...]
 ABSENT = "absent"
+ITS_OWN = "a signature of its own"
 ENOUGH_RUNS = 20
 """Of the experiment's code, to know what all of them read."""
 MAX_MEMBERS = 1024

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from raygpu import exits, flags
 from raygpu.config import PackConfig, Way, load
+from raygpu.devices import host
 from raygpu.devices.reference import rgu
 from raygpu.engines import environment
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.experiment import Experiment, Source, Splits
+from raygpu.measuring import Site
 from raygpu.preparation import PreparedPack, find, load_data, prepare_pack
 from raygpu.profiles import Profile, Subject
 from raygpu.runfolder import RunFolder
@@ -137,10 +139,9 @@ def _found(config: PackConfig, stem: str, source_folder: Path | None) -> _Measur
     if isinstance(code, Experiment):
         splits = load_data(config, source, code).part(config.data.fraction, config.seed)
     shaped_by = signature(source, code, splits, prepared.trial)
-    gpu = prepared.gpus[0] if prepared.gpus else None
-    return _Measuring(
-        prepared, source, code, splits, subject(source, code, splits, shaped_by, config.gpu.precision, gpu)
-    )
+    site = Site.local(prepared.gpus, [host.node(1)])
+    what = source, code, splits, shaped_by, config.gpu.precision
+    return _Measuring(prepared, source, code, splits, subject(*what, site.device, site.device_gib, host.num_cpus()))
 
 
 def _lines(measuring: _Measuring) -> list[str]:
@@ -200,8 +201,8 @@ def _measured(measuring: _Measuring, ways: Sequence[Way], scratch: str, say: Cal
             cluster, cluster.devices[0], measuring.source, measuring.splits, trial, config.gpu.precision, scratch
         )
         climb = Climb(probe, ways, most=config.most, rounds=config.rounds, window_s=config.window_s, say=say)
-        climb.run()
-        if "fused" in ways:
+        if climb.begin():
+            climb.run()
             climb.compile()
     finally:
         cluster.close()

@@ -113,19 +113,14 @@ def auto_share(nodes: Sequence[Node]) -> tuple[Share, str]:
     return Share(trials_per_gpu=count), f"plain rule, not measured: {bound}"
 
 
-def plan(nodes: Sequence[Node], fraction: float | None, num_trials: int) -> Plan:
-    """Place trials that each ask for `fraction` of a GPU (None: the plain rule) on these nodes.
+def plan(nodes: Sequence[Node], share: Share, reason: str, num_trials: int) -> Plan:
+    """Place trials that each take such a share on these nodes. reason: for the share.
 
     Raises ValueError if no node can hold a trial.
     """
     nodes = [node for node in nodes if node.num_gpus]
     if not nodes:
         raise ValueError("no node has a GPU")
-    if fraction is None:
-        share, reason = auto_share(nodes)
-    else:
-        share = snap(fraction)
-        reason = f"asked for {fraction:g}"
     slots = [_slots(node, share) for node in nodes]
     if not sum(slots):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The plan of a sweep: what runs, how it is packed or fused, and why; in values for the engines, and in lines."""
+"""The plan of a sweep: which trials are fused, how the others are packed, and why."""
 
 from __future__ import annotations
 
@@ -6,167 +6,150 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raygpu import choosing
+from raygpu.choosing import Option, Room
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
-from raygpu.experiment import Experiment, Splits
-from raygpu.fusing import ITS_OWN, Fuser
-from raygpu.grouping import Group, Signature, cut, differing
-from raygpu.packing import FusedPlan, Node, Plan, plan
+from raygpu.experiment import Source, Splits
+from raygpu.fusing import Fuser
+from raygpu.grouping import Group, Signature
+from raygpu.measuring import Estimates, Site
+from raygpu.packing import FusedPlan, Node, Plan, Share, auto_share, plan, snap
 from raygpu.search import Drawn, Proposer
+from raygpu.space import Space, random_trials
+from raygpu.subjects import signature
+from raygpu.views.plans import fused_lines, plan_lines
 
-MOST_LINES = 6
-"""Groups and reasons that are listed one by one."""
-
-
-def make_plan(nodes: Sequence[Node], config: SweepConfig, num_trials: int) -> Plan:
-    """The plan of process mode for these nodes. Raises BadInput."""
-    return _plan(nodes, config, None if config.gpu.fraction == "auto" else config.gpu.fraction, num_trials)
+FASTER_ALONE = "packed processes are predicted to be faster"
 
 
-def make_fused_plan(nodes: Sequence[Node], config: SweepConfig, num_trials: int) -> FusedPlan:
+def make_plan(nodes: Sequence[Node], config: SweepConfig, num_trials: int, option: Option | None = None) -> Plan:
+    """The plan of process mode for these nodes. option: how many at once, where it was measured. Raises BadInput."""
+    fraction = config.gpu.fraction
+    if fraction != "auto":
+        share, reason = snap(fraction), f"asked for {fraction:g}"
+    elif option is not None:
+        share, reason = Share(option.n), option.bound or "measured"
+    else:
+        share, reason = auto_share(nodes)
+    return _plan(nodes, config, share, reason, num_trials)
+
+
+def make_fused_plan(
+    nodes: Sequence[Node], config: SweepConfig, num_trials: int, option: Option | None = None
+) -> FusedPlan:
     """The plan of fused mode for these nodes: by default, one array has a GPU for itself. Raises BadInput."""
     fraction = 1.0 if config.gpu.fraction == "auto" else config.gpu.fraction
-    return FusedPlan(_plan(nodes, config, fraction, num_trials), make_plan(nodes, config, num_trials))
+    arrays = _plan(nodes, config, snap(fraction), f"asked for {fraction:g}", num_trials)
+    return FusedPlan(arrays, make_plan(nodes, config, num_trials, option))
 
 
-def _plan(nodes: Sequence[Node], config: SweepConfig, fraction: float | None, num_trials: int) -> Plan:
+def _plan(nodes: Sequence[Node], config: SweepConfig, share: Share, reason: str, num_trials: int) -> Plan:
     try:
-        return plan(nodes, fraction, num_trials)
+        return plan(nodes, share, reason, num_trials)
     except ValueError as error:
         raise BadInput(f"gpu.fraction: read {config.gpu.fraction}; {error}") from error
 
 
-def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
-    """What is searched for; that its data is made up, if it is; and on what it runs if that is no GPU."""
-    what = config.experiment or config.command
-    epochs = f", {config.epochs} epochs each" if config.epochs else ""
-    direction = "highest" if config.maximize else "lowest"
-    lines = [
-        f"sweep {config.name}: {config.trials} trials of {what}{epochs}; {config.search.algorithm} search,"
-        f" {_stopping(config)}, {direction} {config.metric} wins",
-    ]
-    if config.data.synthetic:
-        lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
-    if simulated:
-        lines.append("no NVIDIA GPU here: trials are packed onto one simulated device, on the CPU")
-    return lines
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """What was found out of a sweep's trials before it is planned."""
+
+    groups: list[Group]
+    """Of all trials; where the search draws them as it goes, of such as it may draw."""
+    fuser: Fuser | None
+    """None where nothing can be fused."""
+    drawn: bool
+    """Whether the trials are known already."""
 
 
-def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[str]:
-    """Process mode for a person. names: of the devices."""
-    lines = [
-        f"plan: process mode, {made.share} ({made.reason}); {made.slots} at once on {', '.join(names)},"
-        f" {_per_trial(made)} per trial"
-    ]
-    if config.search.algorithm == "optuna" and config.search.generation < made.slots:
-        lines.append(
-            f"plan: optuna asks for {config.search.generation} trials at a time, so {config.search.generation} of"
-            f" {made.slots} places are used; a larger --search.generation uses more and learns less"
-        )
-    return lines
-
-
-def fused_lines(
-    config: SweepConfig, made: FusedPlan, groups: Sequence[Group] | None, names: Sequence[str]
-) -> list[str]:
-    """Fused mode for a person. groups: of all trials; None where the search draws them as it goes."""
-    width = "width measured at their start" if config.gpu.width == "auto" else f"width {config.gpu.width}"
-    arrays = made.arrays
-    lines = [
-        f"plan: fused mode, arrays {arrays.share}; {width}; {arrays.slots} at once on {', '.join(names)},"
-        f" {_per_trial(arrays)} per array"
-    ]
-    if groups is None:
-        return [
-            *lines,
-            f"plan: optuna asks for {config.search.generation} trials at a time, so no array is wider than that; a"
-            " larger --search.generation makes wider arrays and learns less (median gap on a toy objective: .0035 at 8,"
-            " .0363 at 64)",
-        ]
-    fused = {group.signature: group for group in groups if group.reason is None}
-    numbers = cut({signature: len(group.trials) for signature, group in fused.items()}, arrays.slots)
-    for signature, group in list(fused.items())[:MOST_LINES]:
-        lines.append(f"plan: {_arrays(numbers[signature])} of {len(group.trials)} trials, {_signature(signature)}")
-    if len(fused) > MOST_LINES:
-        rest = list(fused.values())[MOST_LINES:]
-        trials, count = sum(len(group.trials) for group in rest), sum(numbers[group.signature] for group in rest)
-        lines.append(f"plan: {_arrays(count)} of {trials} trials, of {len(rest)} other signatures")
-    return lines + _alone_lines(groups, made.alone)
-
-
-def _alone_lines(groups: Sequence[Group], alone: Plan) -> list[str]:
-    """Which trials are not fused, by reason."""
-    by_reason: dict[str, list[Group]] = {}
-    for group in groups:
-        if group.reason is not None:
-            by_reason.setdefault(group.reason, []).append(group)
-    lines = []
-    for reason, found in list(by_reason.items())[:MOST_LINES]:
-        count = sum(len(group.trials) for group in found)
-        what = "1 trial is" if count == 1 else f"{count} trials are"
-        if reason == ITS_OWN and (names := differing(groups)):
-            reason = f"{ITS_OWN}, since model(), a forward or augment() reads {', '.join(names)}"
-        lines.append(f"plan: {what} trained alone, {alone.share}: {reason}")
-    if len(by_reason) > MOST_LINES:
-        rest = list(by_reason.values())[MOST_LINES:]
-        count = sum(len(group.trials) for found in rest for group in found)
-        lines.append(f"plan: {count} trials are trained alone for {len(rest)} other reasons")
-    return lines
-
-
-def _signature(signature: Signature) -> str:
-    return f"signature {signature}" if str(signature) else "all of one signature"
-
-
-def _arrays(count: int) -> str:
-    return "1 array" if count == 1 else f"{count} arrays"
-
-
-def _per_trial(made: Plan) -> str:
-    cpus = "1 CPU" if made.cpus_per_trial == 1 else f"{made.cpus_per_trial:g} CPUs"
-    threads = "1 thread" if made.threads_per_trial == 1 else f"{made.threads_per_trial} threads"
-    return f"{cpus} and {threads}"
-
-
-def _stopping(config: SweepConfig) -> str:
-    stopping = config.stopping
-    match stopping.algorithm:
-        case "halving":
-            return f"stopping by halving (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"
-        case "median":
-            return f"stopping below the median (grace {stopping.grace_epochs})"
-    return "no early stopping"
+def grouped(
+    config: SweepConfig, space: Space, proposer: Proposer, source: Source, code: Any, splits: Splits | None
+) -> Grouped:
+    """The trials in groups of one signature; in fused and auto mode, each group has been dry-run."""
+    drawn = isinstance(proposer, Drawn)
+    trials = (
+        proposer.trials if isinstance(proposer, Drawn) else random_trials(space, config.search.generation, config.seed)
+    )
+    if config.gpu.mode == "process" or splits is None or source.kind != "torch":
+        try:
+            common = signature(source, code, splits, trials[0])
+        except BadInput:  # its trials will show it, each alone
+            common = Signature(())
+        return Grouped([Group(common, list(trials), "process mode")], None, drawn)
+    fuser = Fuser(code, splits, config.gpu.precision, source.folder)
+    return Grouped(fuser.groups(trials), fuser, drawn)
 
 
 @dataclass(frozen=True, slots=True)
-class Fusing:
-    """What fused mode has found out of the sweep's trials."""
+class Decision:
+    """What runs and how, and what it is predicted to come to."""
 
-    fuser: Fuser
-    groups: list[Group] | None
-    """Of all trials; None where the search draws them as it goes."""
-
-
-def fusing(config: SweepConfig, proposer: Proposer, code: Any, splits: Splits | None, folder: str) -> Fusing | None:
-    """Group the trials and dry-run each group, where fused mode is asked for and possible.
-
-    folder: where the experiment's relative paths start.
-    """
-    if config.gpu.mode != "fused" or splits is None or not isinstance(code, Experiment) or code.framework != "torch":
-        return None
-    fuser = Fuser(code, splits, config.gpu.precision, folder)
-    return Fusing(fuser, fuser.groups(proposer.trials) if isinstance(proposer, Drawn) else None)
+    plan: Plan | FusedPlan
+    lines: list[str]
+    predicted: dict[str, Any]
+    """The `predicted` of `summary.json`: seconds by way, and which one was taken; empty where nothing was measured."""
 
 
-def decide(
-    nodes: Sequence[Node], names: Sequence[str], config: SweepConfig, num_trials: int, found: Fusing | None
-) -> tuple[Plan | FusedPlan, list[str]]:
-    """The plan for these nodes, and its lines. names: of the devices. Raises BadInput."""
-    if found is None:
-        made = make_plan(nodes, config, num_trials)
-        lines = plan_lines(config, made, names)
-        if config.gpu.mode == "fused":
-            lines.append("plan: only a TorchExperiment can be fused, so every trial is trained alone")
-        return made, lines
-    both = make_fused_plan(nodes, config, num_trials)
-    return both, fused_lines(config, both, found.groups, names)
+def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, estimates: Estimates) -> Decision:
+    """The plan for this place. Raises BadInput."""
+    nodes, names = site.nodes, site.names
+    options: list[Option] = []
+    if estimates.reference is not None:
+        num_gpus = sum(node.num_gpus for node in nodes)
+        asked = None if config.gpu.fraction == "auto" else snap(config.gpu.fraction).trials_per_gpu
+        room = Room.of(nodes, site.free_gib)
+        options = choosing.options(estimates.parts(found.groups, config), room, num_gpus, asked=asked)
+        if config.gpu.mode != "auto":  # what was asked for is done, at the number that is best for it
+            wanted = config.gpu.mode == "fused"
+            options = [option for option in options if any(option.fused) == wanted] or options
+    best = options[0] if options else None
+    if config.gpu.mode == "fused" and found.fuser is not None:
+        fused = True
+    else:
+        fused = config.gpu.mode == "auto" and best is not None and any(best.fused)
+    if fused and config.gpu.mode == "auto":
+        assert found.fuser is not None
+        assert best is not None
+        _prefer(found, best)
+    lines = _predicted_lines(options, estimates)
+    if fused:
+        both = make_fused_plan(nodes, config, num_trials, best)
+        lines = [*fused_lines(config, both, found.groups if found.drawn else None, names), *lines]
+        return Decision(both, lines, _predicted(options, estimates))
+    made = make_plan(nodes, config, num_trials, best)
+    lines = [*plan_lines(config, made, names), *lines]
+    if config.gpu.mode == "fused":
+        lines.append("plan: only a TorchExperiment can be fused, so every trial is trained alone")
+    return Decision(made, lines, _predicted(options, estimates))
+
+
+def _prefer(found: Grouped, best: Option) -> None:
+    """Groups that are faster alone are trained alone, here and where trials are drawn later."""
+    assert found.fuser is not None
+    alone = {group.signature for group, array in zip(found.groups, best.fused, strict=True) if not array}
+    found.fuser.alone = dict.fromkeys(alone, FASTER_ALONE)
+    for group in found.groups:
+        group.reason = group.reason or found.fuser.alone.get(group.signature)
+
+
+def _predicted_lines(options: Sequence[Option], estimates: Estimates) -> list[str]:
+    if not options:
+        return [f"plan: not measured: {estimates.source}"] if estimates.source else []
+    told = "; ".join(
+        f"{option.name} {option.wall_s:.0f} s" + ("" if option.gib is None else f" ({option.gib:.1f} GiB)")
+        for option in options
+    )
+    return [f"plan: predicted, by a {estimates.source}: {told}"]
+
+
+def _predicted(options: Sequence[Option], estimates: Estimates) -> dict[str, Any]:
+    if not options:
+        return {}
+    return {
+        "source": estimates.source,
+        "probe_s": None if estimates.probe_s is None else round(estimates.probe_s, 2),
+        "chosen": options[0].name,
+        "wall_s": {option.name: round(option.wall_s, 2) for option in options},
+        "memory_gib": {option.name: None if option.gib is None else round(option.gib, 2) for option in options},
+    }

@@ -13,8 +13,7 @@ from typing import Any
 
 import raygpu
 from raygpu.config import Precision
-from raygpu.devices import host, nvml
-from raygpu.devices.nvml import Gpu
+from raygpu.devices import nvml
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Experiment, Source, Splits, named
 from raygpu.grouping import Signature
@@ -43,17 +42,24 @@ def signature(source: Source, code: Any, splits: Splits | None, trial: Trial) ->
 
 
 def subject(
-    source: Source, code: Any, splits: Splits | None, shaped_by: Signature, precision: Precision, gpu: Gpu | None
+    source: Source,
+    code: Any,
+    splits: Splits | None,
+    shaped_by: Signature,
+    precision: Precision,
+    device: str,
+    device_gib: float | None,
+    num_cpus: float,
 ) -> Subject:
-    """gpu: the device; None for the simulated one."""
+    """device: the GPU's name; the processor's, without device_gib, where one is simulated."""
     return Subject(
         source=source.name,
         hyperparameters=dict(shaped_by.values),
         data="" if splits is None else _shapes(splits),
         precision=precision,
-        device=gpu.name if gpu is not None else host.cpu_name(),
-        device_gib=round(gpu.memory_gib, 1) if gpu is not None else None,
-        num_cpus=host.num_cpus(),
+        device=device,
+        device_gib=None if device_gib is None else round(device_gib, 1),
+        num_cpus=num_cpus,
         versions=_versions(source, code),
     )
 

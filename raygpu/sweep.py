@@ -20,14 +20,16 @@ from raygpu.config import SweepConfig, load
 from raygpu.engines import environment
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.finish import summarize, write_files
-from raygpu.packing import FusedPlan, Node, Plan
-from raygpu.planning import decide, fusing, sweep_lines
+from raygpu.measuring import Measurer, Site
+from raygpu.packing import FusedPlan
+from raygpu.planning import decide, grouped
 from raygpu.preparation import Prepared, find, prepare, problem
-from raygpu.records import SIMULATED, Records
+from raygpu.records import Records
 from raygpu.runfolder import RunFolder
 from raygpu.trials import Scoring, TrialRecord
 from raygpu.views import console as views
 from raygpu.views.console import SweepConsole
+from raygpu.views.plans import sweep_lines
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster import Cluster
@@ -84,14 +86,15 @@ def run(
     with _ray(prepared, started=not dry_run) as starting, _told_at_once():
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
         timing["data_s"] = process_age_s()
-        fusable = fusing(config, prepared.proposer, code, found.splits, source.folder)
-
-        def planned(nodes: Sequence[Node], names: Sequence[str]) -> Plan | FusedPlan:
-            made, lines = decide(nodes, names, config, prepared.proposer.num_trials, fusable)
-            console.lines(lines)
-            return made
-
-        plan = prepared.nodes and planned(prepared.nodes, [gpu.name for gpu in prepared.gpus] or [SIMULATED])
+        groups = grouped(config, prepared.space, prepared.proposer, source, code, found.splits)
+        measurer = Measurer(config, source, code, found.splits, groups.groups)
+        decision = None
+        if prepared.nodes is not None:
+            here = Site.local(prepared.gpus, prepared.nodes)
+            estimates, unknown = measurer.kept(here)
+            if not unknown or starting is None:
+                decision = decide(here, config, prepared.proposer.num_trials, groups, estimates)
+                console.lines(decision.lines)
         if starting is None:
             return Result({}, None, [])
         timing["experiment_s"] = process_age_s()
@@ -102,7 +105,16 @@ def run(
         timing["tracking_s"] = process_age_s()
         cluster = starting.result()
         timing["ray_s"] = process_age_s()
-        plan = plan or planned(cluster.nodes, [device.name for device in cluster.devices])
+        if decision is None:
+            here = Site.of(cluster)
+            estimates, unknown = measurer.kept(here)
+            if unknown:
+                console.line("plan: measuring which way is fastest here")
+                estimates = measurer.probe(cluster, here)
+            decision = decide(here, config, prepared.proposer.num_trials, groups, estimates)
+            console.lines(decision.lines)
+        timing["plan_s"] = process_age_s()
+        plan = decision.plan
 
         from raygpu.engines import array, process
         from raygpu.engines.meter import Meter
@@ -127,8 +139,8 @@ def run(
         try:
             with Meter(records, cluster, session.writer, console.update) as meter:
                 if isinstance(plan, FusedPlan):
-                    assert fusable is not None
-                    checkpoints = array.run(work, plan, fusable.fuser, console.line, resume=resume is not None)
+                    assert groups.fuser is not None
+                    checkpoints = array.run(work, plan, groups.fuser, console.line, resume=resume is not None)
                 else:
                     checkpoints = process.run(work, plan, resume=resume is not None)
         except (BadInput, KeyboardInterrupt) as end:
@@ -144,7 +156,7 @@ def run(
             console.stop(records.snapshot())
         interrupted = records.interrupt(session.writer.end)
         timing |= {"first_epoch_s": records.first_epoch_s, "trials_s": process_age_s()}
-        summary = summarize(config, plan, records, cluster, meter, timing, session.identity(), work.arrays_s)
+        summary = summarize(config, decision, records, cluster, meter, timing, session.identity(), work.arrays_s)
         session.writer.finish()  # what waits is delivered while Ray ends
     try:
         console.lines(write_files(folder, config, found, records, checkpoints, summary))

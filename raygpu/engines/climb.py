@@ -1,7 +1,8 @@
 """How many trainings a device carries in each way, found by running them at growing numbers for short windows.
 
     climb = Climb(probe, ("process", "fused"), most=34, rounds=3, window_s=1.0)
-    climb.run()                 # climb.points, climb.notes
+    if climb.begin():
+        climb.run()             # climb.points, climb.notes
 
 At each number of trainings all ways take turns, round by round, and one training alone has its turn in each round: what
 the machine does meanwhile is the same for all, and a gain is a ratio of neighbours in time.
@@ -83,8 +84,7 @@ class Measured:
 class Climb:
     """Points at growing numbers of trainings, until nothing is gained or memory ends.
 
-    most: the highest number. environments: of the processes of a way. say: shows a line. deadline: of
-    `time.monotonic`; no number is begun after it.
+    most: the highest number. environments: of the processes of a way. say: shows a line.
     """
 
     def __init__(
@@ -97,7 +97,6 @@ class Climb:
         window_s: float,
         environments: Mapping[Way, Mapping[str, str]] | None = None,
         say: Callable[[str], None] = lambda text: None,
-        deadline: float | None = None,
     ) -> None:
         self.probe = probe
         self.most = most
@@ -105,7 +104,6 @@ class Climb:
         self.window_s = window_s
         self.environments = environments or {}
         self.say = say
-        self.deadline = deadline
         self.points: list[Point] = []
         self.notes: list[str] = []
         self._ways = list(ways)
@@ -114,18 +112,30 @@ class Climb:
         """The processes of a way, and of a number of threads where the framework keeps those that it started with."""
         self._alone: Measured | None = None
 
-    def run(self) -> None:
+    def begin(self) -> bool:
+        """One training alone, which everything is compared with; False where it fails."""
+        if "fused" in self._ways:
+            self._processes("fused", 1, self.probe.num_cpus)  # starts meanwhile
         self._alone = alone = self._ready("process", 1)
         if alone.fault is not None:
             self._keep(alone)
-            return
+            return False
         self._choose_threads(alone)
+        return True
+
+    def run(self) -> None:
+        """1, 2, 3, 5, 8 ... at once, in each way for as long as it gains."""
         for n in fibonacci():
             self._ways = [way for way in self._ways if n < LEAST.get(way, 1) or self._goes_on(way, n)]
-            if not self._ways or n > self.most or (self.deadline is not None and time.monotonic() > self.deadline):
+            if not self._ways or n > self.most:
                 break
-            ways = [way for way in self._ways if n >= LEAST.get(way, 1)]
-            self._measure([alone if (way, n) == ("process", 1) else self._ready(way, n) for way in ways])
+            self.measure({way: n for way in self._ways if n >= LEAST.get(way, 1)})
+
+    def measure(self, numbers: Mapping[Way, int]) -> None:
+        """A point of each of these ways, at its number of trainings."""
+        alone = self._alone
+        assert alone is not None
+        self._measure([alone if (way, n) == ("process", 1) else self._ready(way, n) for way, n in numbers.items()])
 
     def compile(self) -> None:
         """The fused array at its best width once more, its step compiled."""

@@ -43,6 +43,11 @@ class Cluster:
         found = (d.index for d in self.devices if d.node_id == node_id and d.local_id in wanted)
         return next(found, None)
 
+    def free_gib(self) -> float | None:
+        """Of the GPU of this machine that has the least memory free; None where that is not told."""
+        rooms = [nvml.memory(device.uuid) for device in self.devices if device.uuid is not None] if self.local else []
+        return min((room.free_gib for room in rooms if room is not None), default=None)
+
     def node_of(self, device: Device) -> Node:
         """The node that has it."""
         node_ids = list(dict.fromkeys(other.node_id for other in self.devices))

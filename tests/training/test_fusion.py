@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from raygpu.experiment import ALL_NAMES, Splits, TorchExperiment
-from raygpu.fusing import ITS_OWN, Fuser
-from raygpu.grouping import Group
+from raygpu.fusing import Fuser
+from raygpu.grouping import ITS_OWN, Group
 from raygpu.training.base import Settings
 from raygpu.training.fusion import READ_BY_RAYGPU, check, names_read, obstacle
 from raygpu.training.torch_array import TorchArray
