@@ -75,6 +75,8 @@ class GpuSection(Section):
     """fused: how many members of an array step as one program; auto measures it when the array starts."""
     fraction: Literal["auto"] | float = "auto"
     """The share of a GPU that a trial or an array asks for, snapped to 1/N; or a whole number of GPUs per trial."""
+    memory_limit: bool = True
+    """Hold every trial to its share of the GPU's memory: past it, it runs out of memory alone, and again with more."""
     devices: str = "all"
     """Which GPUs of this machine: all, or indices (nvidia-smi's) and UUIDs separated by commas, as in 0,GPU-8a1b."""
     precision: Precision = "float32"

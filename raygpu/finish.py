@@ -55,6 +55,7 @@ def summarize(
         "failed": records.count("failed"),
         "interrupted": records.count("interrupted"),
         "retries": records.retries,
+        "out_of_memory": records.out_of_memory,
         "wall_s": round(wall_s, 2),
         "plan": decision.plan.as_dict(),
         "predicted": decision.predicted,

@@ -123,8 +123,9 @@ class Measurer:
         """What earlier measurements of the same versions tell; and whether nothing does, and a probe would repay."""
         found = Estimates()
         gpu = self.config.gpu
-        if not (gpu.mode == "auto" or (gpu.mode == "process" and gpu.fraction == "auto")):
-            return found, False
+        open_mode = gpu.mode == "auto" and self.source.kind == "torch"
+        if not open_mode and (gpu.fraction != "auto" or gpu.mode == "fused"):
+            return found, False  # nothing is left to be chosen
         for group in self.groups:
             profile = self.store.find(self._subject(group, site))
             if profile is not None and profile.best() is not None:

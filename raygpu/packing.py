@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -24,14 +24,24 @@ class Share:
     gpus_per_trial: int = 1
 
     @property
-    def fraction(self) -> float:
+    def part(self) -> Fraction:
         """GPUs per trial, exactly 1/N or a whole number."""
-        return self.gpus_per_trial / self.trials_per_gpu
+        return Fraction(self.gpus_per_trial, self.trials_per_gpu)
+
+    @property
+    def fraction(self) -> float:
+        return float(self.part)
 
     @property
     def ray_gpus(self) -> float:
         """The same, rounded down to Ray's step: N of them then fit one GPU (7 times a rounded 1/7 would not)."""
-        return floor_to_step(Fraction(self.gpus_per_trial, self.trials_per_gpu))
+        return floor_to_step(self.part)
+
+    def larger(self, num_failures: int) -> Share | None:
+        """After so many failures for want of memory: the next larger one, then twice as large; None past a GPU."""
+        if self.trials_per_gpu == 1:
+            return None
+        return Share(self.trials_per_gpu - 1 if num_failures == 1 else self.trials_per_gpu // 2)
 
     def __str__(self) -> str:
         if self.gpus_per_trial > 1:
@@ -62,6 +72,11 @@ class Plan:
     slots: int
     """Trials that run at once."""
     reason: str
+
+    def resized(self, share: Share) -> Plan:
+        """For a trial that takes another share: its processors are in proportion to it."""
+        cpus = floor_to_step(Fraction(self.cpus_per_trial).limit_denominator(RAY_STEP) * share.part / self.share.part)
+        return replace(self, share=share, cpus_per_trial=cpus, threads_per_trial=max(1, math.floor(cpus)))
 
     def as_dict(self) -> dict[str, float | int | str]:
         """The `plan` of `summary.json`."""

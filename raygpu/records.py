@@ -56,6 +56,8 @@ class Records:
         self.by_id: dict[str, TrialRecord] = {}
         self.retries = 0
         """How often a trial went on after its worker was lost."""
+        self.out_of_memory = 0
+        """How often a trial went on with a larger share of its GPU."""
         self.first_epoch_s: float | None = None
         """Seconds from the start of this process to the first result of any trial."""
         self._started = time.monotonic()
@@ -174,11 +176,12 @@ class Records:
                 "by_id": dict(self.by_id),
                 "gpu_samples": dict(self._gpu_samples),
                 "retries": self.retries,
+                "out_of_memory": self.out_of_memory,
                 "elapsed_s": time.monotonic() - self._started,
             }
 
     def restore(self, state: dict[str, Any]) -> None:
         with self._lock:
             self.by_id, self._gpu_samples = state["by_id"], state["gpu_samples"]
-            self.retries = state["retries"]
+            self.retries, self.out_of_memory = state["retries"], state["out_of_memory"]
             self._started = time.monotonic() - state["elapsed_s"]  # the time between the two does not count

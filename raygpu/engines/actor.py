@@ -21,8 +21,11 @@ from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.config import Precision
+from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.engines.cap import Cap
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Source, Splits
+from raygpu.packing import Plan, Share
 from raygpu.training.base import Settings, Training, surroundings
 from raygpu.training.start import start
 from raygpu.trials import EpochResult, Scoring, Trial
@@ -45,15 +48,31 @@ class Shared:
     epochs: int | None
     decision_epochs: frozenset[int] | None
     """The epochs at which a scheduler decides; None for every epoch."""
-    threads: int
+    plan: Plan
     precision: Precision
     trials_folder: str
     checkpoint_s: float
+    memory_gib: float | None
+    """Of the whole device, to hold each trial to its share of it; None for no limit."""
 
 
 def tune_config(trial: Trial) -> dict[str, Any]:
     """A trial as a Tune config."""
     return {"trial_id": trial.trial_id, "seed": trial.seed, "hyperparameters": dict(trial.hyperparameters)}
+
+
+def with_share(config: dict[str, Any], share: Share, checkpoint: str | None = None) -> dict[str, Any]:
+    """The same with what it takes of a GPU, and where it goes on from."""
+    return config | {
+        "trials_per_gpu": share.trials_per_gpu,
+        "gpus_per_trial": share.gpus_per_trial,
+        "checkpoint": checkpoint,
+    }
+
+
+def share_of(config: Mapping[str, Any]) -> Share:
+    """The share that `with_share` added."""
+    return Share(config["trials_per_gpu"], config["gpus_per_trial"])
 
 
 def trial_of(config: Mapping[str, Any]) -> Trial:
@@ -68,8 +87,10 @@ class TrialActor(tune.Trainable):
         assert shared is not None
         self.shared = shared
         self.splits = splits
-        os.environ.update(surroundings(shared.threads))
+        self.threads = shared.plan.resized(share_of(config)).threads_per_trial
+        os.environ.update(surroundings(self.threads))
         os.chdir(shared.source.folder)
+        self.cap = Cap(shared.source.kind, shared.memory_gib)
         self.code: Any = None
         self.training: Training | None = None
         self._device_is_broken = False
@@ -84,9 +105,12 @@ class TrialActor(tune.Trainable):
 
     def _begin(self, config: Mapping[str, Any]) -> None:
         self.trial = trial_of(config)
+        self.share = share_of(config)
+        self._checkpoint: str | None = config["checkpoint"]
         self.score: float | None = None
         self.epoch = 0
         self.failure: str | None = None
+        self.out_of_memory = False
         self._told_epoch = 0
         self._saved_at = time.monotonic()
 
@@ -114,8 +138,10 @@ class TrialActor(tune.Trainable):
                 ended = self.shared.scoring.diverged(result.metrics) or result.epoch == self.shared.epochs
         except UnknownMetric as fault:
             unknown_metric, ended = str(fault), True
-        except BaseException:  # noqa: BLE001 - the user's code: its traceback is the trial's result, SystemExit included
+        except BaseException as error:  # noqa: BLE001 - the user's code: its traceback is the trial's result
             self.failure, ended = traceback.format_exc(), True
+            self.out_of_memory = is_out_of_memory(error)
+            del error  # with its frames it holds what the trial has allocated
             self._close()
         return {
             "score": WORST * (-1 if self.shared.scoring.maximize else 1) if self.score is None else self.score,
@@ -123,6 +149,7 @@ class TrialActor(tune.Trainable):
             "epochs": results,
             "ended": ended,
             "failure": self.failure,
+            "out_of_memory": self.out_of_memory,
             "unknown_metric": unknown_metric,
             "node_id": ray.get_runtime_context().get_node_id(),
             "gpu_ids": [str(gpu_id) for gpu_id in ray.get_gpu_ids()],
@@ -137,8 +164,11 @@ class TrialActor(tune.Trainable):
             folder.mkdir(parents=True, exist_ok=True)
             if self.code is None and shared.source.kind != "command":
                 self.code = shared.source.resolve()
-            settings = Settings(shared.epochs, shared.threads, shared.precision, folder)
+            settings = Settings(shared.epochs, self.threads, shared.precision, folder)
+            self.cap.set(self.share)
             self.training = start(shared.source, self.code, self.splits, self.trial, settings)
+            if self._checkpoint is not None:
+                self._go_on(self._checkpoint)
         return self.training
 
     def _due(self, started: float) -> bool:
@@ -180,9 +210,14 @@ class TrialActor(tune.Trainable):
         """A lost or interrupted trial goes on. What fails here fails again, as the trial's result, in `step`."""
         if checkpoint_dir is None or Path(checkpoint_dir, "failed").exists():
             return
-        training = self._training()
-        training.load(Path(checkpoint_dir))
-        self.epoch = self._told_epoch = training.epoch
+        self._checkpoint = None  # this one is later
+        self._training()
+        self._go_on(checkpoint_dir)
+
+    def _go_on(self, checkpoint_dir: str) -> None:
+        assert self.training is not None
+        self.training.load(Path(checkpoint_dir))
+        self.epoch = self._told_epoch = self.training.epoch
         self.score = json.loads(Path(checkpoint_dir, PROGRESS).read_text())["score"]
 
     def cleanup(self) -> None:
@@ -196,6 +231,7 @@ class TrialActor(tune.Trainable):
             except Exception:
                 # What a broken device raises here must not look like a lost worker: the trial has its own result.
                 logger.exception("closing trial %s", self.trial.trial_id)
+        self.cap.lift()
 
 
 def breaks_device(failure: str | None) -> bool:

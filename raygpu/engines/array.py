@@ -10,10 +10,12 @@ from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raygpu.config import SweepConfig
+from raygpu.engines.actor import share_of
 from raygpu.engines.array_actor import MEMBERS, ArrayActor, ArrayShared
 from raygpu.engines.array_live import ArrayLive, ArrayObserver
 from raygpu.engines.array_searcher import ArraySearcher
-from raygpu.engines.process import resources, shared_by_all
+from raygpu.engines.process import ENLARGED, resources, shared_by_all
+from raygpu.engines.shares import Shares, signatures
 from raygpu.engines.tuning import fit
 from raygpu.engines.work import Work
 from raygpu.fusing import Fuser
@@ -31,7 +33,10 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *
     config = work.config
     rule = _rule(config)
     share = plan.arrays.share.fraction
-    live = ArrayLive(work.records, work.writer, work.cluster, share, fuser, rule, say, work.arrays_s)
+    shares = Shares(plan.alone.share, signatures(work.source, work.splits))
+    live = ArrayLive(
+        work.records, work.writer, work.cluster, shares, work.folder.tune / ENLARGED, fuser, rule, say, work.arrays_s
+    )
     drawn = work.proposer.trials if isinstance(work.proposer, Drawn) else []
     common = ArrayShared(
         shared=shared_by_all(work, plan.alone),
@@ -47,12 +52,12 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *
     )
     trainable = tune.with_resources(
         tune.with_parameters(ArrayActor, common=common, splits=work.splits),
-        lambda wanted: resources(plan.arrays if wanted["fused"] else plan.alone),
+        lambda wanted: resources(plan.arrays if wanted["fused"] else plan.alone.resized(share_of(wanted))),
     )
     checkpoints = fit(
         config,
         trainable,
-        ArraySearcher(work.proposer, live, plan.arrays.slots, drawn=bool(drawn)),
+        ArraySearcher(work.proposer, live, plan.arrays.slots, plan.arrays.share, drawn=bool(drawn)),
         None,
         ArrayObserver(live),
         live,

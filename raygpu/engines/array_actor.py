@@ -21,7 +21,9 @@ import ray
 from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
-from raygpu.engines.actor import REPORT_S, WORST, Shared, breaks_device, finite, trial_of
+from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.engines.actor import REPORT_S, WORST, Shared, breaks_device, finite, share_of, trial_of
+from raygpu.engines.cap import Cap
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Experiment, Splits
 from raygpu.training.base import Settings, surroundings
@@ -38,7 +40,7 @@ class ArrayShared:
     """What all arrays of a sweep have in common. Travels through the object store."""
 
     shared: Shared
-    """`threads` is what a trial alone may use."""
+    """Its plan is that of trials alone."""
     array_threads: int
     width: int | None
     gpu_fraction: float
@@ -80,6 +82,7 @@ class ArrayActor(tune.Trainable):
         os.environ.update(surroundings(self._threads(config), yielding=True))
         os.chdir(self.shared.source.folder)
         self.experiment = cast(Experiment, self.shared.source.resolve())
+        self.cap = Cap(self.shared.source.kind, self.shared.memory_gib)
         self.array: Any = None
         self._device_is_broken = False
         self._begin(config)
@@ -100,8 +103,17 @@ class ArrayActor(tune.Trainable):
         self.ended: set[str] = set()
         self.best: tuple[float, str] | None = None
         """Score and id of the best member whose parameters are kept."""
+        self.share = share_of(config)
+        self._checkpoint: str | None = config["checkpoint"]
+        """From which it goes on, after it ran out of memory in a smaller share."""
+        self.width = self.common.width
+        self._narrowed: list[Trial] = []
+        """Members of an array that ran out of memory, before it goes on."""
         self._kept = Path(tempfile.mkdtemp(prefix="raygpu-kept-"))
+        self._last = self._kept.with_name(f"{self._kept.name}-last")
+        """The array's last checkpoint: what it goes on from if it runs out of memory."""
         self._failure: str | None = None
+        self._out_of_memory = False
         self._lines: list[str] = []
         self._seconds: dict[str, float] = {}
         self.waiting: list[Trial] = []
@@ -109,7 +121,9 @@ class ArrayActor(tune.Trainable):
         self._saved_at = time.monotonic()
 
     def _threads(self, config: Mapping[str, Any]) -> int:
-        return self.common.array_threads if config["fused"] else self.shared.threads
+        if config["fused"]:
+            return self.common.array_threads
+        return self.shared.plan.resized(share_of(config)).threads_per_trial
 
     def step(self) -> dict[str, Any]:
         """Train until members end, a second has gone by, or all is done. The result carries every epoch since."""
@@ -130,15 +144,17 @@ class ArrayActor(tune.Trainable):
                     break
         except UnknownMetric as fault:
             unknown_metric = str(fault)
-        except BaseException:  # noqa: BLE001 - the user's code: its traceback is the result, SystemExit included
-            self._failure = traceback.format_exc()
-        done = unknown_metric is not None or self._failure is not None or not (self.array.trials or self.waiting)
+        except BaseException as error:  # noqa: BLE001 - the user's code: its traceback is the result, SystemExit included
+            self._fail(error)
+        left = self._narrowed or self.waiting or (self.array is not None and self.array.trials)
+        done = unknown_metric is not None or self._failure is not None or not left
         lines, self._lines = self._lines, []
         seconds, self._seconds = self._seconds, {}
         return {
             "score": self._tune_score(),
             "members": list(reports.values()),
             "failure": self._failure,
+            "out_of_memory": self._out_of_memory,
             "unknown_metric": unknown_metric,
             "lines": lines,
             "seconds": seconds,
@@ -151,9 +167,17 @@ class ArrayActor(tune.Trainable):
     def _array(self) -> Any:
         """The array under way; the next one of those that do not fit in memory together."""
         if self.array is None:
-            self.array = self._fused(self.trials) if self.fused else self._alone(self.trials[0])
+            self.cap.set(self.share)
+            checkpoint, self._checkpoint = self._checkpoint, None
+            if checkpoint is not None:
+                self.load_checkpoint(checkpoint)
+            elif self._narrowed:
+                self.array = self._narrower()
+            else:
+                self.array = self._fused(self.trials) if self.fused else self._alone(self.trials[0])
         elif not self.array.trials and self.waiting:
             self.array.close()
+            shutil.rmtree(self._last, ignore_errors=True)
             self.array = self._fused(self.waiting)
         return self.array
 
@@ -168,12 +192,31 @@ class ArrayActor(tune.Trainable):
         now, self.waiting = trials[:count], trials[count:]
         if self.waiting:
             self._lines.append(f"{len(now)} of {len(trials)} trials fit in memory at once; the others follow")
-        array = TorchArray(self.experiment, self.splits, now, self._settings(), width=common.width)
+        array = TorchArray(self.experiment, self.splits, now, self._settings(), width=self.width)
         if checkpoint is not None:
             array.load(checkpoint)
         made = time.monotonic()
         self._lines += settle(array, limit, common.mean_epochs)
         self._spend(imports=imported - began, members=made - imported, probe=time.monotonic() - made)
+        return array
+
+    def _fail(self, error: BaseException) -> None:
+        """What the experiment raised ends the Tune trial; an array that ran out of memory goes on at half its width."""
+        out_of_memory = is_out_of_memory(error)
+        width = max((tile.width for tile in self.array.tiles), default=1) if self.fused and self.array else 1
+        if not out_of_memory or width < 2:
+            self._failure, self._out_of_memory = traceback.format_exc(), out_of_memory
+            return
+        self.width, self._narrowed = width // 2, self.array.trials
+        self._close_array()
+        where = "its last checkpoint" if self._last.exists() else "the beginning"
+        self._lines.append(f"out of memory at width {width}; goes on at {self.width} from {where}")
+
+    def _narrower(self) -> Any:
+        """The array that ran out of memory, at half its width."""
+        members, self._narrowed, later = self._narrowed, [], self.waiting
+        array = self._fused(members, self._last if self._last.exists() else None)
+        self.waiting += later
         return array
 
     def _spend(self, **seconds: float) -> None:
@@ -263,6 +306,8 @@ class ArrayActor(tune.Trainable):
         under_way = [] if self.array is None or self._failure is not None else self.array.trials
         if under_way:
             self.array.save(folder)
+            if self.fused:
+                shutil.copytree(folder, self._last, dirs_exist_ok=True)
         progress = {
             "scores": self.scores,
             "ended": sorted(self.ended),
@@ -298,10 +343,15 @@ class ArrayActor(tune.Trainable):
         self._close()
 
     def _close(self) -> None:
-        array, self.array = self.array, None
         shutil.rmtree(self._kept, ignore_errors=True)
+        shutil.rmtree(self._last, ignore_errors=True)
+        self._close_array()
+
+    def _close_array(self) -> None:
+        array, self.array = self.array, None
         if array is not None:
             array.close()
+        self.cap.lift()
 
 
 def under_way(checkpoint: Path) -> list[str]:

@@ -10,9 +10,11 @@ from typing import Any
 import ray
 from ray import tune
 
+from raygpu.engines.actor import share_of
 from raygpu.engines.array_actor import MEMBERS, extract, under_way
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.observer import Live, Writer
+from raygpu.engines.shares import Shares
 from raygpu.fusing import Fuser
 from raygpu.records import Records
 from raygpu.trials import Trial
@@ -30,13 +32,14 @@ class ArrayLive(Live):
         records: Records,
         writer: Writer,
         cluster: Cluster,
-        gpu_share: float,
+        shares: Shares,
+        scratch: Path,
         fuser: Fuser,
         rule: Any,
         say: Callable[[str], None],
         seconds: dict[str, float],
     ) -> None:
-        super().__init__(records, writer, cluster, gpu_share)
+        super().__init__(records, writer, cluster, shares, scratch)
         self.fuser = fuser
         self.rule = rule
         self.say = say
@@ -95,7 +98,7 @@ class ArrayObserver(tune.Callback):
                 live.unknown_metric = result["unknown_metric"]
             return
         gpu_index = live.cluster.device_index(result["node_id"], result["gpu_ids"])
-        share = live.gpu_share / max(1, len(trial.config["trial_ids"]))
+        share = share_of(trial.config).fraction / max(1, len(trial.config["trial_ids"]))
         for report in result["members"]:
             record = live.records.by_id[report.trial_id]
             if record.ended:
@@ -108,11 +111,16 @@ class ArrayObserver(tune.Callback):
             if report.status is not None:
                 reason = report.reason and f"{report.reason} at epoch {record.epochs}"
                 live.writer.end(live.records.end(report.trial_id, report.status, reason=reason))
+        if result["out_of_memory"] and not trial.config["fused"]:
+            name = trial.config["trial_ids"][0]
+            live.enlarge(live.trials[name], share_of(trial.config), live.arrays.get(name))
         result["members"], result["lines"] = [], []  # told and kept: Tune need not carry them in its snapshots
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         result = trial.last_result or {}
         failure = result.get("failure") or result.get("unknown_metric")
+        if self.live.enlarged.pop(trial.config["trial_ids"][0], None) is not None:
+            return  # the searcher gives it again
         if failure is not None and self.live.unknown_metric is None:
             self._failed(trial, failure)
 

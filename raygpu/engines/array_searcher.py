@@ -11,9 +11,10 @@ from typing import Any
 from ray import cloudpickle
 from ray.tune.search import Searcher
 
-from raygpu.engines.actor import finite, tune_config
+from raygpu.engines.actor import finite, tune_config, with_share
 from raygpu.engines.array_live import ArrayLive
 from raygpu.grouping import cut, even
+from raygpu.packing import Share
 from raygpu.search import Proposer
 from raygpu.trials import Trial
 
@@ -24,22 +25,27 @@ class Order:
 
     trial_ids: tuple[str, ...]
     fused: bool
+    share: Share | None = None
+    """Larger than others', for a trial that ran out of memory alone."""
+    checkpoint: str | None = None
+    """From which it then goes on."""
 
 
 class ArraySearcher(Searcher):
     """Gives Tune arrays, and trials that are trained alone.
 
-    live: this process's part, which knows how to group trials. places: arrays that can run at once.
+    live: this process's part, which knows how to group trials. places: arrays that can run at once, each with `share`.
     drawn: whether every trial was known at the start, so that its hyper-parameters lie in the object store.
     An array that fails is given again as two halves, until what fails is one trial alone, or it is clear that the fault
     is not that of a few.
     """
 
-    def __init__(self, proposer: Proposer, live: ArrayLive, places: int, *, drawn: bool) -> None:
+    def __init__(self, proposer: Proposer, live: ArrayLive, places: int, share: Share, *, drawn: bool) -> None:
         super().__init__()
         self.proposer = proposer
         self.live = live
         self.places = places
+        self.share = share
         self.drawn = drawn
         self.waiting: list[Order] = []
         self.given: dict[str, Order] = {}
@@ -59,12 +65,14 @@ class ArraySearcher(Searcher):
             return Searcher.FINISHED if self.proposer.finished and not self.given else None
         order = self.given[trial_id] = self.waiting.pop(0)
         self._num_given += 1
-        return {
+        share = self.share if order.fused else order.share or self.live.shares.of(self.live.trials[order.trial_ids[0]])
+        config = {
             "array_id": f"a{self._num_given - 1:04d}" if order.fused else order.trial_ids[0],
             "trial_ids": list(order.trial_ids),
             "fused": order.fused,
             "trials": [] if self.drawn else [tune_config(self.live.trials[name]) for name in order.trial_ids],
         }
+        return with_share(config, share, order.checkpoint)
 
     def _draw(self) -> None:
         """All trials that the proposer gives now, in arrays and alone."""
@@ -93,7 +101,9 @@ class ArraySearcher(Searcher):
                 self.proposer.tell(name, None if score is None else finite(score))
         if not left:
             return
-        if order.fused:
+        if (larger := self.live.enlarged.get(left[0])) is not None:
+            self.waiting = [Order(order.trial_ids, False, *larger), *self.waiting]
+        elif order.fused:
             self.waiting = [*self._again(left, str((result or {}).get("failure"))), *self.waiting]
         else:
             self.failed += left

@@ -48,6 +48,14 @@ class Cluster:
         rooms = [nvml.memory(device.uuid) for device in self.devices if device.uuid is not None] if self.local else []
         return min((room.free_gib for room in rooms if room is not None), default=None)
 
+    def device_memory_gib(self) -> float:
+        """Of the smallest device; of a simulated one, what the host has for it."""
+        return min(device.memory_gib or self._host_gib(device) for device in self.devices)
+
+    def _host_gib(self, device: Device) -> float:
+        node = self.node_of(device)
+        return node.memory_gib / node.num_gpus
+
     def node_of(self, device: Device) -> Node:
         """The node that has it."""
         node_ids = list(dict.fromkeys(other.node_id for other in self.devices))

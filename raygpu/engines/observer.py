@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any, ClassVar, Protocol
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
-from raygpu.engines.actor import trial_of
+from raygpu.engines.actor import share_of, trial_of
 from raygpu.engines.cluster import Cluster
+from raygpu.engines.shares import Shares
+from raygpu.packing import Share
 from raygpu.records import Records
 from raygpu.trials import EpochResult, Trial, TrialRecord
 
@@ -27,6 +30,8 @@ class Writer(Protocol):
     def restart(self, trial: Trial) -> None: ...
 
     def place(self, trial_id: str, gpu_index: int, gpu_share: float) -> None: ...
+
+    def tag(self, trial_id: str, tags: dict[str, Any]) -> None: ...
 
     def epochs(self, trial_id: str, results: list[EpochResult]) -> None: ...
 
@@ -44,16 +49,38 @@ class Live:
 
     current: ClassVar[Live | None] = None
 
-    def __init__(self, records: Records, writer: Writer, cluster: Cluster, gpu_share: float) -> None:
+    def __init__(self, records: Records, writer: Writer, cluster: Cluster, shares: Shares, scratch: Path) -> None:
+        """scratch: a folder for checkpoints that are needed once more."""
         self.records = records
         self.writer = writer
         self.cluster = cluster
-        self.gpu_share = gpu_share
+        self.shares = shares
+        self.scratch = scratch
+        self.enlarged: dict[str, tuple[Share, str | None]] = {}
+        """Trials that have just run out of memory: the share and the checkpoint with which they go on."""
         self.checkpoints: dict[str, str] = {}
         """The folder of each trial's last checkpoint."""
         self.unknown_metric: str | None = None
         """Set when the first report of any trial lacks the metric: the sweep ends."""
         Live.current = self
+
+    def enlarge(self, trial: Trial, share: Share, checkpoint: str | None) -> None:
+        """A trial has run out of memory in this share: if there is a larger one, it goes on with that.
+
+        checkpoint: its last one, if it has one.
+        """
+        larger = self.shares.enlarge(trial, share)
+        too_small = ", ".join(f"1/{small.trials_per_gpu}" for small in self.shares.too_small(trial.trial_id))
+        self.writer.tag(trial.trial_id, {"raygpu.out_of_memory": too_small})
+        if larger is None:
+            return
+        self.writer.tag(trial.trial_id, {"raygpu.gpu_share": larger.fraction})
+        kept = None
+        if checkpoint is not None and Path(checkpoint).is_dir():  # Tune deletes it once it saves the failed trial's end
+            kept = str(self.scratch / f"{trial.trial_id}-{share.trials_per_gpu}")
+            shutil.copytree(checkpoint, kept, dirs_exist_ok=True)
+        self.enlarged[trial.trial_id] = larger, kept
+        self.records.out_of_memory += 1
 
     def __reduce__(self) -> tuple[Callable[[], Live], tuple[()]]:
         return _current, ()
@@ -94,15 +121,19 @@ class Observer(tune.Callback):
         gpu_index = self.live.cluster.device_index(result["node_id"], result["gpu_ids"])
         new = self.live.records.add(trial_id, result["epochs"], gpu_index)
         if gpu_index is not None and gpu_index != placed_before:
-            self.live.writer.place(trial_id, gpu_index, self.live.gpu_share)
+            self.live.writer.place(trial_id, gpu_index, share_of(trial.config).fraction)
         if new:
             self.live.writer.epochs(trial_id, new)
         # Told and kept: Tune need not carry the epochs in its own snapshots.
         result["epochs"] = []
+        if result["out_of_memory"]:
+            self.live.enlarge(trial_of(trial.config), share_of(trial.config), self.live.checkpoints.get(trial_id))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         result = trial.last_result or {}
         trial_id = trial.config["trial_id"]
+        if self.live.enlarged.pop(trial_id, None) is not None:  # the searcher gives it again
+            return
         if trial_id not in self.live.records.by_id or self.live.unknown_metric is not None:
             return
         if (error := result.get("failure") or result.get("unknown_metric")) is not None:

@@ -6,14 +6,18 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialScheduler
 
 from raygpu.config import SweepConfig
-from raygpu.engines.actor import Shared, TrialActor
+from raygpu.engines.actor import Shared, TrialActor, share_of
 from raygpu.engines.observer import Live, Observer
 from raygpu.engines.searcher import TrialSearcher
+from raygpu.engines.shares import Shares, signatures
 from raygpu.engines.tuning import fit
 from raygpu.engines.work import Work
 from raygpu.halving import rungs
 from raygpu.packing import Plan
 from raygpu.trials import Scoring
+
+ENLARGED = "enlarged"
+"""In Tune's folder: the last checkpoints of trials that ran out of memory."""
 
 
 def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
@@ -23,16 +27,17 @@ def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
     """
     config = work.config
     scheduler = _scheduler(config)
-    live = Live(work.records, work.writer, work.cluster, plan.share.fraction)
+    shares = Shares(plan.share, signatures(work.source, work.splits))
+    live = Live(work.records, work.writer, work.cluster, shares, work.folder.tune / ENLARGED)
     observer = Observer(live, scheduler, stop_reason=config.stopping.algorithm)
     trainable = tune.with_resources(
         tune.with_parameters(TrialActor, shared=shared_by_all(work, plan), splits=work.splits),
-        resources(plan),
+        lambda wanted: resources(plan.resized(share_of(wanted))),
     )
     return fit(
         config,
         trainable,
-        TrialSearcher(work.proposer),
+        TrialSearcher(work.proposer, live),
         scheduler,
         observer,
         live,
@@ -57,10 +62,11 @@ def shared_by_all(work: Work, plan: Plan) -> Shared:
         scoring=Scoring(config.metric, config.maximize),
         epochs=config.epochs,
         decision_epochs=_decision_epochs(config),
-        threads=plan.threads_per_trial,
+        plan=plan,
         precision=config.gpu.precision,
         trials_folder=str(work.folder.trials),
         checkpoint_s=config.checkpoint_s,
+        memory_gib=work.cluster.device_memory_gib() if config.gpu.memory_limit else None,
     )
 
 

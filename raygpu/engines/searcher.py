@@ -8,7 +8,9 @@ from typing import Any
 from ray import cloudpickle
 from ray.tune.search import Searcher
 
-from raygpu.engines.actor import tune_config
+from raygpu.engines.actor import tune_config, with_share
+from raygpu.engines.observer import Live
+from raygpu.packing import Share
 from raygpu.search import Proposer
 from raygpu.trials import Trial
 
@@ -16,34 +18,50 @@ from raygpu.trials import Trial
 class TrialSearcher(Searcher):
     """Gives Tune the proposer's trials, and the proposer their scores."""
 
-    def __init__(self, proposer: Proposer) -> None:
+    def __init__(self, proposer: Proposer, live: Live) -> None:
         super().__init__()
         self.proposer = proposer
+        self.live = live
         self.given: dict[str, Trial] = {}
         """By Tune's id."""
         self.failed: list[Trial] = []
         self.again: list[Trial] = []
-        """Trials that failed before a resume, to be run anew."""
+        """Trials to be run anew: those that failed before a resume."""
+        self.enlarged: list[tuple[Trial, Share, str | None]] = []
+        """Trials that go on with a larger share, and from which checkpoint."""
+        self.running: set[str] = set()
+        """By Tune's id."""
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         return True
 
     def suggest(self, trial_id: str) -> Any:
-        trial = self.again.pop(0) if self.again else self.proposer.next()
-        if trial is None:
-            return Searcher.FINISHED if self.proposer.finished else None
+        checkpoint = None
+        if self.enlarged:
+            trial, share, checkpoint = self.enlarged.pop(0)
+        else:
+            drawn = self.again.pop(0) if self.again else self.proposer.next()
+            if drawn is None:  # one that runs may yet ask for a larger share
+                return Searcher.FINISHED if self.proposer.finished and not self.running else None
+            trial, share = drawn, self.live.shares.of(drawn)
         self.given[trial_id] = trial
-        return tune_config(trial)
+        self.running.add(trial_id)
+        return with_share(tune_config(trial), share, checkpoint)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         trial = self.given[trial_id]
+        self.running.discard(trial_id)
+        if (larger := self.live.enlarged.get(trial.trial_id)) is not None:
+            self.enlarged.append((trial, *larger))
+            return
         failed = error or result is None or bool(result.get("failure") or result.get("unknown_metric"))
         if failed:
             self.failed.append(trial)
         self.proposer.tell(trial.trial_id, None if failed or result is None else result["score"])
 
     def save(self, checkpoint_path: str) -> None:
-        state = {"proposer": self.proposer, "given": self.given, "failed": self.failed, "again": self.again}
+        state = {name: getattr(self, name) for name in ("proposer", "given", "failed", "again", "enlarged", "running")}
+        state["shares"] = self.live.shares.state()
         Path(checkpoint_path).write_bytes(cloudpickle.dumps(state))
 
     def restore(self, checkpoint_path: str) -> None:
@@ -51,3 +69,5 @@ class TrialSearcher(Searcher):
         state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
         self.proposer, self.given = state["proposer"], state["given"]
         self.again, self.failed = [*state["failed"], *state["again"]], []
+        self.enlarged, self.running = state["enlarged"], state["running"]
+        self.live.shares.restore(state["shares"])

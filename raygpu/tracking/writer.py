@@ -84,6 +84,10 @@ class Writer:
         tags = {"raygpu.gpu_index": gpu_index, "raygpu.gpu_share": gpu_share}
         self._put("place", trial_id, {name: value for name, value in tags.items() if value is not None})
 
+    def tag(self, trial_id: str, tags: Mapping[str, Any]) -> None:
+        """Tags of the trial's run."""
+        self._put("place", trial_id, dict(tags))
+
     def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None:
         """The metrics of epochs; those up to the last one logged are skipped, as after a retry."""
         self._put("epochs", trial_id, list(results))
@@ -240,6 +244,8 @@ class NullWriter:
     def restart(self, trial: Trial) -> None: ...
 
     def place(self, trial_id: str, gpu_index: int | None, gpu_share: float | None) -> None: ...
+
+    def tag(self, trial_id: str, tags: Mapping[str, Any]) -> None: ...
 
     def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,3 +21,15 @@ def split(count: int, memory_gib: float | None) -> list[Callable[[], Any]]:
     parts = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for _ in range(count)]
     tf.config.set_logical_device_configuration(device, parts)
     return [partial(tf.device, part.name) for part in tf.config.list_logical_devices(device.device_type)[:count]]
+
+
+def on_gpu() -> bool:
+    """Whether TensorFlow trains on a GPU here."""
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def cap(limit_mib: int) -> None:
+    """The first GPU as one logical device of that much memory; once TensorFlow has started, what it has stays."""
+    with contextlib.suppress(RuntimeError):
+        gpu = tf.config.list_physical_devices("GPU")[0]
+        tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit_mib)])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from raygpu.engines.array_live import ArrayLive
 from raygpu.engines.array_searcher import ArraySearcher
+from raygpu.engines.shares import Shares
 from raygpu.fusing import Fuser
 from raygpu.grouping import Group, Signature
+from raygpu.packing import Share
 from raygpu.records import Records
 from raygpu.search import Drawn
 from raygpu.trials import Scoring, Trial
@@ -27,8 +30,9 @@ def outcome(count: int, bad: set[str]) -> list[tuple[int, bool]]:
     """The orders of a sweep whose arrays fail if they have a bad member: how many trials, and whether fused."""
     trials = [Trial(Trial.name(i), i, {}) for i in range(count)]
     records = Records(count, Scoring("accuracy", True), [], 1)
-    live: Any = ArrayLive(records, None, None, 1.0, OneGroup(), None, print, {})  # type: ignore[arg-type] # not written to
-    searcher = ArraySearcher(Drawn(trials), live, 1, drawn=True)
+    shares = Shares(Share(), lambda trial: Signature(()))
+    live: Any = ArrayLive(records, None, None, shares, Path(), OneGroup(), None, print, {})  # type: ignore[arg-type] # not written to
+    searcher = ArraySearcher(Drawn(trials), live, 1, Share(), drawn=True)
     orders = []
     while isinstance(given := searcher.suggest(name := f"tune-{len(orders)}"), dict):
         names = given["trial_ids"]

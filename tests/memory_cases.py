@@ -1,0 +1,42 @@
+"""Trainings that want more memory than others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+import raygpu
+from tests.models import Mlp
+
+GIB = 2**30
+
+
+def greedy(config: dict[str, Any]) -> None:
+    """Holds `gib` of memory from its second epoch on, and tells where it went on from."""
+    done = raygpu.load(0)
+    held = np.zeros(1)
+    for epoch in range(done + 1, 4):
+        if epoch == 2:
+            held = np.ones(max(1, int(config["gib"] * GIB / 8)))
+        raygpu.checkpoint(epoch)
+        raygpu.report(score=epoch, held_gib=held.nbytes / GIB, went_on_from=done)
+
+
+class Wide(Mlp):
+    """Its arrays run out of memory from more than LIMIT members on, once they have taken CALLS steps."""
+
+    LIMIT = 3
+    CALLS = 40
+    calls: ClassVar[int] = 0
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        Wide.calls += 1
+        rows = inputs
+        while torch._C._functorch.is_batchedtensor(rows):
+            rows = torch._C._functorch.get_unwrapped(rows)
+        if Wide.calls > self.CALLS and rows.dim() > inputs.dim() and len(rows) > self.LIMIT:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return inputs
