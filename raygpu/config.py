@@ -77,6 +77,8 @@ class GpuSection(Section):
     """The share of a GPU that a trial or an array asks for, snapped to 1/N; or a whole number of GPUs per trial."""
     memory_limit: bool = True
     """Hold every trial to its share of the GPU's memory: past it, it runs out of memory alone, and again with more."""
+    mps: Literal["auto", "on", "off"] = "auto"
+    """Pack processes under CUDA MPS, in which their kernels run at the same time; auto: where a gain was measured."""
     devices: str = "all"
     """Which GPUs of this machine: all, or indices (nvidia-smi's) and UUIDs separated by commas, as in 0,GPU-8a1b."""
     precision: Precision = "float32"

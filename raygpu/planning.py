@@ -89,6 +89,8 @@ class Decision:
     lines: list[str]
     predicted: dict[str, Any]
     """The `predicted` of `summary.json`: seconds by way, and which one was taken; empty where nothing was measured."""
+    mps: bool
+    """Whether packed processes run under CUDA MPS, where it is to be had."""
 
 
 def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, estimates: Estimates) -> Decision:
@@ -99,7 +101,8 @@ def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, est
         num_gpus = sum(node.num_gpus for node in nodes)
         asked = None if config.gpu.fraction == "auto" else snap(config.gpu.fraction).trials_per_gpu
         room = Room.of(nodes, site.free_gib)
-        options = choosing.options(estimates.parts(found.groups, config), room, num_gpus, asked=asked)
+        ways = [way for way in choosing.PACKED if way != ("mps" if config.gpu.mps == "off" else "")]
+        options = choosing.options(estimates.parts(found.groups, config), room, num_gpus, ways, asked)
         if config.gpu.mode != "auto":  # what was asked for is done, at the number that is best for it
             wanted = config.gpu.mode == "fused"
             options = [option for option in options if any(option.fused) == wanted] or options
@@ -116,12 +119,19 @@ def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, est
     if fused:
         both = make_fused_plan(nodes, config, num_trials, best)
         lines = [*fused_lines(config, both, found.groups if found.drawn else None, names), *lines]
-        return Decision(both, lines, _predicted(options, estimates))
+        return Decision(both, lines, _predicted(options, estimates), _mps(config, both.alone, best))
     made = make_plan(nodes, config, num_trials, best)
     lines = [*plan_lines(config, made, names), *lines]
     if config.gpu.mode == "fused":
         lines.append("plan: only a TorchExperiment can be fused, so every trial is trained alone")
-    return Decision(made, lines, _predicted(options, estimates))
+    return Decision(made, lines, _predicted(options, estimates), _mps(config, made, best))
+
+
+def _mps(config: SweepConfig, packed: Plan, best: Option | None) -> bool:
+    """Wanted, or measured to gain; a single trial on a GPU has nobody to share it with."""
+    if packed.share.trials_per_gpu == 1:
+        return False
+    return config.gpu.mps == "on" or (config.gpu.mps == "auto" and best is not None and best.way == "mps")
 
 
 def _prefer(found: Grouped, best: Option) -> None:

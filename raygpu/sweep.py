@@ -118,6 +118,7 @@ def run(
 
         from raygpu.engines import array, process
         from raygpu.engines.meter import Meter
+        from raygpu.engines.mps import daemons
         from raygpu.engines.work import Work
 
         folder = resume or RunFolder.create(Path(config.runs_dir), str(config.name))
@@ -135,12 +136,16 @@ def run(
         session = Session(config, folder, tree, fused=isinstance(plan, FusedPlan))
         console.lines([cluster.address_line(), session.address_line()])
         console.start(cluster.devices, records.snapshot, synthetic=config.data.synthetic)
-        work = Work(config, source, found.splits, prepared.proposer, cluster, records, session.writer, folder)
         try:
-            with Meter(records, cluster, session.writer, console.update) as meter:
+            with (
+                daemons(cluster.devices, console.line, wanted=decision.mps and cluster.local) as mps,
+                Meter(records, cluster, session.writer, console.update) as meter,
+            ):
+                what = config, source, found.splits, prepared.proposer
+                work = Work(*what, cluster, records, session.writer, folder, mps, console.line)
                 if isinstance(plan, FusedPlan):
                     assert groups.fuser is not None
-                    checkpoints = array.run(work, plan, groups.fuser, console.line, resume=resume is not None)
+                    checkpoints = array.run(work, plan, groups.fuser, resume=resume is not None)
                 else:
                     checkpoints = process.run(work, plan, resume=resume is not None)
         except (BadInput, KeyboardInterrupt) as end:

@@ -1,7 +1,7 @@
 """CUDA MPS in user mode: kernels of several processes on one GPU at the same time, with caps of memory and threads.
 
     with Mps.start(gpu.uuid) as mps:
-        environment = mps.client_environment(share_fraction=0.25, memory_gib=4.0)
+        environment = mps.access.environment(share_fraction=0.25, memory_gib=4.0)
 
 One daemon per GPU, in directories of our own. CUDA says nothing when a process goes without the daemon: ask `clients`.
 """
@@ -13,6 +13,8 @@ import fcntl
 import math
 import os
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -32,6 +34,32 @@ LONGEST_PIPE = 80
 
 class NoMps(RaygpuError):
     """Why MPS is not to be had here, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A daemon as its clients see it; picklable."""
+
+    uuid: str
+    directories: Mapping[str, str]
+
+    def environment(self, share_fraction: float, memory_gib: float | None, overlap: float = OVERLAP) -> dict[str, str]:
+        """What a process with this share must have in its environment before it starts CUDA. Raises NoMps.
+
+        memory_gib: of all that the process holds on the GPU, its context included; None for no limit. overlap: how
+        often the GPU's threads are given out; NVIDIA advises 2 ("100% / 0.5n"), so that one client may use what others
+        leave idle, and 1 keeps clients apart.
+        """
+        if share_fraction * MAX_CLIENTS < 1:
+            raise NoMps(f"{math.floor(1 / share_fraction)} trainings per GPU, but MPS serves at most {MAX_CLIENTS}")
+        # The daemon shows its clients one device: by UUID it is found under any order of devices, and it is number 0.
+        variables = dict(self.directories) | {
+            "CUDA_VISIBLE_DEVICES": self.uuid,
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(100, math.ceil(100 * share_fraction * overlap - 1e-9))),
+        }
+        if memory_gib is not None:
+            variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={math.floor(memory_gib * 1024)}M"
+        return variables
 
 
 class Mps:
@@ -74,21 +102,10 @@ class Mps:
             _end(control, lock)
             raise
 
-    def client_environment(self, share_fraction: float, memory_gib: float, overlap: float = OVERLAP) -> dict[str, str]:
-        """What a process with this share must have in its environment before it starts CUDA. Raises NoMps.
-
-        memory_gib: of all that the process holds on the GPU, its context included. overlap: how often the GPU's threads
-        are given out; NVIDIA advises 2 ("100% / 0.5n"), so that one client may use what others leave idle, and 1 keeps
-        clients apart.
-        """
-        if share_fraction * MAX_CLIENTS < 1:
-            raise NoMps(f"{math.floor(1 / share_fraction)} trainings per GPU, but MPS serves at most {MAX_CLIENTS}")
-        # The daemon shows its clients one device: by UUID it is found under any order of devices, and it is number 0.
-        return self._control.directories() | {
-            "CUDA_VISIBLE_DEVICES": self.uuid,
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(100, math.ceil(100 * share_fraction * overlap - 1e-9))),
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={math.floor(memory_gib * 1024)}M",
-        }
+    @property
+    def access(self) -> Access:
+        """What its clients have to know."""
+        return Access(self.uuid, self._control.directories())
 
     def clients(self) -> list[int]:
         """The pids of the processes that are attached now."""

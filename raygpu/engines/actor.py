@@ -22,6 +22,7 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.config import Precision
 from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.devices.mps import Access
 from raygpu.engines.cap import Cap
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Source, Splits
@@ -54,6 +55,8 @@ class Shared:
     checkpoint_s: float
     memory_gib: float | None
     """Of the whole device, to hold each trial to its share of it; None for no limit."""
+    mps: Mapping[str, Access]
+    """The MPS daemons of this machine by GPU; none where trials take turns on their GPU."""
 
 
 def tune_config(trial: Trial) -> dict[str, Any]:
@@ -88,7 +91,7 @@ class TrialActor(tune.Trainable):
         self.shared = shared
         self.splits = splits
         self.threads = shared.plan.resized(share_of(config)).threads_per_trial
-        os.environ.update(surroundings(self.threads))
+        os.environ.update(surroundings(self.threads) | mps_environment(shared, share_of(config)))
         os.chdir(shared.source.folder)
         self.cap = Cap(shared.source.kind, shared.memory_gib)
         self.code: Any = None
@@ -232,6 +235,14 @@ class TrialActor(tune.Trainable):
                 # What a broken device raises here must not look like a lost worker: the trial has its own result.
                 logger.exception("closing trial %s", self.trial.trial_id)
         self.cap.lift()
+
+
+def mps_environment(shared: Shared, share: Share) -> dict[str, str]:
+    """What makes this process a client of its GPU's daemon; nothing where there is none."""
+    access = next((shared.mps[gpu_id] for gpu_id in map(str, ray.get_gpu_ids()) if gpu_id in shared.mps), None)
+    if access is None:
+        return {}
+    return access.environment(share.fraction, shared.memory_gib and share.fraction * shared.memory_gib)
 
 
 def breaks_device(failure: str | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -25,8 +24,8 @@ from raygpu.packing import FusedPlan
 from raygpu.search import Drawn
 
 
-def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *, resume: bool) -> dict[str, str]:
-    """Run or go on with a sweep; returns the folder of each kept trial's last checkpoint. say: shows a line.
+def run(work: Work, plan: FusedPlan, fuser: Fuser, *, resume: bool) -> dict[str, str]:
+    """Run or go on with a sweep; returns the folder of each kept trial's last checkpoint.
 
     Comes back early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric.
     """
@@ -34,9 +33,8 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *
     rule = _rule(config)
     share = plan.arrays.share.fraction
     shares = Shares(plan.alone.share, signatures(work.source, work.splits))
-    live = ArrayLive(
-        work.records, work.writer, work.cluster, shares, work.folder.tune / ENLARGED, fuser, rule, say, work.arrays_s
-    )
+    scratch = work.folder.tune / ENLARGED
+    live = ArrayLive(work.records, work.writer, work.cluster, shares, scratch, fuser, rule, work.say, work.arrays_s)
     drawn = work.proposer.trials if isinstance(work.proposer, Drawn) else []
     common = ArrayShared(
         shared=shared_by_all(work, plan.alone),

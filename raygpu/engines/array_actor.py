@@ -22,7 +22,7 @@ from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.devices.exhaustion import is_out_of_memory
-from raygpu.engines.actor import REPORT_S, WORST, Shared, breaks_device, finite, share_of, trial_of
+from raygpu.engines.actor import REPORT_S, WORST, Shared, breaks_device, finite, mps_environment, share_of, trial_of
 from raygpu.engines.cap import Cap
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Experiment, Splits
@@ -79,7 +79,8 @@ class ArrayActor(tune.Trainable):
         self.shared = common.shared
         self.splits = splits
         # Members' results come by the hundred: the driver writes them to MLflow on the same cores meanwhile.
-        os.environ.update(surroundings(self._threads(config), yielding=True))
+        variables = surroundings(self._threads(config), yielding=True)
+        os.environ.update(variables | ({} if config["fused"] else mps_environment(self.shared, share_of(config))))
         os.chdir(self.shared.source.folder)
         self.experiment = cast(Experiment, self.shared.source.resolve())
         self.cap = Cap(self.shared.source.kind, self.shared.memory_gib)

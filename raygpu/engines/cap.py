@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
+import ray
+
 from raygpu.devices import limits
+from raygpu.devices.release import wait_for_departed
 from raygpu.packing import Share
 
 
@@ -19,9 +22,12 @@ class Cap:
         self._memory_gib = memory_gib
         self._set: Share | None = None
         self._lift: int | None = None
+        self._settled = False
+        """Whether those that left this GPU before this process came have freed their memory."""
 
     def set(self, share: Share) -> None:
         """Before the trial allocates. A trial that has whole GPUs has no neighbours, and no limit."""
+        self._wait_for_departed(share)
         if self._memory_gib is None or share.trials_per_gpu == 1:
             return
         share_gib = self._memory_gib * share.fraction
@@ -45,6 +51,16 @@ class Cap:
         if self._lift is not None:
             limits.lift_data(self._lift)
             self._lift = None
+
+    def _wait_for_departed(self, share: Share) -> None:
+        """Once in each process: what a trial before it held of the GPU comes back only some time after its end."""
+        gpu_id = next(iter(map(str, ray.get_gpu_ids())), "")
+        if self._settled or not gpu_id.startswith("GPU-") or share.gpus_per_trial > 1:
+            return
+        self._settled = True
+        if self._kind == "torch" and self._torch_on_gpu():
+            limits.measure_context_gib()  # from now on NVML lists this process
+        wait_for_departed(gpu_id, (self._memory_gib or 0.0) * share.fraction)
 
     def _torch_on_gpu(self) -> bool:
         """A function's own torch, if it has one, is capped too."""

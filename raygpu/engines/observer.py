@@ -58,11 +58,18 @@ class Live:
         self.scratch = scratch
         self.enlarged: dict[str, tuple[Share, str | None]] = {}
         """Trials that have just run out of memory: the share and the checkpoint with which they go on."""
+        self.pids: dict[str, int] = {}
+        """Of the process in which each trial last ran."""
         self.checkpoints: dict[str, str] = {}
         """The folder of each trial's last checkpoint."""
         self.unknown_metric: str | None = None
         """Set when the first report of any trial lacks the metric: the sweep ends."""
         Live.current = self
+
+    def running_pids(self) -> set[int]:
+        """The processes of the trials that run."""
+        running = {name for name, record in list(self.records.by_id.items()) if record.status == "running"}
+        return {pid for name, pid in list(self.pids.items()) if name in running}
 
     def enlarge(self, trial: Trial, share: Share, checkpoint: str | None) -> None:
         """A trial has run out of memory in this share: if there is a larger one, it goes on with that.
@@ -117,6 +124,7 @@ class Observer(tune.Callback):
             if not self.live.records.any_scored():
                 self.live.unknown_metric = result["unknown_metric"]
             return
+        self.live.pids[trial_id] = result["pid"]
         placed_before = self.live.records.by_id[trial_id].gpu_index
         gpu_index = self.live.cluster.device_index(result["node_id"], result["gpu_ids"])
         new = self.live.records.add(trial_id, result["epochs"], gpu_index)

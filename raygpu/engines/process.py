@@ -34,19 +34,20 @@ def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
         tune.with_parameters(TrialActor, shared=shared_by_all(work, plan), splits=work.splits),
         lambda wanted: resources(plan.resized(share_of(wanted))),
     )
-    return fit(
-        config,
-        trainable,
-        TrialSearcher(work.proposer, live),
-        scheduler,
-        observer,
-        live,
-        work.folder,
-        # One more is always staged, or Tune would end a worker between two trials instead of reusing it.
-        max_concurrent=2 * plan.slots,
-        name=lambda trial_config: trial_config["trial_id"],
-        resume=resume,
-    )
+    with work.mps.watched(live.running_pids, work.say):
+        return fit(
+            config,
+            trainable,
+            TrialSearcher(work.proposer, live),
+            scheduler,
+            observer,
+            live,
+            work.folder,
+            # One more is always staged, or Tune would end a worker between two trials instead of reusing it.
+            max_concurrent=2 * plan.slots,
+            name=lambda trial_config: trial_config["trial_id"],
+            resume=resume,
+        )
 
 
 def resources(plan: Plan) -> tune.PlacementGroupFactory:
@@ -67,6 +68,7 @@ def shared_by_all(work: Work, plan: Plan) -> Shared:
         trials_folder=str(work.folder.trials),
         checkpoint_s=config.checkpoint_s,
         memory_gib=work.cluster.device_memory_gib() if config.gpu.memory_limit else None,
+        mps=work.mps.access,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster import Cluster
+from raygpu.engines.mps import Daemons
 from raygpu.engines.observer import Writer
 from raygpu.experiment import Source, Splits
 from raygpu.records import Records
@@ -25,5 +27,8 @@ class Work:
     records: Records
     writer: Writer
     folder: RunFolder
+    mps: Daemons
+    say: Callable[[str], None]
+    """Shows a line to the person."""
     arrays_s: dict[str, float] = field(default_factory=dict)
     """Seconds that arrays have taken, all of them together, by what for; empty in process mode."""

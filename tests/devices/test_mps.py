@@ -71,20 +71,20 @@ def test_a_daemon_from_start_to_stop(fake: FakeNvml, root: Path, monkeypatch: py
 def test_what_a_client_needs(fake: FakeNvml, root: Path) -> None:
     with Mps.start(fake.uuids[0], root) as mps:
         folder = folder_of(root)
-        assert mps.client_environment(0.25, 4.0) == {
+        assert mps.access.environment(0.25, 4.0) == {
             "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
             "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
             "CUDA_VISIBLE_DEVICES": fake.uuids[0],
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M",
         }
-        apart = mps.client_environment(1 / 3, 2.5, overlap=1)
+        apart = mps.access.environment(1 / 3, 2.5, overlap=1)
         assert apart["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "34"
         assert apart["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2560M"
-        assert mps.client_environment(1, 16)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
-        assert mps.client_environment(1 / 48, 1)
+        assert mps.access.environment(1, 16)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "100"
+        assert mps.access.environment(1 / 48, 1)
         with pytest.raises(NoMps, match="49 trainings per GPU, but MPS serves at most 48"):
-            mps.client_environment(1 / 49, 1)
+            mps.access.environment(1 / 49, 1)
 
 
 def test_it_ends_after_an_exception(fake: FakeNvml, root: Path) -> None:
@@ -249,7 +249,7 @@ def test_two_clients_of_a_real_daemon() -> None:
     except NoMps as reason:
         pytest.skip(f"no MPS on this machine: {reason}")
     with mps:
-        environment = os.environ | mps.client_environment(0.5, 1.5)
+        environment = os.environ | mps.access.environment(0.5, 1.5)
         command = [sys.executable, "-c", ON_GPU]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         clients = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]

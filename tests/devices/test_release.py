@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from raygpu.devices.release import Release, holding, wait_until_released
+from raygpu.devices.release import Release, holding, wait_for_departed, wait_until_released
 from tests.fakes.nvml import FakeDevice, FakeNvml
 
 LISTS = {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"}
@@ -137,3 +138,48 @@ def test_a_process_leaves_a_real_card() -> None:
     assert wait_until_released(held, 0.5).outcome == "timed out"
     process.communicate("\n", timeout=30)
     assert wait_until_released(held, 30).outcome == "released"
+
+
+def test_the_departed_are_waited_for_by_the_list_that_has_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid, device = card(monkeypatch)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    device.processes = {os.getpid(): 0.5, gone.pid: 3.0}
+    time = Time(lambda now: device.processes.pop(gone.pid, None) if now > 2 else None)
+    released = wait_for_departed(uuid, 1.0, clock=time.clock, sleep=time.sleep)
+    assert (released.outcome, released.by) == ("released", "processes")
+    assert 2 < released.waited_s < 2.5
+
+
+def test_a_neighbour_that_lives_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid, device = card(monkeypatch)
+    device.processes = {os.getpid(): 0.5, os.getppid(): 15.0}
+    time = Time(lambda now: None)
+    assert wait_for_departed(uuid, 1.0, clock=time.clock, sleep=time.sleep).waited_s == 0
+
+
+def test_in_a_container_free_memory_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid, device = card(monkeypatch)
+    device.processes, device.used_gib = {1234567: 15.5}, 15.5  # the host's pids
+
+    def happens(now: float) -> None:
+        device.used_gib = 15.5 - 3 * min(now, 4)
+
+    time = Time(happens)
+    released = wait_for_departed(uuid, 8.0, clock=time.clock, sleep=time.sleep)
+    assert (released.outcome, released.by) == ("released", "free memory")
+    assert 2 < released.waited_s < 3
+
+    device.used_gib = 15.5
+    still = Time(lambda now: None)
+    released = wait_for_departed(uuid, 8.0, clock=still.clock, sleep=still.sleep)
+    assert released.outcome == "released", "neighbours hold it: there is nothing to wait for"
+    assert released.waited_s < 1
+
+
+def test_the_wait_for_the_departed_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid, device = card(monkeypatch)
+    device.processes = {os.getpid(): 0.5, 2**22 + 1: 3.0}
+    time = Time(lambda now: None)
+    released = wait_for_departed(uuid, 1.0, timeout_s=3, clock=time.clock, sleep=time.sleep)
+    assert (released.outcome, released.waited_s) == ("timed out", pytest.approx(3, abs=0.01))
