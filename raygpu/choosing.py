@@ -17,6 +17,8 @@ from raygpu.profiles import FALLING, Profile
 
 TRIAL_S = 0.15
 """What Tune takes between two trials of a worker that is reused: a result, a checkpoint and the next one's start."""
+ARRAY_S = 1.0
+"""To make an array and measure its widths."""
 WORKER_S = 4.0
 """To start a worker, where it was not measured."""
 RESERVE = 0.9
@@ -43,6 +45,11 @@ class Part:
     profile: Profile
     size: Size
     fusable: bool
+
+    @property
+    def can_fuse(self) -> bool:
+        """Whether it is fusable, and was measured so."""
+        return self.fusable and any(p.samples_per_s for p in self.profile.of("fused"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +107,13 @@ def options(
     largest = max(parts, key=lambda part: part.size.trials)
     found: list[Option] = []
     nothing = tuple(False for _ in parts)
-    everything = tuple(part.fusable for part in parts)
+    everything = tuple(part.can_fuse for part in parts)
     packings: list[tuple[Way, int, str]] = [("process", asked or 1, "asked for")]
     if asked is None:
         packings = list(_packings(largest, room, num_gpus, ways))
     for way, n, bound in packings:
         fast = tuple(
-            part.fusable and _fused_s(part, room, num_gpus) < _packed_s(part, way, n, num_gpus) for part in parts
+            part.can_fuse and _fused_s(part, room, num_gpus) < _packed_s(part, way, n, num_gpus) for part in parts
         )
         for fused in dict.fromkeys((nothing, everything, fast)):
             found.append(_option(parts, way, n, bound, fused, room, num_gpus))
@@ -181,8 +188,9 @@ def _fused_s(part: Part, room: Room, num_gpus: int) -> float:
     waves = math.ceil(size.trials / num_gpus / members)
     work = waves * members * size.epochs * (profile.num_train or 1) * (1 + _evaluation_share(profile, "fused"))
     eager = {p.n: p.samples_per_s for p in profile.of("fused") if p.samples_per_s}
-    widths = [n for n in eager if n <= members] or [members]
+    widths = {n for n in eager if n <= members} | {min(members, max(eager))}
     seconds = work / max(_rate(profile, "fused", n) for n in widths)
+    seconds += ARRAY_S * waves
     for point in profile.points:
         if point.compiled and point.samples_per_s and point.n in eager:
             # Compiling multiplies the speed by about as much at other widths; the array measures whether it repays.

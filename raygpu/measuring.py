@@ -80,7 +80,7 @@ class Estimates:
             Part(
                 self.own.get(group.signature, self.reference),
                 size(config, len(group.trials)),
-                fusable=group.reason is None and bool((self.own.get(group.signature) or self.reference).of("fused")),
+                fusable=group.reason is None,
             )
             for group in groups
         ]
