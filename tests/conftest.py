@@ -38,6 +38,7 @@ def sweep_config(ray_address: str, tmp_path: Path) -> Any:
             "direction": "max",
             "trials": 2,
             "runs_dir": str(tmp_path / "runs"),
+            "profiles": str(tmp_path / "profiles"),
             "gpu": {"fraction": 0.5},
             "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
             "cluster": {"address": ray_address},

@@ -26,6 +26,13 @@ class Small(TorchExperiment):
         return nn.Sequential(nn.Linear(64, hp["hidden"]), nn.ReLU(), nn.Linear(hp["hidden"], 10))
 
 
+class Failing(Small):
+    """Trains, but cannot be evaluated."""
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        raise ValueError("no metric today")
+
+
 class Recurrent(nn.Module):
     """The rows of an image as a sequence."""
 

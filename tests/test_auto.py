@@ -1,0 +1,102 @@
+"""gpu.mode and gpu.fraction auto, whole: a probe inside the sweep, a kept profile, and neither where neither repays."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu import sweep
+from raygpu.measuring import Measurer
+from raygpu.profiles import Profiles
+from raygpu.sweep import Result
+from raygpu.views.console import SweepConsole
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def run(config: Any, **options: Any) -> tuple[Result, str]:
+    """The result, and what a person saw."""
+    shown = io.StringIO()
+    return sweep.run(config, console=SweepConsole(stream=shown), **options), shown.getvalue()
+
+
+@pytest.fixture
+def config(sweep_config: Any) -> Any:
+    def make(name: str, **values: Any) -> Any:
+        defaults: dict[str, Any] = {
+            "name": name,
+            "experiment": "tests.fused_cases:Small",
+            "trials": 8,
+            "epochs": 2,
+            "metric": "accuracy",
+            "space": {"lr": {"loguniform": [1e-2, 0.5]}, "hidden": 16},
+            "gpu": {},
+            "tracking": {"enabled": False},
+        }
+        return sweep_config(**(defaults | values))
+
+    return make
+
+
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sweep is taken for one of hours, which repays a probe."""
+    monkeypatch.setattr(Measurer, "_guess_s", lambda measurer: 1e4)
+
+
+@pytest.mark.usefixtures("long")
+def test_a_probe_is_kept_and_used_again(config: Any, tmp_path: Path) -> None:
+    first, shown = run(config("first"))
+    assert "measuring which way is fastest here" in shown
+    predicted = first.summary["predicted"]
+    assert predicted["probe_s"] > 0
+    assert set(predicted["wall_s"]) == set(predicted["memory_gib"]) >= {"one at a time", "fused"}
+    assert predicted["chosen"] == min(predicted["wall_s"], key=predicted["wall_s"].get)
+    assert first.summary["mode"] == ("fused" if predicted["chosen"] == "fused" else "process")
+    assert first.summary["completed"] == 8
+    profiles = list(Profiles(tmp_path / "profiles").all())
+    assert [profile.subject.hyperparameters["hidden"] for profile in profiles] == ["16"]
+    assert {point.way for point in profiles[0].points} == {"process", "fused"}
+
+    second, shown = run(config("second"))
+    assert "measuring" not in shown
+    assert second.summary["predicted"]["probe_s"] is None
+    assert second.summary["predicted"]["source"] == f"kept profile of {profiles[0].measured_at[:10]}"
+    assert f"predicted, by a kept profile of {profiles[0].measured_at[:10]}: " in shown
+
+
+@pytest.mark.usefixtures("long")
+def test_a_changed_version_discards_a_profile(config: Any, tmp_path: Path) -> None:
+    run(config("first"))
+    path = next((tmp_path / "profiles").glob("*.json"))
+    values = json.loads(path.read_text())
+    values["subject"]["versions"]["torch"] = "1.0"
+    path.write_text(json.dumps(values))
+    second, shown = run(config("second"))
+    assert "measuring which way is fastest here" in shown
+    assert second.summary["predicted"]["probe_s"] is not None
+
+
+def test_a_short_sweep_is_not_probed(config: Any, tmp_path: Path) -> None:
+    result, shown = run(config("short"))
+    assert "plan: not measured: the sweep is short" in shown
+    assert result.summary["predicted"] == {}
+    assert not list((tmp_path / "profiles").glob("*"))
+
+
+@pytest.mark.usefixtures("long")
+def test_a_fraction_that_is_asked_for_is_kept_to(config: Any) -> None:
+    result, _ = run(config("asked", gpu={"fraction": 0.25, "mode": "process"}))
+    assert result.summary["plan"]["trials_per_gpu"] == 4
+    assert result.summary["predicted"] == {}, "nothing was left to be measured"
+
+
+@pytest.mark.usefixtures("long")
+def test_a_training_that_fails_is_no_reason_to_end_the_sweep(config: Any) -> None:
+    result, _ = run(config("failing", experiment="tests.fused_cases:Failing"))
+    assert result.summary["failed"] == 8
+    assert result.exit_code == 1
