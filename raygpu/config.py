@@ -68,11 +68,13 @@ class StoppingSection(Section):
 class GpuSection(Section):
     """How trials share the GPUs."""
 
-    mode: Literal["auto", "process", "fused"] = "auto"
-    """process: one process per trial, packed on fractions of a GPU. fused: trials of one signature train as one array
-    of models; the others as in process mode. auto: process, until raygpu measures which is faster."""
+    mode: Literal["auto", "process", "fused", "split"] = "auto"
+    """process: one process per trial, packed on fractions of a GPU. fused: torch trials of one signature train as one
+    array of models; the others as in process mode. split: Keras trials share a process, each on a logical device.
+    auto: what is fastest here by a kept profile (python -m raygpu.pack) or, where that repays, a probe in the sweep."""
     width: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """fused: how many members of an array step as one program; auto measures it when the array starts."""
+    """fused: how many members of an array step as one program; auto measures it when the array starts. split: the
+    number of logical devices."""
     fraction: Literal["auto"] | float = "auto"
     """The share of a GPU that a trial or an array asks for, snapped to 1/N; or a whole number of GPUs per trial."""
     memory_limit: bool = True

@@ -13,7 +13,6 @@ import numpy as np
 from raygpu.config import SweepConfig
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits, num_samples, take
-from raygpu.packing import FusedPlan
 from raygpu.planning import Decision
 from raygpu.preparation import Problem
 from raygpu.records import Records
@@ -46,7 +45,7 @@ def summarize(
     throughput = records.gpu_throughput(wall_s)
     return {
         "name": config.name,
-        "mode": "fused" if isinstance(decision.plan, FusedPlan) else "process",
+        "mode": decision.mode,
         "seed": config.seed,
         "data": "synthetic" if config.data.synthetic else "real",
         "num_trials": records.num_trials,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from raygpu.config import Precision
 from raygpu.errors import one_line
@@ -12,6 +13,15 @@ from raygpu.experiment import Experiment, Splits
 from raygpu.grouping import ITS_OWN, Group, Signature, Signatures, representatives
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, batch_size
 from raygpu.trials import Trial
+
+
+class Grouper(Protocol):
+    """Which trials may share an array."""
+
+    alone: dict[Signature, str]
+    """Signatures that could, and do not, and why."""
+
+    def groups(self, trials: Sequence[Trial]) -> list[Group]: ...
 
 
 class Fuser:
@@ -33,7 +43,6 @@ class Fuser:
         self._signatures = Signatures(lambda trial: fusion.names_read(experiment, trial, splits), fusion.check)
         self._obstacles: dict[tuple[tuple[str, str], ...], str | None] = {}
         self.alone: dict[Signature, str] = {}
-        """Signatures that could be fused and are not, and why."""
 
     def groups(self, trials: Sequence[Trial]) -> list[Group]:
         """The trials in groups, in the order in which each group's first one comes."""
@@ -66,3 +75,14 @@ class Fuser:
             chosen = representatives(group.trials, group.signature)
             self._obstacles[key] = self._fusion.obstacle(self._experiment, self._splits, chosen, self._precision)
         return self._obstacles[key]
+
+
+class Together:
+    """Keras trials need not be alike to share a process whose device is split between them."""
+
+    def __init__(self) -> None:
+        self.alone: dict[Signature, str] = {}
+
+    def groups(self, trials: Sequence[Trial]) -> list[Group]:
+        """All of them in one group."""
+        return [Group(Signature(()), list(trials))] if trials else []

@@ -133,12 +133,12 @@ def differing(groups: Sequence[Group]) -> list[str]:
     return [name for _, name in sorted(various, reverse=True)]
 
 
-def cut(groups: Mapping[Signature, int], places: int) -> dict[Signature, int]:
+def cut(groups: Mapping[Signature, int], places: int, most: int = MAX_MEMBERS) -> dict[Signature, int]:
     """Into how many arrays each group of that many trials is cut, so that all places have work.
 
-    places: arrays that can run at once.
+    places: arrays that can run at once. most: members of one.
     """
-    numbers = {signature: math.ceil(count / MAX_MEMBERS) for signature, count in groups.items()}
+    numbers = {signature: math.ceil(count / most) for signature, count in groups.items()}
     idle = min(places, sum(groups.values())) - sum(numbers.values())
     for _ in range(idle):  # the group whose arrays are the widest gets one more
         signature = max(groups, key=lambda own: groups[own] / numbers[own])

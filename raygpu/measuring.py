@@ -123,7 +123,7 @@ class Measurer:
         """What earlier measurements of the same versions tell; and whether nothing does, and a probe would repay."""
         found = Estimates()
         gpu = self.config.gpu
-        open_mode = gpu.mode == "auto" and self.source.kind == "torch"
+        open_mode = gpu.mode == "auto" and self.source.kind in ("torch", "keras")
         if not open_mode and (gpu.fraction != "auto" or gpu.mode == "fused"):
             return found, False  # nothing is left to be chosen
         for group in self.groups:
@@ -180,6 +180,8 @@ class Measurer:
         ways: list[Way] = ["process"]
         if self.largest.reason is None and self.source.kind == "torch" and self.config.gpu.mode != "process":
             ways.append("fused")
+        if self.source.kind == "keras" and self.config.gpu.mode != "process":
+            ways.append("split")
         probe = Probe(
             cluster,
             cluster.devices[0],
@@ -234,4 +236,4 @@ class Measurer:
             spent_s = time.monotonic() - started + WORKER_S
             if n > most or no_gain or spent_s > BUDGET * (work / max(rates.values()) + WORKER_S):
                 return
-            climb.measure({"process": n})
+            climb.measure({way: n for way in ways if way != "fused"})

@@ -93,10 +93,12 @@ class FusedPlan:
 
     arrays: Plan
     alone: Plan
+    members: int | None = None
+    """The most of an array; of a device that TensorFlow splits, its parts. None: as many as there are."""
 
     def as_dict(self) -> dict[str, float | int | str]:
         """The `plan` of `summary.json`."""
-        return self.arrays.as_dict()
+        return self.arrays.as_dict() | ({} if self.members is None else {"members": self.members})
 
 
 def snap(fraction: float) -> Share:

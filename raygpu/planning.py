@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from raygpu import choosing
@@ -11,15 +11,19 @@ from raygpu.choosing import Option, Room
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.experiment import Source, Splits
-from raygpu.fusing import Fuser
+from raygpu.fusing import Fuser, Grouper, Together
 from raygpu.grouping import Group, Signature
 from raygpu.measuring import Estimates, Site
 from raygpu.packing import FusedPlan, Node, Plan, Share, auto_share, plan, snap
 from raygpu.search import Drawn, Proposer
 from raygpu.space import Space, random_trials
 from raygpu.subjects import signature
-from raygpu.views.plans import fused_lines, plan_lines
+from raygpu.views.plans import fused_lines, plan_lines, split_lines
 
+NEEDS = {
+    "fused": "only a TorchExperiment can be fused",
+    "split": "only a KerasExperiment runs on TensorFlow's logical devices",
+}
 FASTER_ALONE = "packed processes are predicted to be faster"
 
 
@@ -57,8 +61,8 @@ class Grouped:
 
     groups: list[Group]
     """Of all trials; where the search draws them as it goes, of such as it may draw."""
-    fuser: Fuser | None
-    """None where nothing can be fused."""
+    fuser: Grouper | None
+    """None where nothing can be fused or split."""
     drawn: bool
     """Whether the trials are known already."""
 
@@ -71,12 +75,13 @@ def grouped(
     trials = (
         proposer.trials if isinstance(proposer, Drawn) else random_trials(space, config.search.generation, config.seed)
     )
-    if config.gpu.mode == "process" or splits is None or source.kind != "torch":
+    if config.gpu.mode in ("process", "split") or splits is None or source.kind != "torch":
         try:
             common = signature(source, code, splits, trials[0])
         except BadInput:  # its trials will show it, each alone
             common = Signature(())
-        return Grouped([Group(common, list(trials), "process mode")], None, drawn)
+        split = source.kind == "keras" and config.gpu.mode in ("auto", "split")
+        return Grouped([Group(common, list(trials), "not fused")], Together() if split else None, drawn)
     fuser = Fuser(code, splits, config.gpu.precision, source.folder)
     return Grouped(fuser.groups(trials), fuser, drawn)
 
@@ -92,6 +97,13 @@ class Decision:
     mps: bool
     """Whether packed processes run under CUDA MPS, where it is to be had."""
 
+    @property
+    def mode(self) -> str:
+        """The `mode` of `summary.json`."""
+        if isinstance(self.plan, Plan):
+            return "process"
+        return "fused" if self.plan.members is None else "split"
+
 
 def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, estimates: Estimates) -> Decision:
     """The plan for this place. Raises BadInput."""
@@ -103,28 +115,35 @@ def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, est
         room = Room.of(nodes, site.free_gib)
         ways = [way for way in choosing.PACKED if way != ("mps" if config.gpu.mps == "off" else "")]
         options = choosing.options(estimates.parts(found.groups, config), room, num_gpus, ways, asked)
-        if config.gpu.mode != "auto":  # what was asked for is done, at the number that is best for it
-            wanted = config.gpu.mode == "fused"
-            options = [option for option in options if any(option.fused) == wanted] or options
+        options = [option for option in options if _asked_for(option, config.gpu.mode)] or options
     best = options[0] if options else None
-    if config.gpu.mode == "fused" and found.fuser is not None:
-        fused = True
-    else:
-        fused = config.gpu.mode == "auto" and best is not None and any(best.fused)
-    if fused and config.gpu.mode == "auto":
-        assert found.fuser is not None
-        assert best is not None
-        _prefer(found, best)
     lines = _predicted_lines(options, estimates)
-    if fused:
+    predicted = _predicted(options, estimates)
+    if found.fuser is not None and (members := _parts(config, nodes, found, best)) is not None:
+        both = replace(make_fused_plan(nodes, config, num_trials, best), members=members)
+        return Decision(both, [*split_lines(both, names), *lines], predicted, mps=False)
+    if isinstance(found.fuser, Fuser) and (config.gpu.mode == "fused" or (best is not None and any(best.fused))):
+        if config.gpu.mode == "auto" and best is not None:
+            _prefer(found, best)
         both = make_fused_plan(nodes, config, num_trials, best)
         lines = [*fused_lines(config, both, found.groups if found.drawn else None, names), *lines]
-        return Decision(both, lines, _predicted(options, estimates), _mps(config, both.alone, best))
+        return Decision(both, lines, predicted, _mps(config, both.alone, best))
     made = make_plan(nodes, config, num_trials, best)
     lines = [*plan_lines(config, made, names), *lines]
-    if config.gpu.mode == "fused":
-        lines.append("plan: only a TorchExperiment can be fused, so every trial is trained alone")
-    return Decision(made, lines, _predicted(options, estimates), _mps(config, made, best))
+    if config.gpu.mode in NEEDS:
+        lines.append(f"plan: {NEEDS[config.gpu.mode]}, so every trial is trained alone")
+    return Decision(made, lines, predicted, _mps(config, made, best))
+
+
+def _parts(config: SweepConfig, nodes: Sequence[Node], found: Grouped, best: Option | None) -> int | None:
+    """Into how many logical devices a device is split; None where it is not."""
+    if not isinstance(found.fuser, Together):
+        return None
+    if config.gpu.mode == "auto":
+        return best.n if best is not None and best.way == "split" else None
+    if config.gpu.width != "auto":
+        return config.gpu.width
+    return best.n if best is not None and best.way == "split" else auto_share(nodes)[0].trials_per_gpu
 
 
 def _mps(config: SweepConfig, packed: Plan, best: Option | None) -> bool:
@@ -132,6 +151,15 @@ def _mps(config: SweepConfig, packed: Plan, best: Option | None) -> bool:
     if packed.share.trials_per_gpu == 1:
         return False
     return config.gpu.mps == "on" or (config.gpu.mps == "auto" and best is not None and best.way == "mps")
+
+
+def _asked_for(option: Option, mode: str) -> bool:
+    """Whether it is of the mode that was asked for; of auto, every one."""
+    if mode == "auto":
+        return True
+    if mode == "split":
+        return option.way == "split"
+    return any(option.fused) == (mode == "fused") and option.way != "split"
 
 
 def _prefer(found: Grouped, best: Option) -> None:

@@ -10,21 +10,25 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raygpu.config import SweepConfig
 from raygpu.engines.actor import share_of
-from raygpu.engines.array_actor import MEMBERS, ArrayActor, ArrayShared
+from raygpu.engines.array_actor import ArrayActor, ArrayShared
+from raygpu.engines.array_checkpoint import MEMBERS
 from raygpu.engines.array_live import ArrayLive, ArrayObserver
 from raygpu.engines.array_searcher import ArraySearcher
 from raygpu.engines.process import ENLARGED, resources, shared_by_all
 from raygpu.engines.shares import Shares, signatures
 from raygpu.engines.tuning import fit
 from raygpu.engines.work import Work
-from raygpu.fusing import Fuser
+from raygpu.fusing import Grouper
 from raygpu.halving import Halving, mean_epochs
 from raygpu.median import Median
 from raygpu.packing import FusedPlan
 from raygpu.search import Drawn
 
+MARGIN = 0.9
+"""Of a GPU that is split: the rest is for contexts and for what others hold."""
 
-def run(work: Work, plan: FusedPlan, fuser: Fuser, *, resume: bool) -> dict[str, str]:
+
+def run(work: Work, plan: FusedPlan, fuser: Grouper, *, resume: bool) -> dict[str, str]:
     """Run or go on with a sweep; returns the folder of each kept trial's last checkpoint.
 
     Comes back early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric.
@@ -39,9 +43,10 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, *, resume: bool) -> dict[str,
     common = ArrayShared(
         shared=shared_by_all(work, plan.alone),
         array_threads=plan.arrays.threads_per_trial,
-        width=None if config.gpu.width == "auto" else config.gpu.width,
+        width=plan.members if config.gpu.width == "auto" else config.gpu.width,
         gpu_fraction=share,
         host_memory_gib=min(node.memory_gib for node in work.cluster.nodes) / plan.arrays.share.trials_per_gpu,
+        device_memory_gib=_gpu_gib(work, plan),
         mean_epochs=_mean_epochs(config),
         keep_all=config.keep == "all",
         trials={trial.trial_id: trial for trial in drawn},
@@ -55,7 +60,7 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, *, resume: bool) -> dict[str,
     checkpoints = fit(
         config,
         trainable,
-        ArraySearcher(work.proposer, live, plan.arrays.slots, plan.arrays.share, drawn=bool(drawn)),
+        ArraySearcher(work.proposer, live, plan, drawn=bool(drawn)),
         None,
         ArrayObserver(live),
         live,
@@ -65,6 +70,13 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, *, resume: bool) -> dict[str,
         resume=resume,
     )
     return checkpoints | live.interrupted(work.folder.tune / MEMBERS, keep_all=common.keep_all)
+
+
+def _gpu_gib(work: Work, plan: FusedPlan) -> float | None:
+    """What an array may take of its GPU; None of a simulated one."""
+    if work.cluster.devices[0].memory_gib is None:
+        return None
+    return MARGIN * work.cluster.device_memory_gib() * plan.arrays.share.fraction
 
 
 def _mean_epochs(config: SweepConfig) -> float:

@@ -23,16 +23,13 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.engines.actor import REPORT_S, WORST, Shared, breaks_device, finite, mps_environment, share_of, trial_of
+from raygpu.engines.array_checkpoint import MEMBERS, PROGRESS
 from raygpu.engines.cap import Cap
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Experiment, Splits
 from raygpu.training.base import Settings, surroundings
+from raygpu.training.start import start
 from raygpu.trials import EpochResult, Status, Trial
-
-MEMBERS = "members"
-"""In a checkpoint: the folder that holds a folder for each trial whose parameters are kept."""
-PROGRESS = "progress.json"
-"""In a checkpoint: the state of its members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +44,8 @@ class ArrayShared:
     """The share of its GPU that an array may take, memory included."""
     host_memory_gib: float
     """What it may take where it trains on a CPU."""
+    device_memory_gib: float | None
+    """Of its GPU, to be split between Keras trials; None without one."""
     mean_epochs: float
     """Of a trial, with those that will stop early."""
     keep_all: bool
@@ -121,6 +120,11 @@ class ArrayActor(tune.Trainable):
         """Members that do not fit in memory beside the others: they follow."""
         self._saved_at = time.monotonic()
 
+    @property
+    def _steps_as_one(self) -> bool:
+        """Whether the array is one program: a `TorchArray`."""
+        return self.fused and self.shared.source.kind == "torch"
+
     def _threads(self, config: Mapping[str, Any]) -> int:
         if config["fused"]:
             return self.common.array_threads
@@ -183,6 +187,8 @@ class ArrayActor(tune.Trainable):
         return self.array
 
     def _fused(self, trials: list[Trial], checkpoint: Path | None = None) -> Any:
+        if self.shared.source.kind == "keras":
+            return self._split(trials, checkpoint)
         began = time.monotonic()
         from raygpu.training.array_speed import capacity, settle
         from raygpu.training.torch_array import TorchArray
@@ -201,10 +207,23 @@ class ArrayActor(tune.Trainable):
         self._spend(imports=imported - began, members=made - imported, probe=time.monotonic() - made)
         return array
 
+    def _split(self, trials: list[Trial], checkpoint: Path | None) -> Any:
+        from raygpu.training.keras_split import KerasSplit
+
+        assert self.width is not None
+        array = KerasSplit(
+            self.experiment, self.splits, trials, self._settings(), self.width, self.common.device_memory_gib
+        )
+        if checkpoint is not None:
+            array.load(checkpoint)
+        return array
+
     def _fail(self, error: BaseException) -> None:
         """What the experiment raised ends the Tune trial; an array that ran out of memory goes on at half its width."""
         out_of_memory = is_out_of_memory(error)
-        width = max((tile.width for tile in self.array.tiles), default=1) if self.fused and self.array else 1
+        width = 1
+        if self._steps_as_one and self.array is not None:
+            width = max((tile.width for tile in self.array.tiles), default=1)
         if not out_of_memory or width < 2:
             self._failure, self._out_of_memory = traceback.format_exc(), out_of_memory
             return
@@ -226,9 +245,9 @@ class ArrayActor(tune.Trainable):
 
     def _alone(self, trial: Trial) -> Any:
         from raygpu.training.array_of_one import ArrayOfOne
-        from raygpu.training.torch_solo import TorchSolo
 
-        return ArrayOfOne(TorchSolo(self.experiment, self.splits, trial, self._settings()), trial)
+        solo = start(self.shared.source, self.experiment, self.splits, trial, self._settings())
+        return ArrayOfOne(solo, trial)
 
     def _settings(self) -> Settings:
         shared = self.shared
@@ -251,7 +270,7 @@ class ArrayActor(tune.Trainable):
         if ending:
             self.array.drop(ending.keys())
             self.ended |= ending.keys()
-            if self.fused:
+            if self._steps_as_one:
                 from raygpu.training.array_speed import resettle
 
                 self._lines += resettle(self.array)
@@ -353,21 +372,3 @@ class ArrayActor(tune.Trainable):
         if array is not None:
             array.close()
         self.cap.lift()
-
-
-def under_way(checkpoint: Path) -> list[str]:
-    """The trials that would go on from an array's checkpoint."""
-    names: list[str] = json.loads((checkpoint / PROGRESS).read_text())["under_way"]
-    return names
-
-
-def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:
-    """Write what `under_way` names as the trials' own checkpoints. folders: of each wanted trial."""
-    from raygpu.training.torch_array import ARRAY_CHECKPOINT, save_saved_members
-    from raygpu.training.torch_solo import CHECKPOINT
-
-    if (checkpoint / ARRAY_CHECKPOINT).exists():
-        save_saved_members(checkpoint, folders)
-    else:
-        for folder in folders.values():
-            shutil.copy(checkpoint / CHECKPOINT, folder)

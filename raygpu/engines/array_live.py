@@ -11,11 +11,11 @@ import ray
 from ray import tune
 
 from raygpu.engines.actor import share_of
-from raygpu.engines.array_actor import MEMBERS, extract, under_way
+from raygpu.engines.array_checkpoint import MEMBERS, extract, under_way
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.observer import Live, Writer
 from raygpu.engines.shares import Shares
-from raygpu.fusing import Fuser
+from raygpu.fusing import Grouper
 from raygpu.records import Records
 from raygpu.trials import Trial
 
@@ -34,7 +34,7 @@ class ArrayLive(Live):
         cluster: Cluster,
         shares: Shares,
         scratch: Path,
-        fuser: Fuser,
+        fuser: Grouper,
         rule: Any,
         say: Callable[[str], None],
         seconds: dict[str, float],

@@ -13,8 +13,8 @@ from ray.tune.search import Searcher
 
 from raygpu.engines.actor import finite, tune_config, with_share
 from raygpu.engines.array_live import ArrayLive
-from raygpu.grouping import cut, even
-from raygpu.packing import Share
+from raygpu.grouping import MAX_MEMBERS, cut, even
+from raygpu.packing import FusedPlan, Share
 from raygpu.search import Proposer
 from raygpu.trials import Trial
 
@@ -34,18 +34,17 @@ class Order:
 class ArraySearcher(Searcher):
     """Gives Tune arrays, and trials that are trained alone.
 
-    live: this process's part, which knows how to group trials. places: arrays that can run at once, each with `share`.
+    live: this process's part, which knows how to group trials. plan: how many arrays can run at once, and of what size.
     drawn: whether every trial was known at the start, so that its hyper-parameters lie in the object store.
     An array that fails is given again as two halves, until what fails is one trial alone, or it is clear that the fault
     is not that of a few.
     """
 
-    def __init__(self, proposer: Proposer, live: ArrayLive, places: int, share: Share, *, drawn: bool) -> None:
+    def __init__(self, proposer: Proposer, live: ArrayLive, plan: FusedPlan, *, drawn: bool) -> None:
         super().__init__()
         self.proposer = proposer
         self.live = live
-        self.places = places
-        self.share = share
+        self.plan = plan
         self.drawn = drawn
         self.waiting: list[Order] = []
         self.given: dict[str, Order] = {}
@@ -65,7 +64,8 @@ class ArraySearcher(Searcher):
             return Searcher.FINISHED if self.proposer.finished and not self.given else None
         order = self.given[trial_id] = self.waiting.pop(0)
         self._num_given += 1
-        share = self.share if order.fused else order.share or self.live.shares.of(self.live.trials[order.trial_ids[0]])
+        first = self.live.trials[order.trial_ids[0]]
+        share = self.plan.arrays.share if order.fused else order.share or self.live.shares.of(first)
         config = {
             "array_id": f"a{self._num_given - 1:04d}" if order.fused else order.trial_ids[0],
             "trial_ids": list(order.trial_ids),
@@ -82,7 +82,8 @@ class ArraySearcher(Searcher):
         self.live.trials.update({trial.trial_id: trial for trial in drawn})
         groups = self.live.fuser.groups(drawn)
         fused = {group.signature: group for group in groups if group.reason is None}
-        numbers = cut({signature: len(group.trials) for signature, group in fused.items()}, self.places)
+        counts = {signature: len(group.trials) for signature, group in fused.items()}
+        numbers = cut(counts, self.plan.arrays.slots, self.plan.members or MAX_MEMBERS)
         for signature, group in fused.items():
             names = [trial.trial_id for trial in group.trials]
             self.waiting += [

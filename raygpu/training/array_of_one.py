@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from raygpu.training.torch_solo import TorchSolo
+from raygpu.training.base import Training
 from raygpu.trials import EpochResult, Trial
 
 
 class ArrayOfOne:
-    """One `TorchSolo`, used as a `TorchArray` is."""
+    """One training, used as a `TorchArray` is."""
 
-    def __init__(self, solo: TorchSolo, trial: Trial) -> None:
+    def __init__(self, solo: Training, trial: Trial) -> None:
         self.solo = solo
         self.trials = [trial]
 

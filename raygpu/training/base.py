@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from raygpu.trials import EpochResult
 
 
+ARRAY_CHECKPOINT = "array.pt"
+"""What an array of torch models is saved as."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a training needs to know of its surroundings."""

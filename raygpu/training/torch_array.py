@@ -29,14 +29,13 @@ from raygpu.packing import Affine
 from raygpu.tiling import arrange
 from raygpu.training.array_optimizers import ArrayOptimizer, Stacked
 from raygpu.training.array_program import Program
-from raygpu.training.base import Settings
+from raygpu.training.base import ARRAY_CHECKPOINT, Settings
 from raygpu.training.cuda_graph import GraphedStep
 from raygpu.training.hyperparameters import OptimizerSettings, batch_size
 from raygpu.training.torch_data import DeviceData, Tensors, gathered, moved, rows
 from raygpu.training.torch_solo import CHECKPOINT, default_device, evaluation_parts, initial_model, prepare_torch
 from raygpu.trials import EpochResult, Trial
 
-ARRAY_CHECKPOINT = "array.pt"
 DEFAULT_WIDTH = 64
 
 

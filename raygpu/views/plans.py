@@ -70,6 +70,15 @@ def fused_lines(
     return lines + _alone_lines(groups, made.alone)
 
 
+def split_lines(made: FusedPlan, names: Sequence[str]) -> list[str]:
+    """Keras trials on logical devices, for a person."""
+    arrays = made.arrays
+    return [
+        f"plan: split mode, one process {arrays.share}, its device split into {made.members} logical devices with a"
+        f" trial on each; {arrays.slots} at once on {', '.join(names)}, {_per_trial(arrays)} per process"
+    ]
+
+
 def _alone_lines(groups: Sequence[Group], alone: Plan) -> list[str]:
     """Which trials are not fused, by reason."""
     by_reason: dict[str, list[Group]] = {}

@@ -10,10 +10,12 @@ from raygpu.engines.array_searcher import ArraySearcher
 from raygpu.engines.shares import Shares
 from raygpu.fusing import Fuser
 from raygpu.grouping import Group, Signature
-from raygpu.packing import Share
+from raygpu.packing import FusedPlan, Plan, Share
 from raygpu.records import Records
 from raygpu.search import Drawn
 from raygpu.trials import Scoring, Trial
+
+PLAN = Plan(Share(), cpus_per_trial=1, threads_per_trial=1, slots=1, reason="")
 
 
 class OneGroup(Fuser):
@@ -32,7 +34,7 @@ def outcome(count: int, bad: set[str]) -> list[tuple[int, bool]]:
     records = Records(count, Scoring("accuracy", True), [], 1)
     shares = Shares(Share(), lambda trial: Signature(()))
     live: Any = ArrayLive(records, None, None, shares, Path(), OneGroup(), None, print, {})  # type: ignore[arg-type] # not written to
-    searcher = ArraySearcher(Drawn(trials), live, 1, Share(), drawn=True)
+    searcher = ArraySearcher(Drawn(trials), live, FusedPlan(PLAN, PLAN), drawn=True)
     orders = []
     while isinstance(given := searcher.suggest(name := f"tune-{len(orders)}"), dict):
         names = given["trial_ids"]

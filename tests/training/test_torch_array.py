@@ -18,8 +18,8 @@ from torch import nn
 
 from raygpu.experiment import Experiment, Splits, TorchExperiment
 from raygpu.training import torch_array
-from raygpu.training.base import Settings
-from raygpu.training.torch_array import ARRAY_CHECKPOINT, TorchArray, save_saved_members
+from raygpu.training.base import ARRAY_CHECKPOINT, Settings
+from raygpu.training.torch_array import TorchArray, save_saved_members
 from raygpu.training.torch_solo import CHECKPOINT, TorchSolo
 from raygpu.trials import EpochResult, Trial
 from tests.models import MODELS, NUM_TRAIN, Cnn, Mlp, few
