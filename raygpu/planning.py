@@ -8,7 +8,7 @@ from typing import Any
 
 from raygpu import choosing
 from raygpu.choosing import Option, Room
-from raygpu.config import SweepConfig
+from raygpu.config import GpuSection, SweepConfig
 from raygpu.errors import BadInput
 from raygpu.experiment import Source, Splits
 from raygpu.fusing import Fuser, Grouper, Together
@@ -103,6 +103,15 @@ class Decision:
         if isinstance(self.plan, Plan):
             return "process"
         return "fused" if self.plan.members is None else "split"
+
+    def settled(self, gpu: GpuSection) -> dict[str, Any]:
+        """`[gpu]` with what was chosen in place of auto: a sweep that is resumed goes on as it began."""
+        chosen: dict[str, Any] = {"mode": self.mode}
+        if isinstance(self.plan, Plan):
+            chosen["fraction"] = self.plan.share.fraction
+        elif self.plan.members is not None:
+            chosen["width"] = self.plan.members
+        return gpu.model_dump() | chosen
 
 
 def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, estimates: Estimates) -> Decision:

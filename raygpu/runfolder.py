@@ -113,8 +113,10 @@ class RunFolder:
         return Path(self.read_run()["source_folder"])
 
     def read_config(self) -> SweepConfig:
-        """The configuration that the sweep was started with. Raises BadInput."""
-        return load(self.config, {}, SweepConfig)
+        """The configuration that the sweep was started with, and what it chose where that says auto. Raises BadInput."""
+        config = load(self.config, {}, SweepConfig)
+        chosen = self.read_run().get("gpu", {})
+        return config.model_copy(update={"gpu": config.gpu.model_copy(update=chosen)})
 
     def write_run(self, values: Mapping[str, Any]) -> None:
         known = self.read_run()

@@ -88,7 +88,7 @@ def run(
         timing["data_s"] = process_age_s()
         groups = grouped(config, prepared.space, prepared.proposer, source, code, found.splits)
         measurer = Measurer(config, source, code, found.splits, groups.groups)
-        decision = None
+        decision, unknown = None, False
         if prepared.nodes is not None:
             here = Site.local(prepared.gpus, prepared.nodes)
             estimates, unknown = measurer.kept(here)
@@ -96,6 +96,8 @@ def run(
                 decision = decide(here, config, prepared.proposer.num_trials, groups, estimates)
                 console.lines(decision.lines)
         if starting is None:
+            if unknown:
+                console.line("plan: the sweep itself would first measure which way is fastest here")
             return Result({}, None, [])
         timing["experiment_s"] = process_age_s()
 
@@ -125,6 +127,7 @@ def run(
         try:
             if resume is None:
                 folder.write_config(config, source_folder)
+                folder.write_run({"gpu": decision.settled(config.gpu)})
             cluster.require([folder.config, source_folder])
         except BadInput:
             if resume is None:

@@ -12,6 +12,7 @@ import pytest
 from raygpu import sweep
 from raygpu.measuring import Measurer
 from raygpu.profiles import Profiles
+from raygpu.runfolder import RunFolder
 from raygpu.sweep import Result
 from raygpu.views.console import SweepConsole
 
@@ -100,3 +101,22 @@ def test_a_training_that_fails_is_no_reason_to_end_the_sweep(config: Any) -> Non
     result, _ = run(config("failing", experiment="tests.fused_cases:Failing"))
     assert result.summary["failed"] == 8
     assert result.exit_code == 1
+
+
+def test_a_dry_run_says_what_the_sweep_would_do(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = {"cluster": {"address": "local"}}
+    _, shown = run(config("dry", **local), dry_run=True)
+    assert "plan: not measured: the sweep is short" in shown
+    monkeypatch.setattr(Measurer, "_guess_s", lambda measurer: 1e4)
+    _, shown = run(config("dry", **local), dry_run=True)
+    assert "the sweep itself would first measure which way is fastest here" in shown
+
+
+@pytest.mark.usefixtures("long")
+def test_a_resumed_sweep_goes_on_as_it_began(config: Any) -> None:
+    result, _ = run(config("first"))
+    assert result.folder is not None
+    settled = RunFolder.existing(result.folder).read_config().gpu
+    assert settled.mode == result.summary["mode"]
+    if settled.mode == "process":
+        assert settled.fraction == result.summary["plan"]["fraction"]
