@@ -113,7 +113,7 @@ class RunFolder:
         return Path(self.read_run()["source_folder"])
 
     def read_config(self) -> SweepConfig:
-        """The configuration that the sweep was started with, and what it chose where that says auto. Raises BadInput."""
+        """The configuration that the sweep was started with, with its choice where that says auto. Raises BadInput."""
         config = load(self.config, {}, SweepConfig)
         chosen = self.read_run().get("gpu", {})
         return config.model_copy(update={"gpu": config.gpu.model_copy(update=chosen)})
