@@ -76,24 +76,27 @@ class Estimates:
     def parts(self, groups: Sequence[Group], config: SweepConfig) -> list[Part]:
         """The sweep's trials by signature, with what is known of them."""
         assert self.reference is not None
+        known = sum(len(group.trials) for group in groups)
         return [
             Part(
                 self.own.get(group.signature, self.reference),
-                size(config, len(group.trials)),
+                size(config, len(group.trials) / known),
                 fusable=group.reason is None,
             )
             for group in groups
         ]
 
 
-def size(config: SweepConfig, trials: int) -> Size:
-    """What so many trials of this sweep come to."""
+def size(config: SweepConfig, part: float = 1.0) -> Size:
+    """What this part of the sweep's trials comes to."""
+    assert config.trials is not None  # a sweep that is prepared knows it
     epochs: float = config.epochs or 1
     stopping = config.stopping
     if stopping.algorithm == "halving" and config.epochs is not None:
         epochs = mean_epochs(stopping.grace_epochs, stopping.reduction, config.epochs)
-    at_once = min(trials, config.search.generation) if config.search.algorithm == "optuna" else trials
-    return Size(trials, epochs, at_once)
+    trials = max(1, round(config.trials * part))
+    generation = config.search.generation if config.search.algorithm == "optuna" else config.trials
+    return Size(trials, epochs, max(1, min(trials, round(generation * part))))
 
 
 class Measurer:
@@ -166,10 +169,8 @@ class Measurer:
             from raygpu.training.fusion import samples_per_s as measured
 
             samples_per_s = measured(self.code, self.splits, self.largest.trials[0])
-        trials = sum(len(group.trials) for group in self.groups)
-        if not samples_per_s:
-            return None
-        return trials * size(self.config, trials).epochs * self.splits.num_train / samples_per_s
+        whole = size(self.config)
+        return whole.trials * whole.epochs * self.splits.num_train / samples_per_s if samples_per_s else None
 
     def probe(self, cluster: Cluster, site: Site) -> Estimates:
         """Measure the largest group's trainings for as long as the sweep repays, and keep the profile."""
@@ -191,7 +192,7 @@ class Measurer:
             self.config.gpu.precision,
             tempfile.gettempdir(),
         )
-        most = size(self.config, len(self.largest.trials)).at_once
+        most = size(self.config, len(self.largest.trials) / sum(len(group.trials) for group in self.groups)).at_once
         climb = Climb(probe, ways, most=most, rounds=ROUNDS, window_s=WINDOW_S)
         try:
             if climb.begin():
@@ -224,8 +225,8 @@ class Measurer:
         if "fused" in ways and most > WIDTHS[0]:
             climb.measure({"fused": min(most, WIDTHS[1])})
         assert self.splits is not None
-        trials = sum(len(group.trials) for group in self.groups)
-        work = trials * size(self.config, trials).epochs * self.splits.num_train
+        whole = size(self.config)
+        work = whole.trials * whole.epochs * self.splits.num_train
         numbers = [n for n in (num_cpus,) if n > 1] if site.device_gib is None else [2, 4, 8]
         for n in numbers:
             rates = {(p.way, p.n): p.samples_per_s for p in climb.points if p.samples_per_s}
