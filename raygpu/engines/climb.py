@@ -15,9 +15,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-import ray
-
-from raygpu.config import Way
+from raygpu.config import WAYS, Way
 from raygpu.devices import nvml
 from raygpu.devices.host import available_memory_gib
 from raygpu.devices.telemetry import Telemetry
@@ -120,30 +118,49 @@ class Climb:
             self._keep(alone)
             return
         self._choose_threads(alone)
+        if alone.fault is not None:
+            self._keep(alone)
+            return
         for n in fibonacci():
             self._ways = [way for way in self._ways if n < LEAST.get(way, 1) or self._goes_on(way, n)]
-            if not self._ways or n > self.most or (self.deadline is not None and time.monotonic() > self.deadline):
+            late = self.deadline is not None and time.monotonic() > self.deadline
+            if alone.fault is not None or not self._ways or n > self.most or late:
                 break
+            self._end_pools([way for way, _ in self._pools if way not in self._ways])
             ways = [way for way in self._ways if n >= LEAST.get(way, 1)]
-            self._measure([alone if (way, n) == ("process", 1) else self._ready(way, n) for way in ways])
+            if n == 1:  # one training alone is a point whether packed processes are asked for or not
+                self._measure([alone, *(self._ready(way, 1) for way in ways if way != "process")])
+            else:
+                self._measure_at(n, ways)
+
+    def _measure_at(self, n: int, ways: Sequence[Way]) -> None:
+        """All ways by turns; one after the other where memory does not hold the processes of all at once."""
+        if len(ways) > 1 and self._fit_together(n, ways):
+            turns = [self._ready(way, n) for way in ways]
+            if not any(turn.fault is not None and turn.fault.out_of_memory for turn in turns):
+                self._measure(turns)
+                return
+            self._end_pools(ways)
+        for way in ways:
+            self._end_pools([other for other, _ in self._pools if other != way])
+            self._measure([self._ready(way, n)])
 
     def compile(self) -> None:
         """The fused array at its best width once more, its step compiled."""
         eager = [p for p in self.points if p.way == "fused" and p.gain is not None]
-        if not eager:
+        if not eager or self._alone is None or self._alone.fault is not None:
             return
         best = max(eager, key=lambda p: p.gain or 0.0)
         measured = self._ready("fused", best.n)
-        if measured.fault is None:
-            answer = answers([actor.compile.remote() for actor in measured.actors])
-            if isinstance(answer, Fault):
-                self.notes.append(f"fused: step not compiled: {last_line(answer.text)}")
-                return
-            measured.compiled, measured.start_s = True, (measured.start_s or 0.0) + answer[0]
+        answer = measured.fault or answers([actor.compile.remote() for actor in measured.actors])
+        if isinstance(answer, Fault):
+            self.notes.append(f"fused: step not compiled: {last_line(answer.text)}")
+            return
+        measured.compiled, measured.start_s = True, (measured.start_s or 0.0) + answer[0]
         self._measure([measured])
 
     def _goes_on(self, way: Way, n: int) -> bool:
-        points = [p for p in self.points if p.way == way]
+        points = self._of(way)
         if n > MOST.get(way, n) or not rises(points):
             return False
         short = self._short(way, n, points)
@@ -155,22 +172,51 @@ class Climb:
         """Which memory n trainings would not find, by what each took before; None where there is enough."""
         if not points or not self.probe.local:
             return None
-        last = max(points, key=lambda p: p.n)
-        free_gib, more = available_memory_gib(), n - last.n
-        if last.host_gib is not None and more * last.host_gib > MARGIN * free_gib:
-            return f"{last.host_gib:.2f} GiB of host memory each, and {free_gib:.1f} GiB are free"
-        memory = nvml.memory(self.probe.device.uuid) if self.probe.device.uuid else None
+        last = _last(points)
+        host_gib, device_gib = self._free()
+        others = [_last(found) for other in WAYS if other != way and (found := self._of(other))]
+        if host_gib is not None and last.host_gib is not None:
+            host_gib += sum(p.n * (p.host_gib or 0.0) for p in others if self._held(p.way))
+            if (n - last.n) * last.host_gib > MARGIN * host_gib:
+                return f"{last.host_gib:.2f} GiB of host memory each, and {host_gib:.1f} GiB are free for more"
         # An array has no context for each member: what it needs is seen when it runs out.
-        if memory and last.device_gib and way != "fused" and more * last.device_gib > MARGIN * memory.free_gib:
-            return f"{last.device_gib:.2f} GiB of device memory each, and {memory.free_gib:.1f} GiB are free"
+        if device_gib is not None and last.device_gib is not None and way != "fused":
+            device_gib += sum(p.n * (p.device_gib or 0.0) for p in others if self._held(p.way))
+            if (n - last.n) * last.device_gib > MARGIN * device_gib:
+                return f"{last.device_gib:.2f} GiB of device memory each, and {device_gib:.1f} GiB are free for more"
         return None
+
+    def _fit_together(self, n: int, ways: Sequence[Way]) -> bool:
+        """Whether the processes of all these ways are likely to find memory beside each other."""
+        if not self.probe.local:
+            return True
+        lasts = [_last(found) for way in ways if (found := self._of(way))]
+        host_gib, device_gib = self._free()
+        host_more = sum((n - p.n) * (p.host_gib or 0.0) for p in lasts)
+        device_more = sum((n - p.n) * (p.device_gib or 0.0) for p in lasts)
+        return (host_gib is None or host_more <= MARGIN * host_gib) and (
+            device_gib is None or device_more <= MARGIN * device_gib
+        )
+
+    def _free(self) -> tuple[float, float | None]:
+        """GiB of the host and of the device; None of a simulated one."""
+        memory = nvml.memory(self.probe.device.uuid) if self.probe.device.uuid else None
+        return available_memory_gib(), memory.free_gib if memory else None
+
+    def _of(self, way: Way) -> list[Point]:
+        return [p for p in self.points if p.way == way]
+
+    def _held(self, way: Way) -> bool:
+        return any(other == way for other, _ in self._pools)
 
     # Getting ready
 
     def _ready(self, way: Way, n: int) -> Measured:
         """n trainings that have taken their first steps; of processes, those of a smaller n go on."""
         started = time.monotonic()
-        threads = self.probe.num_cpus if way == "fused" else max(1, self.probe.num_cpus // n)
+        # TensorFlow has one pool of threads for all that runs in a process.
+        shared = way == "fused" or (way in ("split", "threads") and self.probe.source.kind == "keras")
+        threads = self.probe.num_cpus if shared else max(1, self.probe.num_cpus // n)
         actors, new = self._processes(way, n, threads)
         copies = self.probe.copies(n)
         parts = [[trial] for trial in copies[n - len(new) :]] if way in ("process", "mps") else [copies]
@@ -197,7 +243,7 @@ class Climb:
             if not pool:
                 pool.append(self.probe.start(threads, yielding=way == "fused", environment=environment))
             return pool, list(pool)
-        key = way, (threads if self.probe.source.kind == "keras" else 0)
+        key = way, (0 if self.probe.source.kind == "torch" else threads)
         for other in [k for k in self._pools if k[0] == way and k != key and n > 1]:
             pool = self._pools.pop(other)  # one training alone stays, for its turns
             self.probe.end([actor for actor in pool if actor not in self._alone_actors])
@@ -215,6 +261,7 @@ class Climb:
             alone.threads = threads
             rates[threads] = max(self._window(alone) for _ in range(2))
         alone.threads = max(rates, key=lambda threads: rates[threads])
+        alone.readings.clear()
 
     # Measuring
 
@@ -225,11 +272,18 @@ class Climb:
         for number in range(self.rounds):
             going = [measured for measured in turns if measured.fault is None]
             reference = self._window(alone) if going else 0.0
+            if alone.fault is not None:
+                break
             for measured in reversed(going) if number % 2 else going:
                 rate = reference if measured is alone else self._window(measured)
                 measured.rates.append(rate)
                 measured.gains.append(rate / reference if reference else 0.0)
+        if alone.fault is not None and alone not in turns:
+            what = "ran out of memory" if alone.fault.out_of_memory else f"failed: {last_line(alone.fault.text)}"
+            self.notes.append(f"ended at {turns[0].n} at once: the training alone, beside them, {what}")
         for measured in turns:
+            if measured.fault is None and not measured.rates:
+                continue
             if measured.fault is None:
                 self._weigh(measured)
             self._keep(measured)
@@ -238,7 +292,10 @@ class Climb:
         """Work per second of all together in one window; 0 where one fails, which is then its fault."""
         crowd = len(measured.actors) / (1 if self.probe.device.uuid else self.probe.num_cpus)
         seconds = max(self.window_s, STEPS * measured.step_s * max(1.0, crowd))
-        ray.get([actor.threads.remote(measured.threads) for actor in measured.actors])
+        told = answers([actor.threads.remote(measured.threads) for actor in measured.actors])
+        if isinstance(told, Fault):
+            measured.fault = told
+            return 0.0
         start_at = time.time() + CALL_S + CALL_EACH_S * len(measured.actors)
         calls = [actor.window.remote(start_at, seconds) for actor in measured.actors]
         reading = self._watch(start_at + LEAD * seconds, seconds)
@@ -277,7 +334,7 @@ class Climb:
         uuid = self.probe.device.uuid
         by_pid = (nvml.process_memory(uuid) or {}) if uuid is not None and self.probe.local else {}
         measured.host_gib = _mean([part.host_gib for part in taken], measured.n)
-        measured.device_gib = _mean([by_pid.get(part.pid) or part.device_gib for part in taken], measured.n)
+        measured.device_gib = _mean([_of_all(by_pid, part.pids) or part.device_gib for part in taken], measured.n)
 
     def _keep(self, measured: Measured) -> None:
         point = measured.point()
@@ -285,14 +342,29 @@ class Climb:
         rate = "" if point.samples_per_s is None else f"{point.samples_per_s:,.0f}/s, {point.gain:.2f}x"
         self.say(f"{point.label}, {point.n} at once: {point.fault or rate}")
         if measured.fault is not None:
-            for key in [key for key in self._pools if key[0] == measured.way and measured is not self._alone]:
-                self.probe.end([actor for actor in self._pools.pop(key) if actor not in self._alone_actors])
+            if measured is not self._alone:
+                self._end_pools([measured.way])
             if not measured.fault.out_of_memory:
                 self.notes.append(f"{measured.way}: {measured.n} at once failed: {point.fault}")
+
+    def _end_pools(self, ways: Sequence[Way]) -> None:
+        """The processes of these ways, but for the one of the training alone."""
+        for key in [key for key in self._pools if key[0] in ways]:
+            self.probe.end([actor for actor in self._pools.pop(key) if actor not in self._alone_actors])
 
     @property
     def _alone_actors(self) -> list[Any]:
         return self._alone.actors if self._alone is not None else []
+
+
+def _last(points: Sequence[Point]) -> Point:
+    return max(points, key=lambda p: p.n)
+
+
+def _of_all(by_pid: Mapping[int, float | None], pids: Sequence[int]) -> float | None:
+    """What these processes hold together; None where none of them is listed."""
+    found = [gib for pid in pids if (gib := by_pid.get(pid)) is not None]
+    return sum(found) if found else None
 
 
 def _mean(parts: Sequence[float | None], n: int) -> float | None:

@@ -22,6 +22,8 @@ from raygpu.records import Device
 from raygpu.training.base import surroundings
 from raygpu.trials import Trial
 
+END_S = 5.0
+
 
 class Probe:
     """Copies of one trial on one device. folder: where functions and scripts may write."""
@@ -78,7 +80,11 @@ class Probe:
         return answers(calls)
 
     def end(self, actors: Sequence[Any]) -> None:
-        """End processes, and with them all that they hold."""
+        """End processes, and with them all that they hold; by force where they do not within END_S seconds."""
+        if not actors:
+            return
+        leaving = [actor.leave.remote() for actor in actors]
+        ray.wait(leaving, num_returns=len(leaving), timeout=END_S)
         for actor in actors:
             ray.kill(actor)
             self._actors.remove(actor)
