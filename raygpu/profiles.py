@@ -256,6 +256,7 @@ def _read(path: Path) -> Profile | None:
         values: dict[str, Any] = json.loads(path.read_text())
         points = tuple(Point(**{**point, "rounds": tuple(point["rounds"])}) for point in values["points"])
         known = {f.name: values[f.name] for f in fields(Profile) if f.name not in ("subject", "points")}
-        return Profile(**{**known, "subject": Subject(**values["subject"]), "points": points})
+        known |= {"subject": Subject(**values["subject"]), "points": points, "notes": tuple(values["notes"])}
+        return Profile(**known)
     except (OSError, ValueError, KeyError, TypeError):
         return None
