@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -36,7 +36,7 @@ class Crowded(Mlp):
 class Wide(Mlp):
     """A process holds `room` models."""
 
-    models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+    models: ClassVar[weakref.WeakSet[nn.Module]] = weakref.WeakSet()
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         model = super().model(hp)

@@ -13,9 +13,15 @@ from raygpu.errors import BadInput
 from raygpu.profiles import Point, Profile, Profiles, Subject, rises
 
 SUBJECT = Subject(
-    "experiments.digits:Mlp", {"hidden": "128", "batch_size": "32"}, "train float32 1437x64", "float32", "A100", 40.0, 8,
+    "experiments.digits:Mlp",
+    {"hidden": "128", "batch_size": "32"},
+    "train float32 1437x64",
+    "float32",
+    "A100",
+    40.0,
+    8,
     {"raygpu": "1", "torch": "2.13"},
-)  # fmt: skip
+)
 
 
 def points(way: Way, gains: dict[int, float], **values: Any) -> list[Point]:

@@ -23,9 +23,9 @@ def trial(**hp: Any) -> Trial:
     return Trial("t0000", 0, hp)
 
 
-def of(name: str, folder: Path = ROOT, shaped_by: Signature = Signature(())) -> Subject:
+def of(name: str, folder: Path = ROOT) -> Subject:
     source, code = locate(name, folder)
-    return subject(source, code, None, shaped_by, "float32", None)
+    return subject(source, code, None, Signature(()), "float32", None)
 
 
 @pytest.mark.parametrize("name", ["tests.models:Mlp", "tests.pack_cases:FewKeras"])

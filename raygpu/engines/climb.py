@@ -176,13 +176,13 @@ class Climb:
         host_gib, device_gib = self._free()
         others = [_last(found) for other in WAYS if other != way and (found := self._of(other))]
         if host_gib is not None and last.host_gib is not None:
-            host_gib += sum(p.n * (p.host_gib or 0.0) for p in others if self._held(p.way))
-            if (n - last.n) * last.host_gib > MARGIN * host_gib:
+            host_gib += sum(self._given_back(p) * (p.host_gib or 0.0) for p in others)
+            if (n - self._held(last)) * last.host_gib > MARGIN * host_gib:
                 return f"{last.host_gib:.2f} GiB of host memory each, and {host_gib:.1f} GiB are free for more"
         # An array has no context for each member: what it needs is seen when it runs out.
         if device_gib is not None and last.device_gib is not None and way != "fused":
-            device_gib += sum(p.n * (p.device_gib or 0.0) for p in others if self._held(p.way))
-            if (n - last.n) * last.device_gib > MARGIN * device_gib:
+            device_gib += sum(self._given_back(p) * (p.device_gib or 0.0) for p in others)
+            if (n - self._held(last)) * last.device_gib > MARGIN * device_gib:
                 return f"{last.device_gib:.2f} GiB of device memory each, and {device_gib:.1f} GiB are free for more"
         return None
 
@@ -192,8 +192,8 @@ class Climb:
             return True
         lasts = [_last(found) for way in ways if (found := self._of(way))]
         host_gib, device_gib = self._free()
-        host_more = sum((n - p.n) * (p.host_gib or 0.0) for p in lasts)
-        device_more = sum((n - p.n) * (p.device_gib or 0.0) for p in lasts)
+        host_more = sum((n - self._held(p)) * (p.host_gib or 0.0) for p in lasts)
+        device_more = sum((n - self._held(p)) * (p.device_gib or 0.0) for p in lasts)
         return (host_gib is None or host_more <= MARGIN * host_gib) and (
             device_gib is None or device_more <= MARGIN * device_gib
         )
@@ -206,17 +206,23 @@ class Climb:
     def _of(self, way: Way) -> list[Point]:
         return [p for p in self.points if p.way == way]
 
-    def _held(self, way: Way) -> bool:
-        return any(other == way for other, _ in self._pools)
+    def _held(self, last: Point) -> int:
+        """The trainings of a way, since its last point, whose memory is not free: one alone always stays."""
+        actors = [actor for key, pool in self._pools.items() if key[0] == last.way for actor in pool]
+        if all(actor in self._alone_actors for actor in actors):
+            return 1 if last.way == "process" else 0
+        return last.n
+
+    def _given_back(self, last: Point) -> int:
+        """Of them, those that end where another way needs their memory."""
+        return self._held(last) - (last.way == "process")
 
     # Getting ready
 
     def _ready(self, way: Way, n: int) -> Measured:
         """n trainings that have taken their first steps; of processes, those of a smaller n go on."""
         started = time.monotonic()
-        # TensorFlow has one pool of threads for all that runs in a process.
-        shared = way == "fused" or (way in ("split", "threads") and self.probe.source.kind == "keras")
-        threads = self.probe.num_cpus if shared else max(1, self.probe.num_cpus // n)
+        threads = self._threads(way, n)
         actors, new = self._processes(way, n, threads)
         copies = self.probe.copies(n)
         parts = [[trial] for trial in copies[n - len(new) :]] if way in ("process", "mps") else [copies]
@@ -231,6 +237,11 @@ class Climb:
         alone_s = self._alone.step_s if self._alone is not None else 0.0
         measured.step_s = max([alone_s, *(answer.step_s for answer in made)])
         return measured
+
+    def _threads(self, way: Way, n: int) -> int:
+        """CPU threads of each training, or of an array; of TensorFlow, whose threads are one pool, of the process."""
+        shared = way == "fused" or (way in ("split", "threads") and self.probe.source.kind == "keras")
+        return self.probe.num_cpus if shared else max(1, self.probe.num_cpus // n)
 
     def _processes(self, way: Way, n: int, threads: int) -> tuple[list[Any], list[Any]]:
         """The processes for n trainings, and those of them in which trainings have to be made."""
@@ -349,8 +360,10 @@ class Climb:
 
     def _end_pools(self, ways: Sequence[Way]) -> None:
         """The processes of these ways, but for the one of the training alone."""
-        for key in [key for key in self._pools if key[0] in ways]:
-            self.probe.end([actor for actor in self._pools.pop(key) if actor not in self._alone_actors])
+        for key, pool in self._pools.items():
+            if key[0] in ways:
+                self.probe.end([actor for actor in pool if actor not in self._alone_actors])
+                self._pools[key] = [actor for actor in pool if actor in self._alone_actors]
 
     @property
     def _alone_actors(self) -> list[Any]:

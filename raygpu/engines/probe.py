@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from raygpu.config import Precision, Way
+from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.probe_actor import Fault, Made, spawn
 from raygpu.experiment import Source, Splits
@@ -100,5 +101,7 @@ def answers(calls: Sequence[Any]) -> list[Any] | Fault:
     except ray.exceptions.OutOfMemoryError as error:
         return Fault(str(error), out_of_memory=True)
     except ray.exceptions.RayActorError as error:
-        return Fault(f"a process was lost: {error}", out_of_memory=False)
+        if "creation task" in str(error):  # the user's code could not be imported there
+            return Fault(str(error), out_of_memory=is_out_of_memory(str(error)))
+        return Fault("a process was lost: it was killed, or ended by itself", out_of_memory=False)
     return next((answer for answer in found if isinstance(answer, Fault)), found)

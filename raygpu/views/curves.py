@@ -38,6 +38,9 @@ READINGS = {
 """Columns that are shown where a GPU tells them."""
 
 
+QUESTION = "one GPU, several trainings on it, or several GPUs?"
+
+
 def table(profile: Profile, epochs: int) -> list[str]:
     """A line for each point, the ways one after the other."""
     told = [name for name in READINGS if any(getattr(p, name) is not None for p in profile.points)]
@@ -61,7 +64,8 @@ def verdict(profile: Profile) -> list[str]:
     """How many trainings this device carries, and what that means for who has to buy or share GPUs."""
     best = profile.best()
     if best is None or best.gain is None:
-        return ["nothing could be measured: " + "; ".join(profile.notes)]
+        why = profile.notes or [f"{p.label}, {p.n} at once: {p.fault}" for p in profile.points if p.fault is not None]
+        return [f"nothing could be measured: {'; '.join(why)}", f"{QUESTION} not known"]
     others = [
         f"{NAMES[way]} peak at {peak.n}: {peak.gain:.1f}x"
         for way in profile.ways
@@ -89,7 +93,7 @@ def verdict(profile: Profile) -> list[str]:
             f"several trainings on one: {best.n} at once do what {best.gain:.1f} GPUs do with one each; beyond that,"
             " several GPUs"
         )
-    return ["; ".join([first, *others]), f"one GPU, several trainings on it, or several GPUs? {last}"]
+    return ["; ".join([first, *others]), f"{QUESTION} {last}"]
 
 
 def laws(profile: Profile) -> list[str]:
@@ -103,7 +107,7 @@ def laws(profile: Profile) -> list[str]:
             lines.append(f"{way}: {what} takes {seconds(size * step.fixed)}, and {seconds(size * step.each)} a member")
         elif way != "fused" and law is not None and len(measured) > 2:
             peak = "no peak" if math.isinf(law.peak) else f"peak at {max(1, round(law.peak)):,}"
-            costs = f"{100 * law.contention:.2g} % contention, {100 * law.coherency:.2g} % coherency"
+            costs = f"{_percent(law.contention)} contention, {_percent(law.coherency)} coherency"
             lines.append(f"{way}: {costs} (USL), {peak}")
     return lines
 
@@ -195,6 +199,8 @@ def compare(profiles: Sequence[Profile], units: Sequence[float | None], path: Pa
 
 def seconds(value: float) -> str:
     """Three digits, in the unit that fits."""
+    if value < 1e-6:
+        return f"{1e9 * value:.3g} ns"
     if value < 1e-3:
         return f"{1e6 * value:.3g} µs"
     if value < 1:
@@ -209,6 +215,10 @@ def _memory_ended(profile: Profile) -> bool:
 def _told(point: Point, name: str) -> str:
     value = getattr(point, name)
     return "" if value is None else READINGS[name][1].format(value)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f}".removesuffix(".0") + " %"
 
 
 def _gib(value: float | None) -> str:
@@ -231,6 +241,8 @@ def _figure(count: int) -> tuple[Any, list[Any]]:
 
 
 def _line(axes: Any, numbers: Sequence[int], values: Sequence[float], name: str, color: str, style: str = "-") -> None:
+    if not numbers:
+        return  # without a point there is no scale
     axes.plot(numbers, values, style, marker="o", markersize=5, linewidth=2, color=color, label=name)
 
 
@@ -242,6 +254,10 @@ def _save(figure: Any, all_axes: Sequence[Any], path: Path) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for axes in all_axes:
+        if not axes.get_lines():
+            axes.text(0.5, 0.5, "nothing could be measured", ha="center", transform=axes.transAxes)
+            axes.set_axis_off()
+            continue
         axes.set_xscale("log")
         axes.set_yscale("log")
         low, high = axes.get_ylim()
