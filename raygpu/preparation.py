@@ -100,7 +100,7 @@ def prepare_pack(config: PackConfig, stem: str) -> PreparedPack:
     with _noted(faults):
         if any(isinstance(values, dict) and "grid_search" in values for values in config.space.values()):
             hyperparameters = next(parse(config.space, "grid").grid())
-        else:
+        elif config.space:
             hyperparameters = parse(config.space).draw(config.seed, 0)
     with _noted(faults):
         chosen = chosen_gpus(config)[:1]

@@ -104,7 +104,8 @@ def laws(profile: Profile) -> list[str]:
         law, step = profile.law(way), profile.step()
         if way == "fused" and step is not None and len(measured) > 1:
             what, size = ("a step", profile.batch_size) if profile.batch_size else ("a sample of each", 1)
-            lines.append(f"{way}: {what} takes {seconds(size * step.fixed)}, and {seconds(size * step.each)} a member")
+            fixed = f"{seconds(size * step.fixed)}, and " if step.fixed > 0 else ""
+            lines.append(f"{way}: {what} takes {fixed}{seconds(size * step.each)} a member")
         elif way != "fused" and law is not None and len(measured) > 2:
             peak = "no peak" if math.isinf(law.peak) else f"peak at {max(1, round(law.peak)):,}"
             costs = f"{_percent(law.contention)} contention, {_percent(law.coherency)} coherency"

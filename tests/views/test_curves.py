@@ -103,6 +103,10 @@ def test_the_fitted_curves() -> None:
     assert curves.laws(profile(falling)) == ["mps: 3 % contention, 4 % coherency (USL), peak at 5"]
     array = [Point("fused", n, samples_per_s=100 * n / (0.9e-3 + 0.05e-3 * n), gain=1.0) for n in (1, 2, 5)]
     assert curves.laws(profile(array)) == ["fused: a step takes 900 µs, and 50 µs a member"]
+    proportional = profile(points("fused", {1: 1.0, 2: 1.0}))
+    assert curves.laws(proportional) == ["fused: a step takes 100 ms a member"]
+    noise = profile(points("process", {2: 2.0, 3: 0.5, 5: 0.2}))
+    assert curves.laws(noise) == [], "no rate of one alone follows from it"
     unknown = replace(SUBJECT, hyperparameters={})
     assert curves.laws(profile(array, subject=unknown)) == ["fused: a sample of each takes 9 µs, and 500 ns a member"]
     assert curves.laws(profile(PROCESS[:2], FUSED[:1])) == []
