@@ -38,6 +38,8 @@ READINGS = {
 """Columns that are shown where a GPU tells them."""
 
 
+LEAST_RANGE = 4.0
+"""Of a plot's axis, highest over lowest."""
 QUESTION = "one GPU, several trainings on it, or several GPUs?"
 
 
@@ -194,7 +196,8 @@ def compare(profiles: Sequence[Profile], units: Sequence[float | None], path: Pa
     axes[0].set_ylabel(f"{what} per hour, all together")
     if any(units):
         axes[1].set_ylabel(f"{what} per hour and RGU")
-    axes[0].set_title(profiles[0].subject.source, loc="left", fontsize=11)
+    data = ", synthetic data" if all(profile.synthetic for profile in profiles) else ""
+    axes[0].set_title(f"{profiles[0].subject.source}{data}", loc="left", fontsize=11)
     _save(figure, axes, path)
 
 
@@ -262,6 +265,9 @@ def _save(figure: Any, all_axes: Sequence[Any], path: Path) -> None:
         axes.set_xscale("log")
         axes.set_yscale("log")
         low, high = axes.get_ylim()
+        if high < LEAST_RANGE * low:  # a flat curve is to look flat
+            middle = math.sqrt(low * high)
+            low, high = axes.set_ylim(middle / LEAST_RANGE**0.5, middle * LEAST_RANGE**0.5)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         if high < 100 * low:  # two powers of ten or less need numbers between them
             axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
