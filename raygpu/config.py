@@ -277,7 +277,7 @@ def _fault(path: Path, detail: ErrorDetails, overrides: Mapping[str, str], schem
     """One line: where, the key, what was read, what is allowed."""
     keys = [str(part) for part in detail["loc"]]
     key = ".".join(keys[:2] if keys and keys[0] in _tables(schema) else keys[:1])
-    where = f"--{key}" if key in overrides else f"{path}: {key}" if key else str(path)
+    where = f"--{key.replace('_', '-')}" if key in overrides else f"{path}: {key}" if key else str(path)
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
         known = [name for name, _ in fields(schema)] + ["space"]

@@ -175,6 +175,7 @@ class Measurer:
     def probe(self, cluster: Cluster, site: Site) -> Estimates:
         """Measure the largest group's trainings for as long as the sweep repays, and keep the profile."""
         from raygpu.engines.climb import Climb
+        from raygpu.engines.mps import daemons
         from raygpu.engines.probe import Probe
 
         started = time.monotonic()
@@ -193,14 +194,19 @@ class Measurer:
             tempfile.gettempdir(),
         )
         most = size(self.config, len(self.largest.trials) / sum(len(group.trials) for group in self.groups)).at_once
-        climb = Climb(probe, ways, most=most, rounds=ROUNDS, window_s=WINDOW_S)
-        try:
-            if climb.begin():
-                first: dict[Way, int] = {"process": 1, "fused": min(most, WIDTHS[0])}
-                climb.measure({way: n for way, n in first.items() if way in ways})
-                self._look_further(climb, ways, most, site, started, probe.num_cpus)
-        finally:
-            probe.close()
+        wanted = cluster.local and self.config.gpu.mps != "off" and self.config.gpu.fraction == "auto"
+        with daemons(cluster.devices[:1], lambda reason: None, wanted=wanted) as mps:
+            access = mps.access.get(cluster.devices[0].uuid or "")
+            if access is not None:
+                ways.append("mps")
+            climb = Climb(probe, ways, most=most, rounds=ROUNDS, window_s=WINDOW_S, mps=access)
+            try:
+                if climb.begin():
+                    first: dict[Way, int] = {"process": 1, "fused": min(most, WIDTHS[0])}
+                    climb.measure({way: n for way, n in first.items() if way in ways})
+                    self._look_further(climb, ways, most, site, started, probe.num_cpus)
+            finally:
+                probe.close()  # before the daemon
         num_train = self.splits.num_train if self.splits is not None else None
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")
         profile = Profile(
@@ -213,9 +219,11 @@ class Measurer:
         )
         seconds = time.monotonic() - started
         found = Estimates(probe_s=seconds, source=f"probe of {seconds:.0f} s")
-        if profile.best() is not None:
-            self.store.keep(profile)
-            found.own[self.largest.signature] = found.reference = profile
+        if profile.best() is None:
+            found.source = f"one training alone failed ({profile.points[0].fault})"
+            return found
+        self.store.keep(profile)
+        found.own[self.largest.signature] = found.reference = profile
         return found
 
     def _look_further(

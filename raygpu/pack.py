@@ -7,10 +7,11 @@ python -m raygpu.pack conf/pack/digits.toml --compare                kept profil
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from raygpu import exits, flags
 from raygpu.config import PackConfig, Way, load
 from raygpu.devices import host
+from raygpu.devices.mps import Access, Mps, NoMps
 from raygpu.devices.reference import rgu
 from raygpu.engines import environment
 from raygpu.errors import BadInput, RaygpuError
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 DEFAULT = Path("conf/pack/digits.toml")
 SWITCHES = {
     "compare": "Measure nothing: overlay the kept profiles of this training on all devices.",
-    "json": "Print the profile as JSON on standard output, and all else on standard error.",
+    "json": "Print the profile (with --compare a list of them) as JSON on standard output, all else on standard error.",
 }
 
 
@@ -48,6 +50,14 @@ class Result:
     profile: Profile
     folder: Path
     verdict: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was kept of one training on several devices."""
+
+    profiles: list[Profile]
+    plot: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,60 +85,62 @@ def run(
     console.lines(_lines(measuring))
     ways, notes = _ways(measuring)
     folder = RunFolder.create(Path(config.runs_dir), str(config.name))
+    epochs = config.epochs or 1
     try:
-        profile = _measured(measuring, ways, str(folder.trials), console.line)
+        profile = _measured(measuring, ways, notes, str(folder.trials), console.line)
+        if config.ways == "all":
+            profile = profile.without_threads_that_lose()
+        files = _write(profile, folder, epochs)
     except BaseException:
         folder.remove()
         raise
-    profile = replace(profile, notes=(*notes, *profile.notes))
-    epochs = config.epochs or 1
-    console.lines(["", *curves.table(profile, epochs), ""])
-    console.lines(profile.notes)
-    verdict = curves.verdict(profile)
-    files = [folder.path / "profile.json", folder.path / "points.csv", folder.path / "curve.png"]
-    files[0].write_text(json.dumps(asdict(profile), indent=1))
-    curves.write_csv(profile, files[1])
-    curves.plot(profile, files[2], epochs)
+    console.lines(["", *curves.table(profile, epochs), "", *curves.laws(profile), *profile.notes])
     kept = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
     console.line(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {kept}" if kept else ""))
-    if config.tracking.enabled:
-        from raygpu.tracking import pack as tracking
+    verdict = curves.verdict(profile)
+    try:
+        if config.tracking.enabled:
+            from raygpu.tracking import pack as tracking
 
-        best = profile.best()
-        metrics = {"pack/best/n": best and best.n, "pack/best/gain": best and best.gain}
-        console.line(f"MLflow: {tracking.log(config, str(config.name), profile, metrics, files)}")
-    console.lines(verdict)
+            best = profile.best()
+            metrics = {"pack/best/n": best and best.n, "pack/best/gain": best and best.gain}
+            console.line(f"MLflow: {tracking.log(config, str(config.name), profile, metrics, files)}")
+    finally:
+        console.lines(verdict)  # the last words, whatever the tracking server says
     return Result(profile, folder.path, verdict)
+
+
+def _write(profile: Profile, folder: RunFolder, epochs: int) -> list[Path]:
+    files = [folder.path / "profile.json", folder.path / "points.csv", folder.path / "curve.png"]
+    files[0].write_text(json.dumps(profile.as_dict(), indent=1))
+    curves.write_csv(profile, files[1])
+    curves.plot(profile, files[2], epochs)
+    with contextlib.suppress(OSError):  # not empty: what scripts wrote
+        folder.trials.rmdir()
+    return files
 
 
 def compare(
     config: PackConfig, *, stem: str = "pack", source_folder: Path | None = None, console: SweepConsole | None = None
-) -> Path:
-    """Overlay the kept profiles of this training on all devices, per device and per Reference GPU Unit; the plot."""
+) -> Comparison:
+    """Overlay the kept profiles of this training on all devices, per device and per Reference GPU Unit."""
     console = console or SweepConsole()
     measuring = _found(config, stem, source_folder)
     store = measuring.prepared.profiles
-    found = [profile for profile in store.all() if profile.subject.same_training(measuring.subject)]
+    found = [p for p in store.all() if p.subject.same_training(measuring.subject) and p.best() is not None]
     if not found:
         raise BadInput(
             f"--compare: {store.folder} has no profile of this training; measure it here by python -m raygpu.pack, and"
             " put the files of other machines' profiles there too"
         )
-    units: dict[str, float | None] = {}
-    for profile in found:
-        what, best = profile.subject, profile.best()
-        units[what.device] = None if what.device_gib is None else rgu(what.device, what.device_gib)
-        unit = units[what.device]
-        assert best is not None
-        hourly = 3600 / (profile.time_per_training_s(best, 1) or 1.0)
-        per_unit = f", {hourly / unit:,.0f} per RGU ({unit:g} of them)" if unit else ", RGU not known"
-        speed = f"{best.gain:.1f}x one, {hourly:,.0f} epochs an hour{per_unit}"
-        console.line(f"{what.device}: {best.n} {curves.NAMES[best.way]}: {speed}")
+    units = [None if (gib := p.subject.device_gib) is None else rgu(p.subject.device, gib) for p in found]
+    console.lines(curves.comparison(found, units))
     folder = RunFolder.create(Path(measuring.prepared.config.runs_dir), str(measuring.prepared.config.name))
+    folder.trials.rmdir()
     path = folder.path / "devices.png"
     curves.compare(found, units, path)
     console.line(f"plot: {path}")
-    return path
+    return Comparison(found, path)
 
 
 def _found(config: PackConfig, stem: str, source_folder: Path | None) -> _Measuring:
@@ -156,7 +168,7 @@ def _lines(measuring: _Measuring) -> list[str]:
 
 
 def _ways(measuring: _Measuring) -> tuple[list[Way], list[str]]:
-    """The ways that exist for this training here, and why others do not."""
+    """The ways that exist for this training here, and why others do not. Raises BadInput where none does."""
     asked = measuring.prepared.config.chosen_ways
     kind = measuring.source.kind
     notes: dict[Way, str] = {}
@@ -170,11 +182,14 @@ def _ways(measuring: _Measuring) -> tuple[list[Way], list[str]]:
         notes["threads"] = "only an experiment's training shares a process"
     if not measuring.prepared.gpus:
         notes["mps"] = "no NVIDIA GPU here"
+    ways = [way for way in asked if way not in notes]
+    if not ways:
+        raise BadInput([f"ways: {way}: {notes[way]}" for way in asked])
     every = measuring.prepared.config.ways == "all"
     told = [
         f"{way}: not measured: {why}" for way, why in notes.items() if way in asked and (not every or way == "fused")
     ]
-    return [way for way in asked if way not in notes], told
+    return ways, told
 
 
 def _obstacle(measuring: _Measuring) -> str | None:
@@ -187,30 +202,43 @@ def _obstacle(measuring: _Measuring) -> str | None:
     return fuser.groups(twice)[0].reason
 
 
-def _measured(measuring: _Measuring, ways: Sequence[Way], scratch: str, say: Callable[[str], None]) -> Profile:
+def _measured(
+    measuring: _Measuring, ways: Sequence[Way], notes: Sequence[str], scratch: str, say: Callable[[str], None]
+) -> Profile:
+    """scratch: a folder where functions and scripts may write."""
     config = measuring.prepared.config
     environment.prepare()
     from raygpu.engines.climb import Climb
     from raygpu.engines.cluster import start_local
     from raygpu.engines.probe import Probe
 
-    cluster: Cluster = start_local(measuring.prepared.gpus)
-    try:
+    ways, notes = list(ways), list(notes)
+    with contextlib.ExitStack() as ending:
+        access: Access | None = None
+        if "mps" in ways:
+            gpu = measuring.prepared.gpus[0]
+            try:
+                access = ending.enter_context(Mps.start(gpu.uuid)).access
+            except NoMps as error:
+                ways.remove("mps")
+                notes.append(f"mps: not measured: {error}")
+        cluster: Cluster = start_local(measuring.prepared.gpus)
+        ending.callback(cluster.close)
         trial = measuring.prepared.trial
         probe = Probe(
             cluster, cluster.devices[0], measuring.source, measuring.splits, trial, config.gpu.precision, scratch
         )
-        climb = Climb(probe, ways, most=config.most, rounds=config.rounds, window_s=config.window_s, say=say)
-        if climb.begin():
-            climb.run()
-            climb.compile()
-    finally:
-        cluster.close()
+        ending.callback(probe.close)
+        climb = Climb(
+            probe, ways, most=config.most, rounds=config.rounds, window_s=config.window_s, mps=access, say=say
+        )
+        climb.run()
+        climb.compile()
     return Profile(
         measuring.subject,
         measuring.splits.num_train if measuring.splits is not None else None,
         tuple(climb.points),
-        tuple(climb.notes),
+        (*notes, *climb.notes),
         datetime.now(UTC).isoformat(timespec="seconds"),
         config.data.synthetic,
     )
@@ -230,11 +258,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder = flags.source_folder(config.experiment, path)
             console = SweepConsole(json="json" in arguments.switches)
             if "compare" in arguments.switches:
-                compare(config, stem=path.stem, source_folder=folder, console=console)
+                compared = compare(config, stem=path.stem, source_folder=folder, console=console)
+                if "json" in arguments.switches:
+                    print(json.dumps([profile.as_dict() for profile in compared.profiles]), file=output)
                 return 0
             result = run(config, stem=path.stem, source_folder=folder, console=console)
             if "json" in arguments.switches:
-                print(json.dumps(asdict(result.profile)), file=output)
+                print(json.dumps(result.profile.as_dict()), file=output)
     except BadInput as error:
         views.faults(error.faults)
         return 2

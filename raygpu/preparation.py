@@ -85,7 +85,7 @@ class PreparedPack:
     config: PackConfig
     """With the name and absolute paths filled in."""
     trial: Trial
-    """What is trained: the first draw of [space]."""
+    """What is trained: the first draw of [space], or of a sweep's grid the first combination."""
     gpus: list[Gpu]
     """The GPU that is measured; none where one is simulated."""
     profiles: Profiles
@@ -98,7 +98,10 @@ def prepare_pack(config: PackConfig, stem: str) -> PreparedPack:
     chosen: list[Gpu] = []
     profiles = Profiles.at(config.profiles)
     with _noted(faults):
-        hyperparameters = parse(config.space).draw(config.seed, 0)
+        if any(isinstance(values, dict) and "grid_search" in values for values in config.space.values()):
+            hyperparameters = next(parse(config.space, "grid").grid())
+        elif config.space:
+            hyperparameters = parse(config.space).draw(config.seed, 0)
     with _noted(faults):
         chosen = chosen_gpus(config)[:1]
     with _noted(faults):

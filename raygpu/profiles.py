@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from raygpu.config import WAYS, Way
 from raygpu.errors import BadInput
@@ -115,9 +119,19 @@ class Profile:
     synthetic: bool = False
     """Whether the data was made up."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """What JSON can hold."""
+        return asdict(self)
+
     @property
     def unit(self) -> str:
         return "reports" if self.num_train is None else "samples"
+
+    @property
+    def batch_size(self) -> int | None:
+        """Of a step; None where it is not known."""
+        text = self.subject.hyperparameters.get("batch_size", "")
+        return min(int(text), self.num_train or int(text)) if text.isdigit() else None
 
     def of(self, way: Way) -> list[Point]:
         """The points of one way that were not compiled, by n."""
@@ -135,10 +149,27 @@ class Profile:
         highest = max(p.gain or 0.0 for p in found)
         return min((p for p in found if (p.gain or 0.0) >= FALLING * highest), key=lambda p: p.n)
 
+    def without_threads_that_lose(self) -> Profile:
+        """Threads of one process only where nothing is faster; else a note of what they reached."""
+        threads = self.best(["threads"])
+        others = self.best([way for way in WAYS if way != "threads"])
+        if threads is None or others is None or (threads.gain or 0.0) > (others.gain or 0.0):
+            return self
+        note = (
+            f"threads: dropped, for {threads.n} at once reached {threads.gain:.2f}x the throughput of one, and"
+            f" {others.label}, {others.n} at once, {others.gain:.2f}x"
+        )
+        points = tuple(p for p in self.points if p.way != "threads")
+        return replace(self, points=points, notes=(*self.notes, note))
+
     def law(self, way: Way) -> Usl | None:
         """The throughput of a way whose trainings get in each other's way, by their number."""
         rates = {p.n: p.samples_per_s for p in self.of(way) if p.samples_per_s}
-        return Usl.fit(rates) if rates else None
+        if not rates:
+            return None
+        with np.errstate(divide="ignore", invalid="ignore"):
+            law = Usl.fit(rates)
+        return law if math.isfinite(law.rate) else None  # of noise, no rate of one alone may follow
 
     def step(self) -> Affine | None:
         """The seconds in which a fused array trains a sample of each member, by its width."""
@@ -193,6 +224,8 @@ class Profiles:
         """Raises BadInput where nothing can be kept."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            # The rights alone do not tell of a read-only file system.
+            tempfile.TemporaryDirectory(dir=self.folder).cleanup()
         except OSError as error:
             raise BadInput(
                 f"profiles: {self.folder} cannot be written ({error.strerror}); choose another --profiles"
@@ -203,7 +236,7 @@ class Profiles:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / profile.subject.file_name
         part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(asdict(profile), indent=1))
+        part.write_text(json.dumps(profile.as_dict(), indent=1))
         part.replace(path)
         return path
 
@@ -230,6 +263,7 @@ def _read(path: Path) -> Profile | None:
         values: dict[str, Any] = json.loads(path.read_text())
         points = tuple(Point(**{**point, "rounds": tuple(point["rounds"])}) for point in values["points"])
         known = {f.name: values[f.name] for f in fields(Profile) if f.name not in ("subject", "points")}
-        return Profile(**{**known, "subject": Subject(**values["subject"]), "points": points})
+        known |= {"subject": Subject(**values["subject"]), "points": points, "notes": tuple(values["notes"])}
+        return Profile(**known)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.config import SweepConfig, load
-from raygpu.experiment import locate
+from raygpu.config import PackConfig, SweepConfig, load
+from raygpu.experiment import Experiment, locate
+from raygpu.pack import DEFAULT
+from raygpu.preparation import prepare_pack
 from raygpu.search import proposer
 from raygpu.space import parse
 from raygpu.training.script import placeholders
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "conf" / "sweep").glob("*.toml"))
+PACKS = sorted((ROOT / "conf" / "pack").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -27,6 +30,32 @@ def test_sweep(path: Path) -> None:
     else:
         assert placeholders(str(config.command)) <= {*config.space, "epochs", "seed", "trial_id"}
     assert "python -m raygpu.sweep" in path.read_text()
+
+
+@pytest.mark.parametrize("path", PACKS, ids=lambda path: path.stem)
+def test_pack(path: Path) -> None:
+    config = load(path, {}, PackConfig)
+    hyperparameters = parse(config.space).draw(config.seed, 0)
+    source, code = locate(str(config.experiment), ROOT)
+    assert source.kind in ("torch", "keras")
+    assert config.epochs
+    assert {type(code.model(hyperparameters)).__module__.split(".")[0]} <= {"torch", "keras"}
+    assert type(code).synthetic is not Experiment.synthetic
+    assert f"python -m raygpu.pack conf/pack/{path.name}" in path.read_text() or path == ROOT / DEFAULT
+
+
+def test_there_is_a_file_for_each_published_curve() -> None:
+    assert {path.stem for path in PACKS} == {"digits", "mnist", "mnist_keras", "cifar_resnet50", "saturating"}
+    assert (ROOT / DEFAULT).is_file()
+    keras = load(ROOT / "conf/pack/mnist_keras.toml", {}, PackConfig)
+    assert {"process", "split"} <= set(keras.chosen_ways)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_sweeps_file_says_what_to_pack(path: Path) -> None:
+    config = load(path, {"tracking.enabled": "false"}, PackConfig)
+    trial = prepare_pack(config, path.stem).trial
+    assert set(trial.hyperparameters) <= set(config.space)
 
 
 def test_the_readme_names_files_that_exist() -> None:

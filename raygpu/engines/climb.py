@@ -1,8 +1,7 @@
 """How many trainings a device carries in each way, found by running them at growing numbers for short windows.
 
     climb = Climb(probe, ("process", "fused"), most=34, rounds=3, window_s=1.0)
-    if climb.begin():
-        climb.run()             # climb.points, climb.notes
+    climb.run()                 # climb.points, climb.notes
 
 At each number of trainings all ways take turns, round by round, and one training alone has its turn in each round: what
 the machine does meanwhile is the same for all, and a gain is a ratio of neighbours in time.
@@ -12,16 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean, median
 from typing import Any
 
-import ray
-
-from raygpu.config import Way
+from raygpu.config import WAYS, Way
 from raygpu.devices import nvml
 from raygpu.devices.host import available_memory_gib
+from raygpu.devices.mps import Access
 from raygpu.devices.telemetry import Telemetry
+from raygpu.engines.measured import Measured
 from raygpu.engines.probe import Probe, answers
 from raygpu.engines.probe_actor import Fault, Taken
 from raygpu.errors import last_line
@@ -40,51 +37,10 @@ MOST: Mapping[Way, int] = {"mps": 48, "threads": 8}
 """MPS takes no more clients; threads of one process are no way that needs a longer look."""
 
 
-@dataclass(slots=True)
-class Measured:
-    """One way at one number of trainings, while its windows come in."""
-
-    way: Way
-    n: int
-    threads: int
-    actors: list[Any]
-    step_s: float = 0.0
-    evaluation_s: float | None = None
-    start_s: float | None = None
-    compiled: bool = False
-    rates: list[float] = field(default_factory=list)
-    gains: list[float] = field(default_factory=list)
-    readings: list[dict[str, float]] = field(default_factory=list)
-    host_gib: float | None = None
-    device_gib: float | None = None
-    fault: Fault | None = None
-
-    def point(self) -> Point:
-        rated = self.fault is None and self.rates
-        fault = None
-        if self.fault is not None:
-            fault = "out of memory" if self.fault.out_of_memory else last_line(self.fault.text)
-        return Point(
-            self.way,
-            self.n,
-            samples_per_s=median(self.rates) if rated else None,
-            gain=median(self.gains) if rated else None,
-            compiled=self.compiled,
-            rounds=tuple(self.rates),
-            threads=self.threads,
-            evaluation_s=self.evaluation_s,
-            start_s=self.start_s,
-            host_gib=self.host_gib,
-            device_gib=self.device_gib,
-            fault=fault,
-            **{name: fmean(r[name] for r in self.readings) for name in (self.readings[0] if self.readings else ())},
-        )
-
-
 class Climb:
     """Points at growing numbers of trainings, until nothing is gained or memory ends.
 
-    most: the highest number. environments: of the processes of a way. say: shows a line.
+    most: the highest number. mps: the daemon of packed processes under MPS. say: shows a line.
     """
 
     def __init__(
@@ -95,14 +51,14 @@ class Climb:
         most: int,
         rounds: int,
         window_s: float,
-        environments: Mapping[Way, Mapping[str, str]] | None = None,
+        mps: Access | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.probe = probe
         self.most = most
         self.rounds = rounds
         self.window_s = window_s
-        self.environments = environments or {}
+        self.mps = mps
         self.say = say
         self.points: list[Point] = []
         self.notes: list[str] = []
@@ -121,39 +77,63 @@ class Climb:
             self._keep(alone)
             return False
         self._choose_threads(alone)
+        if alone.fault is not None:
+            self._keep(alone)
+            return False
         return True
 
     def run(self) -> None:
         """1, 2, 3, 5, 8 ... at once, in each way for as long as it gains."""
+        if not self.begin():
+            return
         for n in fibonacci():
             self._ways = [way for way in self._ways if n < LEAST.get(way, 1) or self._goes_on(way, n)]
-            if not self._ways or n > self.most:
+            if not self.measurable or not self._ways or n > self.most:
                 break
-            self.measure({way: n for way in self._ways if n >= LEAST.get(way, 1)})
+            self._end_pools([way for way, _ in self._pools if way not in self._ways])
+            ways = [way for way in self._ways if n >= LEAST.get(way, 1)]
+            if n == 1:  # one training alone is a point whether packed processes are asked for or not
+                ways = ["process", *(way for way in ways if way != "process")]
+            self.measure(dict.fromkeys(ways, n))
+
+    @property
+    def measurable(self) -> bool:
+        """Whether the training alone, which everything is compared with, still runs."""
+        return self._alone is not None and self._alone.fault is None
 
     def measure(self, numbers: Mapping[Way, int]) -> None:
-        """A point of each of these ways, at its number of trainings."""
-        alone = self._alone
-        assert alone is not None
-        self._measure([alone if (way, n) == ("process", 1) else self._ready(way, n) for way, n in numbers.items()])
+        """A point of each of these ways, at its number of trainings: by turns, or one after the other where memory does
+        not hold the processes of all at once."""
+        if len(numbers) > 1 and self._fit_together(numbers):
+            turns = [self._turn(way, n) for way, n in numbers.items()]
+            if not any(turn.fault is not None and turn.fault.out_of_memory for turn in turns):
+                self._measure(turns)
+                return
+            self._end_pools([*numbers])
+        for way, n in numbers.items():
+            self._end_pools([other for other, _ in self._pools if other != way])
+            self._measure([self._turn(way, n)])
+
+    def _turn(self, way: Way, n: int) -> Measured:
+        assert self._alone is not None
+        return self._alone if (way, n) == ("process", 1) else self._ready(way, n)
 
     def compile(self) -> None:
         """The fused array at its best width once more, its step compiled."""
         eager = [p for p in self.points if p.way == "fused" and p.gain is not None]
-        if not eager:
+        if not eager or self._alone is None or self._alone.fault is not None:
             return
         best = max(eager, key=lambda p: p.gain or 0.0)
         measured = self._ready("fused", best.n)
-        if measured.fault is None:
-            answer = answers([actor.compile.remote() for actor in measured.actors])
-            if isinstance(answer, Fault):
-                self.notes.append(f"fused: step not compiled: {last_line(answer.text)}")
-                return
-            measured.compiled, measured.start_s = True, (measured.start_s or 0.0) + answer[0]
+        answer = measured.fault or answers([actor.compile.remote() for actor in measured.actors])
+        if isinstance(answer, Fault):
+            self.notes.append(f"fused: step not compiled: {last_line(answer.text)}")
+            return
+        measured.compiled, measured.start_s = True, (measured.start_s or 0.0) + answer[0]
         self._measure([measured])
 
     def _goes_on(self, way: Way, n: int) -> bool:
-        points = [p for p in self.points if p.way == way]
+        points = self._of(way)
         if n > MOST.get(way, n) or not rises(points):
             return False
         short = self._short(way, n, points)
@@ -165,22 +145,56 @@ class Climb:
         """Which memory n trainings would not find, by what each took before; None where there is enough."""
         if not points or not self.probe.local:
             return None
-        last = max(points, key=lambda p: p.n)
-        free_gib, more = available_memory_gib(), n - last.n
-        if last.host_gib is not None and more * last.host_gib > MARGIN * free_gib:
-            return f"{last.host_gib:.2f} GiB of host memory each, and {free_gib:.1f} GiB are free"
-        memory = nvml.memory(self.probe.device.uuid) if self.probe.device.uuid else None
+        last = _last(points)
+        host_gib, device_gib = self._free()
+        others = [_last(found) for other in WAYS if other != way and (found := self._of(other))]
+        if last.host_gib is not None:
+            host_gib += sum(self._given_back(p) * (p.host_gib or 0.0) for p in others)
+            if (n - self._held(last)) * last.host_gib > MARGIN * host_gib:
+                return f"{last.host_gib:.2f} GiB of host memory each, and {host_gib:.1f} GiB are free for more"
         # An array has no context for each member: what it needs is seen when it runs out.
-        if memory and last.device_gib and way != "fused" and more * last.device_gib > MARGIN * memory.free_gib:
-            return f"{last.device_gib:.2f} GiB of device memory each, and {memory.free_gib:.1f} GiB are free"
+        if device_gib is not None and last.device_gib is not None and way != "fused":
+            device_gib += sum(self._given_back(p) * (p.device_gib or 0.0) for p in others)
+            if (n - self._held(last)) * last.device_gib > MARGIN * device_gib:
+                return f"{last.device_gib:.2f} GiB of device memory each, and {device_gib:.1f} GiB are free for more"
         return None
+
+    def _fit_together(self, numbers: Mapping[Way, int]) -> bool:
+        """Whether the processes of all these ways are likely to find memory beside each other."""
+        if not self.probe.local:
+            return True
+        lasts = {way: _last(found) for way in numbers if (found := self._of(way))}
+        host_gib, device_gib = self._free()
+        more = {way: numbers[way] - self._held(p) for way, p in lasts.items()}
+        host_more = sum(more[way] * (p.host_gib or 0.0) for way, p in lasts.items())
+        device_more = sum(more[way] * (p.device_gib or 0.0) for way, p in lasts.items())
+        return host_more <= MARGIN * host_gib and (device_gib is None or device_more <= MARGIN * device_gib)
+
+    def _free(self) -> tuple[float, float | None]:
+        """GiB of the host and of the device; None of a simulated one."""
+        memory = nvml.memory(self.probe.device.uuid) if self.probe.device.uuid else None
+        return available_memory_gib(), memory.free_gib if memory else None
+
+    def _of(self, way: Way) -> list[Point]:
+        return [p for p in self.points if p.way == way]
+
+    def _held(self, last: Point) -> int:
+        """The trainings of a way, since its last point, whose memory is not free: one alone always stays."""
+        actors = [actor for key, pool in self._pools.items() if key[0] == last.way for actor in pool]
+        if all(actor in self._alone_actors for actor in actors):
+            return 1 if last.way == "process" else 0
+        return last.n
+
+    def _given_back(self, last: Point) -> int:
+        """Of them, those that end where another way needs their memory."""
+        return self._held(last) - (last.way == "process")
 
     # Getting ready
 
     def _ready(self, way: Way, n: int) -> Measured:
         """n trainings that have taken their first steps; of processes, those of a smaller n go on."""
         started = time.monotonic()
-        threads = self.probe.num_cpus if way == "fused" else max(1, self.probe.num_cpus // n)
+        threads = self._threads(way, n)
         actors, new = self._processes(way, n, threads)
         copies = self.probe.copies(n)
         parts = [[trial] for trial in copies[n - len(new) :]] if way in ("process", "mps") else [copies]
@@ -196,18 +210,26 @@ class Climb:
         measured.step_s = max([alone_s, *(answer.step_s for answer in made)])
         return measured
 
+    def _threads(self, way: Way, n: int) -> int:
+        """CPU threads of each training, or of an array; of TensorFlow, whose threads are one pool, of the process."""
+        shared = way == "fused" or (way in ("split", "threads") and self.probe.source.kind == "keras")
+        return self.probe.num_cpus if shared else max(1, self.probe.num_cpus // n)
+
     def _processes(self, way: Way, n: int, threads: int) -> tuple[list[Any], list[Any]]:
         """The processes for n trainings, and those of them in which trainings have to be made."""
-        environment = self.environments.get(way)
         if way not in ("process", "mps"):
             pool = self._pools.setdefault((way, 0), [])
             if way == "split":  # TensorFlow splits a device before it starts
                 self.probe.end(pool)
                 pool.clear()
             if not pool:
-                pool.append(self.probe.start(threads, yielding=way == "fused", environment=environment))
+                pool.append(self.probe.start(threads, yielding=way == "fused"))
             return pool, list(pool)
-        key = way, (threads if self.probe.source.kind == "keras" else 0)
+        key = way, (0 if self.probe.source.kind == "torch" else threads)
+        environment = None
+        if way == "mps" and self.mps is not None:  # a client keeps the share that it started with
+            key, share, memory_gib = ("mps", n), 1 / n, self.probe.device.memory_gib
+            environment = self.mps.environment(share, memory_gib and share * memory_gib)
         for other in [k for k in self._pools if k[0] == way and k != key and n > 1]:
             pool = self._pools.pop(other)  # one training alone stays, for its turns
             self.probe.end([actor for actor in pool if actor not in self._alone_actors])
@@ -225,6 +247,7 @@ class Climb:
             alone.threads = threads
             rates[threads] = max(self._window(alone) for _ in range(2))
         alone.threads = max(rates, key=lambda threads: rates[threads])
+        alone.readings.clear()
 
     # Measuring
 
@@ -235,11 +258,18 @@ class Climb:
         for number in range(self.rounds):
             going = [measured for measured in turns if measured.fault is None]
             reference = self._window(alone) if going else 0.0
+            if alone.fault is not None:
+                break
             for measured in reversed(going) if number % 2 else going:
                 rate = reference if measured is alone else self._window(measured)
                 measured.rates.append(rate)
                 measured.gains.append(rate / reference if reference else 0.0)
+        if alone.fault is not None and alone not in turns:
+            what = "ran out of memory" if alone.fault.out_of_memory else f"failed: {last_line(alone.fault.text)}"
+            self.notes.append(f"ended at {turns[0].n} at once: the training alone, beside them, {what}")
         for measured in turns:
+            if measured.fault is None and not measured.rates:
+                continue
             if measured.fault is None:
                 self._weigh(measured)
             self._keep(measured)
@@ -248,7 +278,10 @@ class Climb:
         """Work per second of all together in one window; 0 where one fails, which is then its fault."""
         crowd = len(measured.actors) / (1 if self.probe.device.uuid else self.probe.num_cpus)
         seconds = max(self.window_s, STEPS * measured.step_s * max(1.0, crowd))
-        ray.get([actor.threads.remote(measured.threads) for actor in measured.actors])
+        told = answers([actor.threads.remote(measured.threads) for actor in measured.actors])
+        if isinstance(told, Fault):
+            measured.fault = told
+            return 0.0
         start_at = time.time() + CALL_S + CALL_EACH_S * len(measured.actors)
         calls = [actor.window.remote(start_at, seconds) for actor in measured.actors]
         reading = self._watch(start_at + LEAD * seconds, seconds)
@@ -287,7 +320,7 @@ class Climb:
         uuid = self.probe.device.uuid
         by_pid = (nvml.process_memory(uuid) or {}) if uuid is not None and self.probe.local else {}
         measured.host_gib = _mean([part.host_gib for part in taken], measured.n)
-        measured.device_gib = _mean([by_pid.get(part.pid) or part.device_gib for part in taken], measured.n)
+        measured.device_gib = _mean([_of_all(by_pid, part.pids) or part.device_gib for part in taken], measured.n)
 
     def _keep(self, measured: Measured) -> None:
         point = measured.point()
@@ -295,14 +328,31 @@ class Climb:
         rate = "" if point.samples_per_s is None else f"{point.samples_per_s:,.0f}/s, {point.gain:.2f}x"
         self.say(f"{point.label}, {point.n} at once: {point.fault or rate}")
         if measured.fault is not None:
-            for key in [key for key in self._pools if key[0] == measured.way and measured is not self._alone]:
-                self.probe.end([actor for actor in self._pools.pop(key) if actor not in self._alone_actors])
+            if measured is not self._alone:
+                self._end_pools([measured.way])
             if not measured.fault.out_of_memory:
                 self.notes.append(f"{measured.way}: {measured.n} at once failed: {point.fault}")
+
+    def _end_pools(self, ways: Sequence[Way]) -> None:
+        """The processes of these ways, but for the one of the training alone."""
+        for key, pool in self._pools.items():
+            if key[0] in ways:
+                self.probe.end([actor for actor in pool if actor not in self._alone_actors])
+                self._pools[key] = [actor for actor in pool if actor in self._alone_actors]
 
     @property
     def _alone_actors(self) -> list[Any]:
         return self._alone.actors if self._alone is not None else []
+
+
+def _last(points: Sequence[Point]) -> Point:
+    return max(points, key=lambda p: p.n)
+
+
+def _of_all(by_pid: Mapping[int, float | None], pids: Sequence[int]) -> float | None:
+    """What these processes hold together; None where none of them is listed."""
+    found = [gib for pid in pids if (gib := by_pid.get(pid)) is not None]
+    return sum(found) if found else None
 
 
 def _mean(parts: Sequence[float | None], n: int) -> float | None:

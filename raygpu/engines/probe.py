@@ -15,12 +15,15 @@ from typing import Any
 import ray
 
 from raygpu.config import Precision, Way
+from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.probe_actor import Fault, Made, spawn
 from raygpu.experiment import Source, Splits
 from raygpu.records import Device
 from raygpu.training.base import surroundings
 from raygpu.trials import Trial
+
+END_S = 5.0
 
 
 class Probe:
@@ -78,7 +81,11 @@ class Probe:
         return answers(calls)
 
     def end(self, actors: Sequence[Any]) -> None:
-        """End processes, and with them all that they hold."""
+        """End processes, and with them all that they hold; by force where they do not within END_S seconds."""
+        if not actors:
+            return
+        leaving = [actor.leave.remote() for actor in actors]
+        ray.wait(leaving, num_returns=len(leaving), timeout=END_S)
         for actor in actors:
             ray.kill(actor)
             self._actors.remove(actor)
@@ -94,5 +101,7 @@ def answers(calls: Sequence[Any]) -> list[Any] | Fault:
     except ray.exceptions.OutOfMemoryError as error:
         return Fault(str(error), out_of_memory=True)
     except ray.exceptions.RayActorError as error:
-        return Fault(f"a process was lost: {error}", out_of_memory=False)
+        if "creation task" in str(error):  # the user's code could not be imported there
+            return Fault(str(error), out_of_memory=is_out_of_memory(str(error)))
+        return Fault("a process was lost: it was killed, or ended by itself", out_of_memory=False)
     return next((answer for answer in found if isinstance(answer, Fault)), found)

@@ -36,7 +36,8 @@ class Made:
 class Taken:
     """Memory of one process."""
 
-    pid: int
+    pids: Sequence[int]
+    """Of the process, and of those that it started."""
     host_gib: float | None
     device_gib: float | None
 
@@ -98,7 +99,12 @@ class ProbeActor:
             return _fault(error)
 
     def taken(self) -> Taken:
-        return Taken(os.getpid(), memory.host_gib(), memory.device_gib())
+        return Taken(memory.family(), memory.host_gib(), memory.device_gib())
+
+    def leave(self) -> None:
+        """End the trainings and the process; a client of MPS that is killed by a signal may take the server along."""
+        self.drop()
+        ray.actor.exit_actor()
 
     def drop(self) -> None:
         """End the trainings, and free their memory."""

@@ -11,8 +11,12 @@ from raygpu.config import PackConfig
 from raygpu.profiles import Profile
 from raygpu.tracking.runs import Point, RunTree
 from raygpu.tracking.session import flat
+from raygpu.trials import Status
 
-READINGS = ("samples_per_s", "gain", "host_gib", "device_gib", "used_gib", "util_pct", "sm_util_pct", "power_w")
+READINGS = (
+    "samples_per_s", "gain", "evaluation_s", "start_s", "host_gib", "device_gib", "used_gib", "util_pct",
+    "sm_util_pct", "sm_occupancy_pct", "dram_bandwidth_pct", "power_w", "temperature_c",
+)  # fmt: skip
 
 
 def log(config: PackConfig, name: str, profile: Profile, verdict: Mapping[str, Any], files: Sequence[Path]) -> str:
@@ -29,8 +33,14 @@ def log(config: PackConfig, name: str, profile: Profile, verdict: Mapping[str, A
         for reading in READINGS
         if (value := getattr(p, reading)) is not None
     ]
+    points += [
+        Point(f"pack/{p.label.replace(', ', '_')}/time_per_training_s", seconds, p.n, now_ms)
+        for p in profile.points
+        if (seconds := profile.time_per_training_s(p, config.epochs or 1)) is not None
+    ]
     tree.log(run_id, points)
     for path in files:
         tree.log_artifact(run_id, path)
-    tree.end_sweep(run_id, "finished", {name: value for name, value in verdict.items() if value is not None})
+    ended: Status = "failed" if profile.best() is None else "finished"
+    tree.end_sweep(run_id, ended, {name: value for name, value in verdict.items() if value is not None})
     return tree.ui_url

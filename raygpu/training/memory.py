@@ -1,12 +1,13 @@
-"""What memory this process takes: of its GPU, and of the host."""
+"""What memory this process takes, and those that it started: of its GPU, and of the host."""
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 GIB = 2**30
 
@@ -31,10 +32,25 @@ def peak_bytes(device: Any) -> int:
     return _status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def family() -> list[int]:
+    """The pids of this process and of all that it started, and they in turn."""
+    children: dict[int, list[int]] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # has ended meanwhile
+            # The name, in parentheses, may hold anything; the parent is the second field after it (proc_pid_stat(5)).
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(process.name))
+    found = [os.getpid()]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
 def host_gib() -> float | None:
-    """Resident memory that this process shares with no other one."""
-    own = _status_bytes("RssAnon")
-    return None if own is None else own / GIB
+    """Resident memory of this process and of those that it started, what they share with files and others apart."""
+    if _status_bytes("RssAnon") is None:
+        return None
+    return sum(_status_bytes("RssAnon", pid) or 0 for pid in family()) / GIB
 
 
 def device_gib() -> float | None:
@@ -53,9 +69,9 @@ def device_gib() -> float | None:
     return None
 
 
-def _status_bytes(field: str) -> int | None:
-    """A field of /proc/self/status in bytes; see proc_pid_status(5)."""
+def _status_bytes(field: str, pid: int | Literal["self"] = "self") -> int | None:
+    """A field of /proc/PID/status in bytes; see proc_pid_status(5)."""
     with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith(f"{field}:"))) * 1024
     return None

@@ -170,6 +170,28 @@ class ScriptTraining:
             lines = file.read().decode(errors="replace").splitlines()[-20:]
         return f"the script ended with {ended}: {shlex.join(self.words)}\n" + "\n".join(lines)
 
+    def pause(self) -> None:
+        """Stop the script where it is, and forget what it reported since the last epoch. Its supervisor goes on, so
+        that it still ends all when this process dies."""
+        if self._process is None:
+            return
+        leader = self._process.pid
+        for process in [*Path("/proc").glob("[0-9]*"), *Path("/proc").glob("[0-9]*")]:  # twice: it may just have forked
+            try:
+                group = int((process / "stat").read_text().rpartition(")")[2].split()[2])
+                if group == leader and int(process.name) != leader:
+                    os.kill(int(process.name), signal.SIGSTOP)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # has ended meanwhile
+        while self._read(timeout_s=0):
+            pass
+        self._reports.clear()
+
+    def resume(self) -> None:
+        """Let the script go on."""
+        if self._process is not None:
+            _signal_group(self._process.pid, signal.SIGCONT)
+
     def save(self, folder: Path) -> None:
         """The script's last `raygpu.checkpoint`."""
         kept = Kept.load(self._checkpoints)
@@ -189,6 +211,7 @@ class ScriptTraining:
         if process is not None:
             if process.poll() is None:
                 _signal_group(process.pid, signal.SIGTERM)
+                _signal_group(process.pid, signal.SIGCONT)
                 try:
                     process.wait(supervisor.GRACE_S)
                 except subprocess.TimeoutExpired:

@@ -42,6 +42,7 @@ def _end_group() -> None:
     """SIGTERM to the group, and SIGKILL to what is left of it after GRACE_S seconds."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes back from the group
     os.killpg(0, signal.SIGTERM)
+    os.killpg(0, signal.SIGCONT)  # what was paused hears it only then
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
     signal.setitimer(signal.ITIMER_REAL, GRACE_S)
 

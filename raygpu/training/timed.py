@@ -8,7 +8,7 @@ window = bench.window(start_at, seconds)
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -56,6 +56,18 @@ class Stepped(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Pausable(Protocol):
+    """A training that goes on by itself, asked for or not."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+def _nothing() -> None: ...
+
+
 @dataclass(slots=True)
 class _Runner:
     """One training, or one array of them, step by step."""
@@ -67,6 +79,9 @@ class _Runner:
     place: Place = nullcontext
     evaluate: Callable[[], tuple[int, int]] | None = None
     """A part of an evaluation: its samples, and those of a whole one."""
+    pause: Callable[[], None] = _nothing
+    resume: Callable[[], None] = _nothing
+    """Between windows it stands still: others have theirs."""
     chunk: int = 1
     step_s: float = 0.0
 
@@ -80,16 +95,19 @@ class _Runner:
             self.wait()
             self.step_s = time.perf_counter() - started
             self.chunk = max(1, int(CHUNK_S / max(self.step_s, 1e-6)))
+            self.pause()
 
     def window(self, start_at: float, seconds: float) -> Window:
         begin, end = start_at + LEAD * seconds, start_at + (1 + LEAD) * seconds
         with self.place():
             _sleep_until(start_at)
+            self.resume()
             self._run_until(begin)
             started = time.perf_counter()
             work = self._run_until(end)
             window = Window(work, time.perf_counter() - started)
             self._run_until(end + LEAD * seconds)
+            self.pause()
         return window
 
     def evaluation_s(self) -> float | None:
@@ -104,12 +122,15 @@ class _Runner:
             return (time.perf_counter() - started) * whole / part
 
     def _run_until(self, end: float) -> float:
-        """At least one chunk of steps; their work."""
+        """At least one chunk of steps; their work. A chunk shrinks where its steps take longer beside others."""
         work = 0.0
         while not work or time.time() < end:
+            started = time.perf_counter()
             for _ in range(self.chunk):
                 work += next(self.steps)
             self.wait()
+            if time.perf_counter() - started > 2 * CHUNK_S:
+                self.chunk = max(1, self.chunk // 2)
         return work
 
 
@@ -151,7 +172,9 @@ class Bench:
                 places = split(len(trials), memory_gib)
             for trial, place in zip(trials, places, strict=True):
                 self._runners.append(self._solo(partial(start, source, code, splits, trial, settings), place))
-        self._pool = ThreadPoolExecutor(len(self._runners))
+        self._pool = ThreadPoolExecutor(
+            len(self._runners), initializer=_no_denormals if source.kind == "torch" else None
+        )
 
     def _array_runner(self) -> _Runner:
         array, width = self._array, len(self._array.trials)
@@ -164,9 +187,9 @@ class Bench:
         if isinstance(training, Stepped):
             self._close.append(training.close)
             return _Runner(training.trial_steps(), training.wait, place, training.trial_evaluation)
-        reports = _reports(training, make)
+        reports = _Reports(training, make)
         self._close.append(reports.close)
-        return _Runner(reports, lambda: None, place)
+        return _Runner(reports.steps(), _nothing, place, pause=reports.pause, resume=reports.resume)
 
     def warm_up(self) -> float:
         """Seconds of one step, all at once."""
@@ -201,16 +224,39 @@ class Bench:
         self._pool.shutdown()
 
 
-def _reports(training: Training, make: Callable[[], Training]) -> Generator[int, None, None]:
+class _Reports:
     """A function or script from report to report; one that has ended begins anew."""
-    try:
+
+    def __init__(self, training: Training, make: Callable[[], Training]) -> None:
+        self._training, self._make = training, make
+
+    def steps(self) -> Iterator[int]:
         while True:
-            while training.run_epoch() is not None:
+            if self._training.run_epoch() is None:
+                raise RuntimeError("it ended without a report; call raygpu.report(...), or print lines of JSON")
+            yield 1
+            while self._training.run_epoch() is not None:
                 yield 1
-            training.close()
-            training = make()
-    finally:
-        training.close()
+            self._training.close()
+            self._training = self._make()
+
+    def pause(self) -> None:
+        if isinstance(self._training, Pausable):
+            self._training.pause()
+
+    def resume(self) -> None:
+        if isinstance(self._training, Pausable):
+            self._training.resume()
+
+    def close(self) -> None:
+        self._training.close()
+
+
+def _no_denormals() -> None:
+    """In a thread what `prepare_torch` sets for the one that it is called in."""
+    import torch
+
+    torch.set_flush_denormal(True)
 
 
 def _sleep_until(moment: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -37,6 +38,11 @@ READINGS = {
 """Columns that are shown where a GPU tells them."""
 
 
+LEAST_RANGE = 4.0
+"""Of a plot's axis, highest over lowest."""
+QUESTION = "one GPU, several trainings on it, or several GPUs?"
+
+
 def table(profile: Profile, epochs: int) -> list[str]:
     """A line for each point, the ways one after the other."""
     told = [name for name in READINGS if any(getattr(p, name) is not None for p in profile.points)]
@@ -60,26 +66,53 @@ def verdict(profile: Profile) -> list[str]:
     """How many trainings this device carries, and what that means for who has to buy or share GPUs."""
     best = profile.best()
     if best is None or best.gain is None:
-        return ["nothing could be measured: " + "; ".join(profile.notes)]
+        why = profile.notes or [f"{p.label}, {p.n} at once: {p.fault}" for p in profile.points if p.fault is not None]
+        return [f"nothing could be measured: {'; '.join(why)}", f"{QUESTION} not known"]
     others = [
         f"{NAMES[way]} peak at {peak.n}: {peak.gain:.1f}x"
         for way in profile.ways
-        if way != best.way and (peak := profile.best([way])) is not None
+        if way != best.way and (peak := profile.best([way])) is not None and len(profile.of(way)) > 1
     ]
     made_up = " (synthetic data)" if profile.synthetic else ""
-    if best.n == 1 or best.gain < FILLED:
-        first = (
-            f"one training fills this device: {best.n} at once reach {best.gain:.2f}x the throughput of one{made_up}"
-        )
+    step = ", their step compiled" if best.compiled else ""
+    several = [p for p in profile.points if p.n > 1 and p.gain is not None]
+    if not several:
+        most = "memory ends with the second" if _memory_ended(profile) else "no more than one at once was measured"
+        first, last = f"one training on this device{made_up}: {most}", "not known"
+        if _memory_ended(profile):
+            last = "several GPUs: a second training has no room on this one"
+    elif best.gain < FILLED:
+        top = max(several, key=lambda p: p.gain or 0.0)
+        first = f"one training fills this device: {top.n} at once reach {top.gain:.2f}x the throughput of one{made_up}"
+        last = "several GPUs: a second training on this one gains nothing"
+    elif best.n == 1:
+        first = f"one training on this device, {best.label}: {best.gain:.1f}x the throughput of one alone{made_up}"
         last = "several GPUs: a second training on this one gains nothing"
     else:
-        step = ", their step compiled" if best.compiled else ""
-        first = f"{best.n} {NAMES[best.way]} per GPU{step}: {best.gain:.1f}x the throughput of one{made_up}"
+        where = "per GPU" if profile.subject.device_gib is not None else "on this simulated device"
+        first = f"{best.n} {NAMES[best.way]} {where}{step}: {best.gain:.1f}x the throughput of one{made_up}"
         last = (
             f"several trainings on one: {best.n} at once do what {best.gain:.1f} GPUs do with one each; beyond that,"
             " several GPUs"
         )
-    return ["; ".join([first, *others]), f"one GPU, several trainings on it, or several GPUs? {last}"]
+    return ["; ".join([first, *others]), f"{QUESTION} {last}"]
+
+
+def laws(profile: Profile) -> list[str]:
+    """The fitted curves, a line each, of ways with enough points to tell."""
+    lines = []
+    for way in profile.ways:
+        measured = [p for p in profile.of(way) if p.samples_per_s]
+        law, step = profile.law(way), profile.step()
+        if way == "fused" and step is not None and len(measured) > 1:
+            what, size = ("a step", profile.batch_size) if profile.batch_size else ("a sample of each", 1)
+            fixed = f"{seconds(size * step.fixed)}, and " if step.fixed > 0 else ""
+            lines.append(f"{way}: {what} takes {fixed}{seconds(size * step.each)} a member")
+        elif way != "fused" and law is not None and len(measured) > 2:
+            peak = "no peak" if math.isinf(law.peak) else f"peak at {max(1, round(law.peak)):,}"
+            costs = f"{_percent(law.contention)} contention, {_percent(law.coherency)} coherency"
+            lines.append(f"{way}: {costs} (USL), {peak}")
+    return lines
 
 
 def write_csv(profile: Profile, path: Path) -> None:
@@ -114,33 +147,64 @@ def plot(profile: Profile, path: Path, epochs: int) -> None:
     _save(figure, axes, path)
 
 
-def compare(profiles: Sequence[Profile], units: Mapping[str, float | None], path: Path) -> None:
+def device_names(profiles: Sequence[Profile]) -> list[str]:
+    """What tells the profiles' devices apart: the name, and where several bear it, memory, CPUs, the date."""
+    subjects = [profile.subject for profile in profiles]
+    names = [subject.device for subject in subjects]
+    details = (
+        [f"{subject.device_gib:g} GiB" if subject.device_gib is not None else "" for subject in subjects],
+        [f"{subject.num_cpus:g} CPUs" for subject in subjects],
+        [profile.measured_at for profile in profiles],
+    )
+    for detail in details:
+        again = [names.count(name) > 1 for name in names]
+        names = [f"{n}, {d}" if twice and d else n for n, d, twice in zip(names, detail, again, strict=True)]
+    return names
+
+
+def comparison(profiles: Sequence[Profile], units: Sequence[float | None]) -> list[str]:
+    """A line for each device: its best way, and what that does in an hour. units: the RGUs of each profile's device."""
+    lines = []
+    for profile, unit, device in zip(profiles, units, device_names(profiles), strict=True):
+        best = profile.best()
+        assert best is not None
+        hourly = 3600 / (profile.time_per_training_s(best, 1) or 1.0)
+        per_unit = f", {hourly / unit:,.0f} per RGU ({unit:.3g} of them)" if unit else ", RGU not known"
+        what = "reports" if profile.num_train is None else "epochs"
+        made_up = ", synthetic data" if profile.synthetic else ""
+        speed = f"{best.gain:.1f}x one, {hourly:,.0f} {what} an hour{per_unit}{made_up}"
+        lines.append(f"{device}: {best.n} {NAMES[best.way]}: {speed}")
+    return lines
+
+
+def compare(profiles: Sequence[Profile], units: Sequence[float | None], path: Path) -> None:
     """Trainings per hour on several devices, and the same per Reference GPU Unit where both are known.
 
-    units: RGUs by device.
+    units: the RGUs of each profile's device.
     """
-    rated = [profile for profile in profiles if units.get(profile.subject.device)]
-    figure, axes = _figure(2 if rated else 1)
+    figure, axes = _figure(2 if any(units) else 1)
     styles = ["-", "--", ":", "-."]
-    for place, profile in enumerate(profiles):
+    for place, (profile, unit, device) in enumerate(zip(profiles, units, device_names(profiles), strict=True)):
         for way in profile.ways:
             points = [p for p in profile.of(way) if p.samples_per_s]
             hourly = [3600 / (profile.time_per_training_s(p, 1) or 1.0) for p in points]
-            name, style = f"{NAMES[way]}, {profile.subject.device}", styles[place % len(styles)]
+            name, style = f"{NAMES[way]}, {device}", styles[place % len(styles)]
             _line(axes[0], [p.n for p in points], hourly, name, COLORS[way], style)
-            unit = units.get(profile.subject.device)
             if unit:
                 _line(axes[1], [p.n for p in points], [rate / unit for rate in hourly], name, COLORS[way], style)
     what = "reports" if profiles[0].num_train is None else "epochs of one training"
     axes[0].set_ylabel(f"{what} per hour, all together")
-    if rated:
+    if any(units):
         axes[1].set_ylabel(f"{what} per hour and RGU")
-    axes[0].set_title(profiles[0].subject.source, loc="left", fontsize=11)
+    data = ", synthetic data" if all(profile.synthetic for profile in profiles) else ""
+    axes[0].set_title(f"{profiles[0].subject.source}{data}", loc="left", fontsize=11)
     _save(figure, axes, path)
 
 
 def seconds(value: float) -> str:
     """Three digits, in the unit that fits."""
+    if value < 1e-6:
+        return f"{1e9 * value:.3g} ns"
     if value < 1e-3:
         return f"{1e6 * value:.3g} µs"
     if value < 1:
@@ -148,9 +212,17 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
 
 
+def _memory_ended(profile: Profile) -> bool:
+    return any(p.fault == "out of memory" for p in profile.points)
+
+
 def _told(point: Point, name: str) -> str:
     value = getattr(point, name)
     return "" if value is None else READINGS[name][1].format(value)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f}".removesuffix(".0") + " %"
 
 
 def _gib(value: float | None) -> str:
@@ -173,20 +245,35 @@ def _figure(count: int) -> tuple[Any, list[Any]]:
 
 
 def _line(axes: Any, numbers: Sequence[int], values: Sequence[float], name: str, color: str, style: str = "-") -> None:
+    if not numbers:
+        return  # without a point there is no scale
     axes.plot(numbers, values, style, marker="o", markersize=5, linewidth=2, color=color, label=name)
 
 
 def _note(axes: Any, x: float, y: float, text: str, color: str) -> None:
-    axes.annotate(text, (x, y), xytext=(6, 8), textcoords="offset points", fontsize=9, color=color)
+    axes.annotate(text, (x, y), xytext=(-7, 7), textcoords="offset points", ha="right", fontsize=9, color=color)
 
 
 def _save(figure: Any, all_axes: Sequence[Any], path: Path) -> None:
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for axes in all_axes:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        if not axes.get_lines():
+            axes.text(0.5, 0.5, "nothing could be measured", ha="center", transform=axes.transAxes)
+            axes.set_axis_off()
+            continue
         axes.set_xscale("log")
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        if high < LEAST_RANGE * low:  # a flat curve is to look flat
+            middle = math.sqrt(low * high)
+            low, high = axes.set_ylim(middle / LEAST_RANGE**0.5, middle * LEAST_RANGE**0.5)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        if high < 100 * low:  # two powers of ten or less need numbers between them
+            axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+            axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        else:
+            axes.yaxis.set_minor_formatter(NullFormatter())
         numbers = sorted({int(x) for line in axes.get_lines() for x in line.get_xdata()})
         axes.set_xticks(numbers, [str(n) for n in numbers], minor=False)
         axes.set_xticks([], minor=True)

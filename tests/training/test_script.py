@@ -75,6 +75,50 @@ def test_what_a_shell_has_started_ends_with_a_killed_worker(tmp_path: Path) -> N
         time.sleep(0.05)
 
 
+def test_a_paused_script_ends_with_a_killed_worker(tmp_path: Path) -> None:
+    body = (
+        "import os, time; open('pid', 'w').write(str(os.getpid())); print('{\"loss\": 1}', flush=True); time.sleep(600)"
+    )
+    (tmp_path / "work.py").write_text(body)
+    worker = os.fork()
+    if not worker:
+        trial = Trial("t0000", 7, {})
+        training = ScriptTraining("python work.py", str(tmp_path), trial, Settings(None, 1, "float32", tmp_path))
+        training.run_epoch()
+        training.pause()
+        (tmp_path / "paused").touch()
+        time.sleep(600)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "paused").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    started = Path("/proc") / (tmp_path / "pid").read_text()
+    assert "T (stopped)" in (started / "status").read_text()
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+    deadline = time.monotonic() + 8  # less than it takes to end it by force
+    while started.exists() and "Z" not in (started / "status").read_text().split("State:")[1][:4]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_paused_script_forgets_its_reports_and_goes_on(script: Make) -> None:
+    training = script("import time\nfor i in range(10**6):\n    print('{\"i\": %d}' % i, flush=True); time.sleep(0.01)")
+    first = training.run_epoch()
+    assert first is not None
+    time.sleep(0.3)
+    training.pause()
+    time.sleep(0.3)
+    training.resume()
+    second = training.run_epoch()
+    assert second is not None
+    assert second.metrics["i"] > 1
+    training.pause()
+    started = time.monotonic()
+    training.close()
+    assert time.monotonic() - started < 8, "a paused one hears that it is to end"
+
+
 def test_a_last_line_needs_no_end(script: Make) -> None:
     training = script("print('{\"loss\": 1}', end='')")
     result = training.run_epoch()

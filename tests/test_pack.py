@@ -1,0 +1,261 @@
+"""The command as a person types it: real measurements, as small as can be, and faults in one line each."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from raygpu import pack
+from raygpu.profiles import Point, Profile, Profiles
+from tests.fakes.nvml import FakeNvml
+from tests.test_command_line import left_behind
+
+pytestmark = pytest.mark.timeout(600)
+QUESTION = "one GPU, several trainings on it, or several GPUs? "
+STEADY = 'experiment = "tests.pack_cases:steady"\n'
+SMALL = 'experiment = "tests.models:Mlp"\nepochs = 2\n[space]\nhidden = 8\nlr = 0.1\n'
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the user's own, and a cache folder that is not."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    return tmp_path
+
+
+def command(text: str, *flags: str) -> int:
+    Path("mine.toml").write_text(text)
+    return pack.main(["mine.toml", "--rounds", "1", "--window-s", "0.05", "--name", "x", *flags])
+
+
+def kept() -> list[Profile]:
+    return list(Profiles.at(None).all())
+
+
+def rows() -> list[dict[str, str]]:
+    with Path("runs/x/points.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_torch_in_every_way(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(SMALL, "--most", "2", "--json", "--ways", "process,fused,threads") == 0
+    out, err = capsys.readouterr()
+    profile = json.loads(out)
+    measured = [(point["way"], point["n"], point["compiled"]) for point in profile["points"]]
+    assert measured[:5] == [
+        ("process", 1, False), ("fused", 1, False), ("process", 2, False), ("fused", 2, False), ("threads", 2, False),
+    ]  # fmt: skip
+    assert measured[5][::2] == ("fused", True) or "step not compiled" in err
+    assert all(point["samples_per_s"] > 0 and point["gain"] > 0 for point in profile["points"])
+    assert profile["subject"]["hyperparameters"] == {"hidden": "8", "batch_size": "absent", "optimizer": "absent"}
+    assert (profile["num_train"], profile["subject"]["device_gib"], profile["synthetic"]) == (200, None, False)
+    lines = err.splitlines()
+    assert lines[0] == "pack x: tests.models:Mlp; hidden=8 lr=0.1"
+    assert lines[1].startswith("on one simulated device, on the CPU: ")
+    assert lines[-1].startswith(QUESTION)
+    assert any(line.split()[:3] == ["process", "2", "at"] or line.split()[:2] == ["process", "2"] for line in lines)
+    assert any(line.startswith("fused: a step takes ") for line in lines)
+
+    assert json.loads((here / "runs/x/profile.json").read_text()) == profile
+    assert [(row["way"], int(row["n"])) for row in rows()] == [(way, n) for way, n, _ in measured]
+    assert (here / "runs/x/curve.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in (here / "runs/x").iterdir()) == ["curve.png", "points.csv", "profile.json"]
+    (found,) = kept()
+    assert found.as_dict() == json.loads(out) | {"points": found.as_dict()["points"], "notes": found.notes}
+    assert Profiles.at(None).find(found.subject) == found
+
+    client = MlflowClient("sqlite:///runs/mlflow.db")
+    (experiment,) = client.search_experiments(filter_string="name = 'raygpu'")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.status, run.data.tags["raygpu.kind"]) == ("FINISHED", "pack")
+    assert {"pack/best/n", "pack/best/gain", "pack/process/samples_per_s", "pack/threads/gain",
+            "pack/fused/time_per_training_s"} <= set(run.data.metrics)  # fmt: skip
+    assert [m.step for m in client.get_metric_history(run.info.run_id, "pack/process/gain")] == [1, 2]
+    assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"curve.png", "points.csv", "profile.json"}
+    assert run.data.params["hidden"] == "8"
+
+
+@pytest.mark.slow
+def test_keras_on_a_split_device(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = SMALL.replace("tests.models:Mlp", "tests.pack_cases:FewKeras")
+    assert command(text, "--most", "2", "--ways", "process,split,fused", "--no-tracking.enabled") == 0
+    out = capsys.readouterr().out
+    assert [(row["way"], row["n"], row["fault"]) for row in rows()] == [
+        ("process", "1", ""), ("process", "2", ""), ("split", "2", ""),
+    ]  # fmt: skip
+    assert "fused: not measured: only a TorchExperiment can be fused" in out
+    assert not (here / "runs/mlflow.db").exists()
+    (found,) = kept()
+    assert "tensorflow" in found.subject.versions
+
+
+def test_a_sweeps_file_of_a_function(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        f"trials = 8\nmetric = 'loss'\n{STEADY}[search]\nalgorithm = 'grid'\n[stopping]\nalgorithm = 'median'\n"
+        "[space]\npause_s = { grid_search = [0.001, 5] }\n"
+    )
+    assert command(text, "--most", "1", "--no-tracking.enabled") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "pack x: tests.pack_cases:steady; pause_s=0.001"
+    assert "one training on this device: no more than one at once was measured" in lines
+    (found,) = kept()
+    assert (found.num_train, found.unit) == (None, "reports")
+
+
+def test_where_everything_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = STEADY.replace("steady", "raises") + "[space]\nafter = 0\n"
+    assert command(text, "--most", "2", "--ways", "process") == 1
+    out = capsys.readouterr().out
+    fault = "process: 1 at once failed: ValueError: this training was meant to fail"
+    assert out.splitlines()[-2:] == [f"nothing could be measured: {fault}", f"{QUESTION}not known"]
+    assert "Traceback" not in out
+    assert [(row["way"], row["n"], row["fault"]) for row in rows()] == [
+        ("process", "1", "ValueError: this training was meant to fail")
+    ]
+    assert kept() == []
+    client = MlflowClient("sqlite:///runs/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("raygpu").experiment_id])
+    assert run.info.status == "FAILED"
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "message"),
+    [
+        (SMALL, ["--ways", "magic"], "--ways: read 'magic'; 'magic' is no way; allowed: all, or some of process, mps"),
+        (SMALL, ["--ways", ""], "--ways: read ''; '' is no way"),
+        (SMALL, ["--ways", "mps"], "ways: mps: no NVIDIA GPU here"),
+        (STEADY, ["--ways", "fused"], "ways: fused: only a TorchExperiment can be fused"),
+        (SMALL, ["--ways", "split"], "ways: split: only a KerasExperiment"),
+        (SMALL, ["--profiles", "/proc/profiles"], "profiles: /proc/profiles cannot be written"),
+        (SMALL, ["--profiles", "mine.toml"], "profiles: mine.toml cannot be written"),
+        (SMALL, ["--runs-dir", "/proc/runs"], "runs_dir: /proc/runs cannot be written"),
+        (SMALL, ["--space.lr", "1"], "--space.lr: the search space has no flags"),
+        (SMALL, ["--trials", "3"], "--trials: unknown flag"),
+        (SMALL, ["--most", "0"], "--most: read '0'"),
+        (SMALL, ["--window-s", "0"], "--window-s: read '0'"),
+        (SMALL, ["--rounds", "x"], "--rounds: read 'x'"),
+        (SMALL, ["--gpu.devices", "0"], "gpu.devices: read '0', but no NVIDIA GPU here"),
+        (SMALL, ["--data.synthetic", "--experiment", "tests.pack_cases:steady"], "data.synthetic: read true"),
+        (SMALL.replace("hidden = 8\n", ""), [], "a first step failed: MissingHyperparameter: no hyper-"),
+        (SMALL.replace("Mlp", "Nothing"), [], "tests.models has no 'Nothing'"),
+        (SMALL.replace("lr = 0.1", "lr = { normal = [0, 1] }"), [], "space.lr: read 'normal'"),
+        ("most = 3\n", [], "give either experiment"),
+        ("moist = 3\n" + SMALL, [], "moist: unknown key (did you mean 'most'?)"),
+        (SMALL, ["--compare"], "has no profile of this training"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(
+    here: Path, capsys: pytest.CaptureFixture[str], text: str, flags: Sequence[str], message: str
+) -> None:
+    (here / "mine.toml").write_text(text)
+    assert pack.main(["mine.toml", "--json", *flags]) == 2
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if not line.startswith(("pack mine", "on one"))]
+    assert len(lines) == 1, err
+    assert message in lines[0]
+    assert out == ""
+    assert not (here / "runs").exists()
+
+
+def test_no_such_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert pack.main(["nothing.toml"]) == 2
+    assert "nothing.toml: no such file" in capsys.readouterr().err
+
+
+def test_help_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
+    from raygpu.config import PackConfig, fields
+
+    with pytest.raises(SystemExit) as ended:
+        pack.main(["--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    for name in [*(name for name, _ in fields(PackConfig)), "compare", "json"]:
+        assert f"--{name.replace('_', '-')}" in out
+
+
+def test_profiles_of_two_devices_side_by_side(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raygpu.config import PackConfig, load
+
+    (here / "mine.toml").write_text(SMALL)
+    subject = pack._found(load(Path("mine.toml"), {}, PackConfig), "mine", None).subject
+    store = Profiles(here / "profiles")
+
+    def keep(gains: dict[int, float], **values: Any) -> None:
+        points = tuple(Point("process", n, samples_per_s=1000 * gain, gain=gain) for n, gain in gains.items())
+        store.keep(Profile(replace(subject, **values), 200, points))
+
+    keep({1: 1.0, 2: 1.5})
+    keep({1: 1.0, 2: 2.0, 3: 3.0}, device="NVIDIA A100-SXM4-40GB", device_gib=39.6, versions={"raygpu": "0"})
+    keep({1: 1.0}, source="another:Training")
+    store.keep(Profile(replace(subject, device="lost"), 200, (Point("process", 1, fault="x"),)))
+    assert pack.main(["mine.toml", "--compare", "--profiles", "profiles", "--name", "x", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert {profile["subject"]["device"] for profile in json.loads(out)} == {subject.device, "NVIDIA A100-SXM4-40GB"}
+    assert (
+        "NVIDIA A100-SXM4-40GB: 3 packed processes: 3.0x one, 54,000 epochs an hour, 13,500 per RGU (4 of them)" in err
+    )
+    assert f"{subject.device}: 2 packed processes: 1.5x one, 27,000 epochs an hour, RGU not known" in err
+    assert [path.name for path in (here / "runs/x").iterdir()] == ["devices.png"]
+
+
+def test_what_is_measured_on_a_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of those that are chosen, and MPS only where it can be."""
+    from raygpu.config import PackConfig
+
+    fake = FakeNvml(["NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"]).install(monkeypatch)
+    config = PackConfig(experiment="tests.models:Mlp", space={"hidden": 8}, gpu={"devices": "1"})  # type: ignore[arg-type]
+    found = pack._found(config, "mine", Path(__file__).parents[1])
+    assert found.subject.device == "NVIDIA H100 80GB HBM3"
+    assert [gpu.uuid for gpu in found.prepared.gpus] == [fake.uuids[1]]
+    assert pack._ways(found) == (["process", "mps", "fused", "threads"], [])
+
+
+@pytest.mark.slow
+def test_interrupted(tmp_path: Path) -> None:
+    """Ctrl-C in the midst of it: exit code 130, nothing kept, nothing left behind, scripts neither."""
+    (tmp_path / "train.py").write_text(
+        "import time\nwhile True:\n    print('{\"loss\": 1}', flush=True); time.sleep(0.01)\n"
+    )
+    (tmp_path / "mine.toml").write_text('command = "python train.py"\nrounds = 1000\n[space]\nlr = 1\n')
+    value = f"{tmp_path.name}-{os.getpid()}"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "RAYGPU_TEST_MARKER": value}
+    del environment["RAY_AUTH_MODE"]  # as a user has it
+    process = subprocess.Popen(
+        [sys.executable, "-m", "raygpu.pack", "mine.toml", "--name", "x", "--profiles", "profiles", "--json"],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 200
+    while not any("train.py" in line for line in left_behind(value)):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.5)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.splitlines()[-1] == "raygpu: interrupted; nothing was kept"
+    assert list((tmp_path / "profiles").iterdir()) == []
+    assert list((tmp_path / "runs").iterdir()) == []
+    deadline = time.monotonic() + 30
+    while (rest := left_behind(value)) and time.monotonic() < deadline:
+        time.sleep(1)
+    assert rest == []
