@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from raygpu import choosing
+from raygpu import choosing, placing
 from raygpu.choosing import Option, Room
 from raygpu.config import SweepConfig
+from raygpu.devices.fitness import too_old
 from raygpu.errors import BadInput
 from raygpu.experiment import Source, Splits
 from raygpu.fusing import Fuser
 from raygpu.grouping import Group, Signature
 from raygpu.measuring import Estimates, Site
-from raygpu.packing import FusedPlan, Node, Plan, Share, auto_share, plan, snap
+from raygpu.packing import Choice, FusedPlan, Node, Plan, by_type, plan, snap
 from raygpu.search import Drawn, Proposer
 from raygpu.space import Space, random_trials
 from raygpu.subjects import signature
@@ -23,30 +24,41 @@ from raygpu.views.plans import fused_lines, plan_lines
 FASTER_ALONE = "packed processes are predicted to be faster"
 
 
-def make_plan(nodes: Sequence[Node], config: SweepConfig, num_trials: int, option: Option | None = None) -> Plan:
-    """The plan of process mode for these nodes. option: how many at once, where it was measured. Raises BadInput."""
+def make_plan(
+    nodes: Sequence[Node],
+    config: SweepConfig,
+    num_trials: int,
+    choices: Mapping[str, Choice] | None = None,
+    *,
+    mps: bool = False,
+) -> Plan:
+    """The plan of process mode for these nodes. Raises BadInput.
+
+    choices: how many at once on each type of device, where it was measured. mps: whether trials run under MPS.
+    """
     fraction = config.gpu.fraction
-    if fraction != "auto":
-        share, reason = snap(fraction), f"asked for {fraction:g}"
-    elif option is not None:
-        share, reason = Share(option.n), option.bound or "measured"
-    else:
-        share, reason = auto_share(nodes)
-    return _plan(nodes, config, share, reason, num_trials)
+    if choices is None:
+        choices = placing.automatic(nodes) if fraction == "auto" else placing.asked(nodes, fraction, {})
+    return _plan(nodes, config, placing.permitted(nodes, choices, mps=mps), num_trials)
 
 
 def make_fused_plan(
-    nodes: Sequence[Node], config: SweepConfig, num_trials: int, option: Option | None = None
+    nodes: Sequence[Node],
+    config: SweepConfig,
+    num_trials: int,
+    choices: Mapping[str, Choice] | None = None,
+    *,
+    mps: bool = False,
 ) -> FusedPlan:
     """The plan of fused mode for these nodes: by default, one array has a GPU for itself. Raises BadInput."""
     fraction = 1.0 if config.gpu.fraction == "auto" else config.gpu.fraction
-    arrays = _plan(nodes, config, snap(fraction), f"asked for {fraction:g}", num_trials)
-    return FusedPlan(arrays, make_plan(nodes, config, num_trials, option))
+    arrays = placing.permitted(nodes, placing.asked(nodes, fraction, {}), mps=mps)
+    return FusedPlan(_plan(nodes, config, arrays, num_trials), make_plan(nodes, config, num_trials, choices, mps=mps))
 
 
-def _plan(nodes: Sequence[Node], config: SweepConfig, share: Share, reason: str, num_trials: int) -> Plan:
+def _plan(nodes: Sequence[Node], config: SweepConfig, choices: Mapping[str, Choice], num_trials: int) -> Plan:
     try:
-        return plan(nodes, share, reason, num_trials)
+        return plan(nodes, choices, num_trials)
     except ValueError as error:
         raise BadInput(f"gpu.fraction: read {config.gpu.fraction}; {error}") from error
 
@@ -61,6 +73,8 @@ class Grouped:
     """None where nothing can be fused."""
     drawn: bool
     """Whether the trials are known already."""
+    architectures: tuple[str, ...] | None = None
+    """That the framework is built for, as torch.cuda.get_arch_list() has them; None where that is not known."""
 
 
 def grouped(
@@ -76,9 +90,35 @@ def grouped(
             common = signature(source, code, splits, trials[0])
         except BadInput:  # its trials will show it, each alone
             common = Signature(())
-        return Grouped([Group(common, list(trials), "process mode")], None, drawn)
+        built_for = architectures() if source.kind == "torch" else None
+        return Grouped([Group(common, list(trials), "process mode")], None, drawn, built_for)
     fuser = Fuser(code, splits, config.gpu.precision, source.folder)
-    return Grouped(fuser.groups(trials), fuser, drawn)
+    return Grouped(fuser.groups(trials), fuser, drawn, architectures())
+
+
+def architectures() -> tuple[str, ...] | None:
+    """What the installed torch is built for; None of one without CUDA."""
+    import torch
+
+    return tuple(torch.cuda.get_arch_list()) or None
+
+
+def usable(nodes: Sequence[Node], built_for: Sequence[str] | None) -> tuple[list[Node], list[str]]:
+    """The nodes whose GPUs the installed torch has code for, and a line for each type that is left out.
+
+    Raises BadInput where none is left.
+    """
+    faults = {
+        node.device_type: fault
+        for node in nodes
+        if built_for is not None
+        and node.capability is not None
+        and (fault := too_old(node.device, node.capability, built_for)) is not None
+    }
+    left = [node for node in nodes if node.device_type not in faults]
+    if not left:
+        raise BadInput(list(faults.values()))
+    return left, [f"plan: left out: {fault}" for fault in faults.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +133,15 @@ class Decision:
 
 def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, estimates: Estimates) -> Decision:
     """The plan for this place. Raises BadInput."""
-    nodes, names = site.nodes, site.names
+    nodes, left_out = usable(site.nodes, found.architectures)
     options: list[Option] = []
+    parts: list[choosing.Part] = []
+    num_gpus = sum(node.num_gpus for node in nodes)
     if estimates.reference is not None:
-        num_gpus = sum(node.num_gpus for node in nodes)
         asked = None if config.gpu.fraction == "auto" else snap(config.gpu.fraction).trials_per_gpu
-        room = Room.of(nodes, site.free_gib)
-        options = choosing.options(estimates.parts(found.groups, config), room, num_gpus, asked=asked)
+        parts = estimates.parts(found.groups, config)
+        alike = [node for node in nodes if node.device == site.device] or nodes
+        options = choosing.options(parts, Room.of(alike, _least(alike)), num_gpus, asked=asked)
         if config.gpu.mode != "auto":  # what was asked for is done, at the number that is best for it
             wanted = config.gpu.mode == "fused"
             options = [option for option in options if any(option.fused) == wanted] or options
@@ -112,16 +154,30 @@ def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, est
         assert found.fuser is not None
         assert best is not None
         _prefer(found, best)
+    choices: dict[str, Choice] | None = None
+    if config.gpu.fraction != "auto":
+        choices = placing.asked(nodes, config.gpu.fraction, estimates.needs())
+    elif best is not None:
+        largest = max(parts, key=lambda part: part.size.trials)
+        by_device = {
+            device: replace(largest, profile=estimates.on(device) or largest.profile) for device in by_type(nodes)
+        }
+        choices = placing.measured(nodes, best, by_device, num_gpus)
     lines = _predicted_lines(options, estimates)
     if fused:
-        both = make_fused_plan(nodes, config, num_trials, best)
-        lines = [*fused_lines(config, both, found.groups if found.drawn else None, names), *lines]
+        both = make_fused_plan(nodes, config, num_trials, choices)
+        lines = [*fused_lines(config, both, found.groups if found.drawn else None, site.names), *left_out, *lines]
         return Decision(both, lines, _predicted(options, estimates))
-    made = make_plan(nodes, config, num_trials, best)
-    lines = [*plan_lines(config, made, names), *lines]
+    made = make_plan(nodes, config, num_trials, choices)
+    lines = [*plan_lines(config, made, site.names), *left_out, *lines]
     if config.gpu.mode == "fused":
         lines.append("plan: only a TorchExperiment can be fused, so every trial is trained alone")
     return Decision(made, lines, _predicted(options, estimates))
+
+
+def _least(nodes: Sequence[Node]) -> float | None:
+    """Free memory of the GPU that has the least."""
+    return min((node.free_gib for node in nodes if node.free_gib is not None), default=None)
 
 
 def _prefer(found: Grouped, best: Option) -> None:

@@ -66,7 +66,7 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
     with _noted(faults):
         if config.cluster.address == "local":
             chosen = chosen_gpus(config)
-            nodes = [host.node(len(chosen))]
+            nodes = host.nodes(chosen, apart=apart(config))
             make_plan(nodes, config, 1)  # whether a trial fits
         elif config.gpu.devices != "all":
             faults.append("gpu.devices: chooses GPUs of this machine; a cluster's nodes are started with theirs")
@@ -117,6 +117,11 @@ def _noted(faults: list[str]) -> Iterator[None]:
         yield
     except BadInput as error:
         faults += error.faults
+
+
+def apart(config: SweepConfig) -> bool:
+    """Whether unequal GPUs of one machine are planned for apart; a trial that takes several may mix them."""
+    return config.gpu.fraction == "auto" or config.gpu.fraction <= 1
 
 
 def chosen_gpus(config: ProblemConfig) -> list[Gpu]:

@@ -23,7 +23,7 @@ from raygpu.finish import summarize, write_files
 from raygpu.measuring import Measurer, Site
 from raygpu.packing import FusedPlan
 from raygpu.planning import decide, grouped
-from raygpu.preparation import Prepared, find, prepare, problem
+from raygpu.preparation import Prepared, apart, find, prepare, problem
 from raygpu.records import Records
 from raygpu.runfolder import RunFolder
 from raygpu.trials import Scoring, TrialRecord
@@ -176,7 +176,8 @@ def _ray(prepared: Prepared, *, started: bool) -> Iterator[Future[Cluster] | Non
     environment.prepare()
     from raygpu.engines.cluster import in_background  # Ray takes seconds to import
 
-    with in_background(prepared.config.cluster.address, prepared.gpus) as starting:
+    config = prepared.config
+    with in_background(config.cluster.address, prepared.gpus, apart=apart(config)) as starting:
         yield starting
 
 

@@ -10,10 +10,11 @@ from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raygpu.config import SweepConfig
-from raygpu.engines.actor import share_of
+from raygpu.engines.actor import device_of, share_of
 from raygpu.engines.array_actor import MEMBERS, ArrayActor, ArrayShared
 from raygpu.engines.array_live import ArrayLive, ArrayObserver
 from raygpu.engines.array_searcher import ArraySearcher
+from raygpu.engines.places import Places
 from raygpu.engines.process import ENLARGED, resources, shared_by_all
 from raygpu.engines.shares import Shares, signatures
 from raygpu.engines.tuning import fit
@@ -21,7 +22,7 @@ from raygpu.engines.work import Work
 from raygpu.fusing import Fuser
 from raygpu.halving import Halving, mean_epochs
 from raygpu.median import Median
-from raygpu.packing import FusedPlan
+from raygpu.packing import FusedPlan, Part
 from raygpu.search import Drawn
 
 
@@ -32,32 +33,37 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *
     """
     config = work.config
     rule = _rule(config)
-    share = plan.arrays.share.fraction
-    shares = Shares(plan.alone.share, signatures(work.source, work.splits))
+    shares = Shares(plan.alone, signatures(work.source, work.splits))
     live = ArrayLive(
         work.records, work.writer, work.cluster, shares, work.folder.tune / ENLARGED, fuser, rule, say, work.arrays_s
     )
     drawn = work.proposer.trials if isinstance(work.proposer, Drawn) else []
     common = ArrayShared(
         shared=shared_by_all(work, plan.alone),
-        array_threads=plan.arrays.threads_per_trial,
+        arrays=plan.arrays,
         width=None if config.gpu.width == "auto" else config.gpu.width,
-        gpu_fraction=share,
-        host_memory_gib=min(node.memory_gib for node in work.cluster.nodes) / plan.arrays.share.trials_per_gpu,
+        host_memory_gib={part.device: _host_memory_gib(work, part) for part in plan.arrays.parts},
         mean_epochs=_mean_epochs(config),
         keep_all=config.keep == "all",
         trials={trial.trial_id: trial for trial in drawn},
         rule=rule,
         reason=config.stopping.algorithm,
     )
+    needed = {part.device: work.cluster.needed(part.device) for part in plan.arrays.parts}
+
+    def wanted_resources(wanted: dict[str, Any]) -> tune.PlacementGroupFactory:
+        device = device_of(wanted)
+        alone = plan.alone.on(device).resized(share_of(wanted))
+        return resources(plan.arrays.on(device) if wanted["fused"] else alone, needed[device])
+
     trainable = tune.with_resources(
         tune.with_parameters(ArrayActor, common=common, splits=work.splits),
-        lambda wanted: resources(plan.arrays if wanted["fused"] else plan.alone.resized(share_of(wanted))),
+        wanted_resources,
     )
     checkpoints = fit(
         config,
         trainable,
-        ArraySearcher(work.proposer, live, plan.arrays.slots, plan.arrays.share, drawn=bool(drawn)),
+        ArraySearcher(work.proposer, live, plan.arrays, Places(plan.arrays), drawn=bool(drawn)),
         None,
         ArrayObserver(live),
         live,
@@ -67,6 +73,12 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *
         resume=resume,
     )
     return checkpoints | live.interrupted(work.folder.tune / MEMBERS, keep_all=common.keep_all)
+
+
+def _host_memory_gib(work: Work, part: Part) -> float:
+    """Of one array on a type of device: its part of a node's, where that has no GPU of its own."""
+    of = [node.memory_gib for node in work.cluster.nodes if node.device_type == part.device]
+    return min(of) / part.share.trials_per_gpu
 
 
 def _mean_epochs(config: SweepConfig) -> float:

@@ -22,10 +22,11 @@ from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.devices.exhaustion import is_out_of_memory
-from raygpu.engines.actor import REPORT_S, WORST, Shared, breaks_device, finite, share_of, trial_of
+from raygpu.engines.actor import REPORT_S, WORST, Shared, breaks_device, device_of, finite, share_of, trial_of
 from raygpu.engines.cap import Cap
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Experiment, Splits
+from raygpu.packing import Plan
 from raygpu.training.base import Settings, surroundings
 from raygpu.trials import EpochResult, Status, Trial
 
@@ -41,12 +42,10 @@ class ArrayShared:
 
     shared: Shared
     """Its plan is that of trials alone."""
-    array_threads: int
+    arrays: Plan
     width: int | None
-    gpu_fraction: float
-    """The share of its GPU that an array may take, memory included."""
-    host_memory_gib: float
-    """What it may take where it trains on a CPU."""
+    host_memory_gib: Mapping[str, float]
+    """What an array may take where it trains on a CPU, by the type of its device."""
     mean_epochs: float
     """Of a trial, with those that will stop early."""
     keep_all: bool
@@ -82,7 +81,7 @@ class ArrayActor(tune.Trainable):
         os.environ.update(surroundings(self._threads(config), yielding=True))
         os.chdir(self.shared.source.folder)
         self.experiment = cast(Experiment, self.shared.source.resolve())
-        self.cap = Cap(self.shared.source.kind, self.shared.memory_gib)
+        self.cap = Cap(self.shared.source.kind, self.shared.memory_gib[device_of(config)])
         self.array: Any = None
         self._device_is_broken = False
         self._begin(config)
@@ -104,6 +103,7 @@ class ArrayActor(tune.Trainable):
         self.best: tuple[float, str] | None = None
         """Score and id of the best member whose parameters are kept."""
         self.share = share_of(config)
+        self.device = device_of(config)
         self._checkpoint: str | None = config["checkpoint"]
         """From which it goes on, after it ran out of memory in a smaller share."""
         self.width = self.common.width
@@ -121,9 +121,10 @@ class ArrayActor(tune.Trainable):
         self._saved_at = time.monotonic()
 
     def _threads(self, config: Mapping[str, Any]) -> int:
+        device = device_of(config)
         if config["fused"]:
-            return self.common.array_threads
-        return self.shared.plan.resized(share_of(config)).threads_per_trial
+            return self.common.arrays.on(device).threads_per_trial
+        return self.shared.plan.on(device).resized(share_of(config)).threads_per_trial
 
     def step(self) -> dict[str, Any]:
         """Train until members end, a second has gone by, or all is done. The result carries every epoch since."""
@@ -188,7 +189,8 @@ class ArrayActor(tune.Trainable):
 
         imported = time.monotonic()
         common = self.common
-        limit, count = capacity(self.experiment, trials[0], common.gpu_fraction, common.host_memory_gib)
+        fraction, host_gib = common.arrays.on(self.device).share.fraction, common.host_memory_gib[self.device]
+        limit, count = capacity(self.experiment, trials[0], fraction, host_gib)
         now, self.waiting = trials[:count], trials[count:]
         if self.waiting:
             self._lines.append(f"{len(now)} of {len(trials)} trials fit in memory at once; the others follow")
