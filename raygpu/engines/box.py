@@ -39,7 +39,9 @@ class ExtraNode:
         """
         self.name = name
         self._output = logs / f"{name}.out"
-        command = [
+        self._visible = visible
+        self._tries = 0
+        self._command = [
             *("--address", address),
             *("--node-ip-address", address.rpartition(":")[0]),
             *("--node-name", name),
@@ -50,23 +52,34 @@ class ExtraNode:
             *("--min-worker-port", "0", "--max-worker-port", "0", "--dashboard-agent-listen-port", "0"),
             *("--disable-usage-stats", "--block"),
         ]
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._tries += 1
+        # -P: the folder of keeper.py has modules that are called as some of the standard library's.
+        python = [sys.executable, "-P", keeper.__file__, sys.executable, "-m", "ray.scripts.scripts", "start"]
         with self._output.open("wb") as output:
-            self._process = subprocess.Popen(
-                # -P: the folder of keeper.py has modules that are called as some of the standard library's.
-                [sys.executable, "-P", keeper.__file__, sys.executable, "-m", "ray.scripts.scripts", "start", *command],
+            return subprocess.Popen(
+                [*python, *self._command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"CUDA_VISIBLE_DEVICES": visible},
+                # It is ended when nothing runs on it any more: there is no need to wait until nobody holds an actor.
+                env=os.environ | {"CUDA_VISIBLE_DEVICES": self._visible, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"},
                 start_new_session=True,  # Ctrl-C is ours to answer
             )
 
     def failed(self) -> str | None:
-        """The last thing that it said, if it has ended."""
+        """The last thing that it said, if it has ended; where it ran into Ray's fixed limit of 30 s, it gets another
+        try first."""
         if self._process.poll() is None:
             return None
         lines = self._output.read_text(errors="replace").strip().splitlines()
-        return f"{lines[-1].strip() if lines else self._process.returncode} ({self._output})"
+        said = lines[-1].strip() if lines else f"status {self._process.returncode}"
+        if "timed out" in said and self._tries == 1:
+            self._process = self._start()
+            return None
+        return f"{said} ({self._output})"
 
     def ask_to_end(self) -> None:
         assert self._process.stdin is not None
