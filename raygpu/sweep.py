@@ -80,7 +80,7 @@ def run(
     prepared = prepare(config, stem, resuming=resume is not None)
     config = prepared.config
     local = config.cluster.address == "local"
-    console.lines(sweep_lines(config, simulated=local and not prepared.gpus))
+    console.lines([*sweep_lines(config, simulated=local and not prepared.gpus), *prepared.left_out])
     source, code = find(config, source_folder)
     timing: dict[str, float | None] = {"code_s": process_age_s()}
     with _ray(prepared, started=not dry_run) as starting, _told_at_once():

@@ -12,6 +12,7 @@ from raygpu.devices import nvml
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.nvml import Gpu
 from raygpu.devices.reference import rgu
+from raygpu.errors import BadInput
 from raygpu.packing import Node
 
 KIB_PER_GIB = 2**20
@@ -49,6 +50,15 @@ def types(gpus: Sequence[Gpu]) -> list[list[Gpu]]:
     for gpu in gpus:
         found.setdefault(described([gpu]).device_type, []).append(gpu)
     return list(found.values())
+
+
+def computing(gpus: Sequence[Gpu]) -> tuple[list[Gpu], list[str]]:
+    """The GPUs on which processes may compute, and a line for each other one. Raises BadInput where none may."""
+    faults = {gpu.uuid: str(packing_refusal(gpu)) for gpu in gpus if gpu.compute_mode == "prohibited"}
+    left = [gpu for gpu in gpus if gpu.uuid not in faults]
+    if gpus and not left:
+        raise BadInput(list(faults.values()))
+    return left, [f"left out: {fault}" for fault in faults.values()]
 
 
 def described(gpus: Sequence[Gpu]) -> Node:

@@ -59,13 +59,14 @@ def fused_lines(
     if len(arrays.parts) == 1:
         part = arrays.parts[0]
         lines = [
-            f"plan: fused mode, arrays {part.share}; {width}; {arrays.slots} at once on {', '.join(names)},"
-            f" {_per_trial(part)} per array"
+            f"plan: fused mode, arrays {part.share}{_held(part)}; {width}; {arrays.slots} at once on"
+            f" {', '.join(names)}, {_per_trial(part)} per array"
         ]
     else:
         lines = [f"plan: fused mode, {width}; {arrays.slots} arrays at once on {len(arrays.parts)} types of GPU"]
         lines += [
-            f"plan: on {_cards(part)}: arrays {part.share}; {_per_trial(part)} per array" for part in arrays.parts
+            f"plan: on {_cards(part)}: arrays {part.share}{_held(part)}; {_per_trial(part)} per array"
+            for part in arrays.parts
         ]
     if groups is None:
         return [
@@ -111,6 +112,11 @@ def _signature(signature: Signature) -> str:
 
 def _arrays(count: int) -> str:
     return "1 array" if count == 1 else f"{count} arrays"
+
+
+def _held(part: Part) -> str:
+    """Why it is not what was asked for, if it is not."""
+    return "" if part.reason.startswith("asked for") and "," not in part.reason else f" ({part.reason})"
 
 
 def _cards(part: Part) -> str:
