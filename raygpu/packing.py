@@ -126,8 +126,8 @@ class Plan:
     """Trials that run at once."""
 
     def on(self, device: str) -> Part:
-        """The part of one type."""
-        return next(part for part in self.parts if part.device == device)
+        """The part of one type; the first where that is gone, as where a sweep is resumed on another machine."""
+        return next((part for part in self.parts if part.device == device), self.parts[0])
 
     def as_dict(self) -> dict[str, Any]:
         """The `plan` of `summary.json`; of several types, a list of them."""

@@ -94,11 +94,11 @@ class TrialActor(tune.Trainable):
         assert shared is not None
         self.shared = shared
         self.splits = splits
-        device = device_of(config)
-        self.threads = shared.plan.on(device).resized(share_of(config)).threads_per_trial
+        part = shared.plan.on(device_of(config))
+        self.threads = part.resized(share_of(config)).threads_per_trial
         os.environ.update(surroundings(self.threads))
         os.chdir(shared.source.folder)
-        self.cap = Cap(shared.source.kind, shared.memory_gib[device])
+        self.cap = Cap(shared.source.kind, shared.memory_gib[part.device])
         self.code: Any = None
         self.training: Training | None = None
         self._device_is_broken = False

@@ -52,13 +52,14 @@ def run(work: Work, plan: FusedPlan, fuser: Fuser, say: Callable[[str], None], *
     needed = {part.device: work.cluster.needed(part.device) for part in plan.arrays.parts}
 
     def wanted_resources(wanted: dict[str, Any]) -> tune.PlacementGroupFactory:
-        device = device_of(wanted)
-        alone = plan.alone.on(device).resized(share_of(wanted))
-        return resources(plan.arrays.on(device) if wanted["fused"] else alone, needed[device])
+        part, alone = plan.arrays.on(device_of(wanted)), plan.alone.on(device_of(wanted))
+        return resources(part if wanted["fused"] else alone.resized(share_of(wanted)), needed[part.device])
+
+    live.resources = wanted_resources
 
     trainable = tune.with_resources(
         tune.with_parameters(ArrayActor, common=common, splits=work.splits),
-        wanted_resources,
+        live.resources,
     )
     checkpoints = fit(
         config,

@@ -81,7 +81,7 @@ class ArrayActor(tune.Trainable):
         os.environ.update(surroundings(self._threads(config), yielding=True))
         os.chdir(self.shared.source.folder)
         self.experiment = cast(Experiment, self.shared.source.resolve())
-        self.cap = Cap(self.shared.source.kind, self.shared.memory_gib[device_of(config)])
+        self.cap = Cap(self.shared.source.kind, self.shared.memory_gib[self._device(config)])
         self.array: Any = None
         self._device_is_broken = False
         self._begin(config)
@@ -103,7 +103,7 @@ class ArrayActor(tune.Trainable):
         self.best: tuple[float, str] | None = None
         """Score and id of the best member whose parameters are kept."""
         self.share = share_of(config)
-        self.device = device_of(config)
+        self.device = self._device(config)
         self._checkpoint: str | None = config["checkpoint"]
         """From which it goes on, after it ran out of memory in a smaller share."""
         self.width = self.common.width
@@ -121,10 +121,13 @@ class ArrayActor(tune.Trainable):
         self._saved_at = time.monotonic()
 
     def _threads(self, config: Mapping[str, Any]) -> int:
-        device = device_of(config)
+        device = self._device(config)
         if config["fused"]:
             return self.common.arrays.on(device).threads_per_trial
         return self.shared.plan.on(device).resized(share_of(config)).threads_per_trial
+
+    def _device(self, config: Mapping[str, Any]) -> str:
+        return self.common.arrays.on(device_of(config)).device
 
     def step(self) -> dict[str, Any]:
         """Train until members end, a second has gone by, or all is done. The result carries every epoch since."""

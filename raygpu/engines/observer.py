@@ -58,6 +58,8 @@ class Live:
         self.scratch = scratch
         self.enlarged: dict[str, tuple[str, Share, str | None]] = {}
         """Trials that have just run out of memory: the device, the share and the checkpoint with which they go on."""
+        self.resources: Callable[[dict[str, Any]], tune.PlacementGroupFactory] | None = None
+        """What a Tune trial asks of Ray, by its config."""
         self.checkpoints: dict[str, str] = {}
         """The folder of each trial's last checkpoint."""
         self.unknown_metric: str | None = None
@@ -90,6 +92,24 @@ class Live:
 def _current() -> Live:
     assert Live.current is not None
     return Live.current
+
+
+class Rehousing(tune.Callback):
+    """Trials of a resumed sweep ask for what this Ray has: Tune keeps what they asked of an earlier one."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+        self._done = False
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if self._done or self.live.resources is None:
+            return
+        self._done = True
+        for trial in trials:
+            if trial.status == "PENDING":
+                wanted = self.live.resources(trial.config)
+                if wanted != trial.placement_group_factory:
+                    trial.update_resources(wanted)
 
 
 class Observer(tune.Callback):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialScheduler
 
@@ -34,9 +36,15 @@ def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
     live = Live(work.records, work.writer, work.cluster, shares, work.folder.tune / ENLARGED)
     observer = Observer(live, scheduler, stop_reason=config.stopping.algorithm)
     needed = {part.device: work.cluster.needed(part.device) for part in plan.parts}
+
+    def wanted_resources(wanted: dict[str, Any]) -> tune.PlacementGroupFactory:
+        part = plan.on(device_of(wanted))
+        return resources(part.resized(share_of(wanted)), needed[part.device])
+
+    live.resources = wanted_resources
     trainable = tune.with_resources(
         tune.with_parameters(TrialActor, shared=shared_by_all(work, plan), splits=work.splits),
-        lambda wanted: resources(plan.on(device_of(wanted)).resized(share_of(wanted)), needed[device_of(wanted)]),
+        live.resources,
     )
     return fit(
         config,

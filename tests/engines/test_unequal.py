@@ -120,6 +120,29 @@ def test_a_box_of_two_cards(box: FakeNvml, tmp_path: Path, monkeypatch: pytest.M
         assert logged[row["id"]] == (pytest.approx(float(row["rgu_hours"]), abs=1e-5) if row["rgu_hours"] else None)
 
 
+@pytest.mark.slow
+def test_arrays_on_a_box_of_two_cards(box: FakeNvml, tmp_path: Path) -> None:
+    """An array takes a card of any type; trials that cannot be fused are packed by type in the same sweep."""
+    config = two_cards(
+        tmp_path,
+        experiment="tests.fused_cases:Mixed",
+        metric="accuracy",
+        epochs=2,
+        gpu={"mode": "fused", "fraction": "auto"},
+        tracking={"enabled": False},
+    )
+    space = {"lr": {"grid_search": [0.05, 0.1, 0.2]}, "kind": {"grid_search": ["mlp", "lstm"]}, "hidden": 16}
+    result = sweep.run(config.model_copy(update={"space": space}))
+    assert result.summary["completed"] == 6
+    assert result.summary["mode"] == "fused"
+    assert [part["trials_per_gpu"] for part in result.summary["plan"]["devices"]] == [1, 1]
+    with (result.folder / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["gpu"] for row in rows if row["kind"] == "mlp"} == {"0", "1"}
+    worth = {row["id"]: row["rgu_hours"] for row in rows if row["gpu"] == "1"}
+    assert all(float(hours) > 0 for hours in worth.values())
+
+
 def test_no_node_stays_after_an_interruption(box: FakeNvml, tmp_path: Path) -> None:
     space = {"x": {"grid_search": list(range(6))}, "driver": os.getpid()}
     config = two_cards(
@@ -130,8 +153,9 @@ def test_no_node_stays_after_an_interruption(box: FakeNvml, tmp_path: Path) -> N
     )
     result = sweep.run(config)
     assert result.interrupted
-    trials = told(tmp_path / "told")
-    assert gone({t["pid"] for t in trials} | {t["raylet"] for t in trials}, within_s=20)
+    pids = [path.name.split("-") for path in (tmp_path / "told").iterdir()]
+    assert len({raylet for _, raylet in pids}) == 2
+    assert gone({int(pid) for pair in pids for pid in pair}, within_s=20)
 
 
 CRASH = """
