@@ -56,6 +56,7 @@ def summarize(
         "retries": records.retries,
         "out_of_memory": records.out_of_memory,
         "wall_s": round(wall_s, 2),
+        "rgu_hours": rounded(records.rgu_hours(), 6),
         "plan": decision.plan.as_dict(),
         "predicted": decision.predicted,
         "best": best

@@ -5,18 +5,18 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from raygpu.choosing import WORKER_S, Part, Size
 from raygpu.config import SweepConfig, Way
-from raygpu.devices import host, nvml
+from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.experiment import Source, Splits
 from raygpu.grouping import Group, Signature
 from raygpu.halving import mean_epochs
-from raygpu.packing import Node
+from raygpu.packing import Affine, Node, by_type
 from raygpu.profiles import Profile, Profiles, Subject
 from raygpu.records import SIMULATED
 from raygpu.subjects import subject
@@ -43,22 +43,23 @@ class Site:
     device: str
     """The type that profiles are kept by: the first GPU's name, or the processor's where one is simulated."""
     device_gib: float | None
-    free_gib: float | None
-    """Of the device that has the least free; None of a simulated one, or where it does not tell."""
+    num_cpus: float
+    """Of the first machine."""
 
     @classmethod
     def local(cls, gpus: Sequence[Gpu], nodes: Sequence[Node]) -> Site:
         """This machine. gpus: none where one is simulated."""
         if not gpus:
-            return cls(nodes, [SIMULATED], host.cpu_name(), None, None)
-        free = [memory.free_gib for gpu in gpus if (memory := nvml.memory(gpu.uuid)) is not None]
-        return cls(nodes, [gpu.name for gpu in gpus], gpus[0].name, gpus[0].memory_gib, min(free, default=None))
+            return cls(nodes, [SIMULATED], host.cpu_name(), None, nodes[0].num_cpus)
+        num_cpus = nodes[0].num_cpus if len(nodes) == 1 else host.num_cpus()
+        return cls(nodes, [gpu.name for gpu in gpus], gpus[0].name, gpus[0].memory_gib, num_cpus)
 
     @classmethod
     def of(cls, cluster: Cluster) -> Site:
         first, names = cluster.devices[0], [device.name for device in cluster.devices]
         device = first.name if first.uuid is not None else host.cpu_name()
-        return cls(cluster.nodes, names, device, first.memory_gib, cluster.free_gib())
+        num_cpus = host.num_cpus() if cluster.local and len(cluster.nodes) > 1 else cluster.nodes[0].num_cpus
+        return cls(cluster.nodes, names, device, first.memory_gib, num_cpus)
 
 
 @dataclass(slots=True)
@@ -72,6 +73,25 @@ class Estimates:
     """Where the reference comes from, in a few words."""
     probe_s: float | None = None
     """What measuring it took; None where it was kept."""
+    by_device: dict[str, Profile] = field(default_factory=dict)
+    """Where a sweep has GPUs of several types: of the largest group, by type, and of no other one than that type's."""
+    elsewhere: Profile | None = None
+    """Of the largest group, on another device."""
+    types: tuple[str, ...] = ()
+    """Of the sweep's devices, where there are several."""
+
+    def on(self, device: str) -> Profile | None:
+        """What is known of the largest group on a type of device: its own profile, or another type's."""
+        return self.by_device.get(device, self.reference or self.elsewhere)
+
+    def needs(self) -> dict[str, Affine]:
+        """GiB of device memory that n trainings take, by type."""
+        found = {device: self.on(device) for device in self.types}
+        return {
+            device: line
+            for device, profile in found.items()
+            if profile is not None and (line := profile.memory("process", "device_gib")) is not None
+        }
 
     def parts(self, groups: Sequence[Group], config: SweepConfig) -> list[Part]:
         """The sweep's trials by signature, with what is known of them."""
@@ -125,6 +145,7 @@ class Measurer:
     def kept(self, site: Site) -> tuple[Estimates, bool]:
         """What earlier measurements of the same versions tell; and whether nothing does, and a probe would repay."""
         found = Estimates()
+        self._compare(found, site)
         gpu = self.config.gpu
         open_mode = gpu.mode == "auto" and self.source.kind in ("torch", "keras")
         if not open_mode and (gpu.fraction != "auto" or gpu.mode == "fused"):
@@ -139,18 +160,34 @@ class Measurer:
             found.reference = found.own[first.signature]
             found.source = f"kept profile of {found.reference.measured_at[:10]}"
             return found, False
-        found.source = self._unprobed() or ""
+        found.source = self._unprobed(site) or ""
         return found, not found.source
 
-    def _subject(self, group: Group, site: Site) -> Subject:
-        num_cpus = site.nodes[0].num_cpus
-        what = self.source, self.code, self.splits, group.signature, self.config.gpu.precision
-        return subject(*what, site.device, site.device_gib, num_cpus)
+    def _compare(self, found: Estimates, site: Site) -> None:
+        """What is kept of the largest group on each type of the sweep's devices, and on others."""
+        nodes = by_type(site.nodes)
+        if len(nodes) == 1:
+            return
+        found.types = tuple(nodes)
+        own = self._subject(self.largest, site)
+        for device, (node, *_) in nodes.items():
+            there = replace(own, device=node.device, device_gib=node.device_gib)
+            profile = self.store.find(there)
+            if profile is not None and profile.best() is not None:
+                found.by_device[device] = profile
+        known = [*found.by_device.values(), *(p for p in self.store.all() if p.subject.same_training(own))]
+        found.elsewhere = next((p for p in known if p.memory("process", "device_gib") is not None), None)
 
-    def _unprobed(self) -> str | None:
+    def _subject(self, group: Group, site: Site) -> Subject:
+        what = self.source, self.code, self.splits, group.signature, self.config.gpu.precision
+        return subject(*what, site.device, site.device_gib, site.num_cpus)
+
+    def _unprobed(self, site: Site) -> str | None:
         """Why a probe would not be worth its time; None where it is."""
         if isinstance(self.config.gpu.fraction, float) and self.config.gpu.fraction > 1:
             return "trials take whole GPUs"
+        if site.nodes[0].refusal is not None:
+            return f"{site.device} takes one process at a time"
         if self.splits is None:
             return "raygpu cannot train a part of a function or script; python -m raygpu.pack measures it"
         if len(self.largest.trials) < 2:
@@ -219,6 +256,7 @@ class Measurer:
         )
         seconds = time.monotonic() - started
         found = Estimates(probe_s=seconds, source=f"probe of {seconds:.0f} s")
+        self._compare(found, site)
         if profile.best() is None:
             found.source = f"one training alone failed ({profile.points[0].fault})"
             return found

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
@@ -53,17 +54,43 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine that trials can be placed on."""
+    """A machine that trials can be placed on, or the part of one that has GPUs of one type."""
 
     num_cpus: float
     num_gpus: int
     memory_gib: float
     """Host memory that is free for trials."""
+    device: str = ""
+    """The name of its GPUs."""
+    device_gib: float | None = None
+    """Memory of each GPU; None of a simulated one."""
+    free_gib: float | None = None
+    """Of the GPU that has the least free; None where that is not told."""
+    rgu: float | None = None
+    """What one of its GPUs is worth, in Reference GPU Units; None where that is not known."""
+    capability: tuple[int, int] | None = None
+    """CUDA's compute capability; None where it is not known."""
+    refusal: str | None = None
+    """Why several processes cannot share one of its GPUs; None where they can."""
+
+    @property
+    def device_type(self) -> str:
+        """What its GPUs have in common with those that take the same share of a trial; a name for a person."""
+        size = f", {self.device_gib:.0f} GiB" if self.device_gib is not None else ""
+        return f"{self.device}{size}{', one process at a time' if self.refusal else ''}"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How the sweep's trials are placed."""
+class Choice:
+    """What each trial takes of the GPUs of one type."""
+
+    share: Share
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How trials are placed on the GPUs of one type."""
 
     share: Share
     cpus_per_trial: float
@@ -72,18 +99,45 @@ class Plan:
     slots: int
     """Trials that run at once."""
     reason: str
+    device: str = ""
+    """The type."""
+    num_gpus: int = 1
+    device_gib: float | None = None
 
-    def resized(self, share: Share) -> Plan:
+    def resized(self, share: Share) -> Part:
         """For a trial that takes another share: its processors are in proportion to it."""
         cpus = floor_to_step(Fraction(self.cpus_per_trial).limit_denominator(RAY_STEP) * share.part / self.share.part)
         return replace(self, share=share, cpus_per_trial=cpus, threads_per_trial=max(1, math.floor(cpus)))
 
-    def as_dict(self) -> dict[str, float | int | str]:
-        """The `plan` of `summary.json`."""
+    def as_dict(self) -> dict[str, Any]:
         return {
             "fraction": round(self.share.fraction, 4),
             "trials_per_gpu": self.share.trials_per_gpu,
             "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the sweep's trials are placed: on the GPUs of each type, the fastest first."""
+
+    parts: tuple[Part, ...]
+    slots: int
+    """Trials that run at once."""
+
+    def on(self, device: str) -> Part:
+        """The part of one type; the first where that is gone, as where a sweep is resumed on another machine."""
+        return next((part for part in self.parts if part.device == device), self.parts[0])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The `plan` of `summary.json`; of several types, a list of them."""
+        if len(self.parts) == 1:
+            return self.parts[0].as_dict()
+        return {
+            "devices": [
+                {"device": part.device, "gpus": part.num_gpus, "slots": part.slots} | part.as_dict()
+                for part in self.parts
+            ]
         }
 
 
@@ -96,7 +150,7 @@ class FusedPlan:
     members: int | None = None
     """The most of an array; of a device that TensorFlow splits, its parts. None: as many as there are."""
 
-    def as_dict(self) -> dict[str, float | int | str]:
+    def as_dict(self) -> dict[str, Any]:
         """The `plan` of `summary.json`."""
         return self.arrays.as_dict() | ({} if self.members is None else {"members": self.members})
 
@@ -116,39 +170,81 @@ def floor_to_step(amount: Fraction) -> float:
     return math.floor(amount * RAY_STEP) / RAY_STEP
 
 
-def auto_share(nodes: Sequence[Node]) -> tuple[Share, str]:
-    """A plain rule until it is measured: as many per GPU as there are cores for them, memory for them, at most 8."""
+def by_type(nodes: Sequence[Node]) -> dict[str, list[Node]]:
+    """The nodes that have GPUs, by the type of these: the fastest first, by what they are worth and their memory."""
+    found: dict[str, list[Node]] = {}
+    for node in sorted(nodes, key=lambda node: (-(node.rgu or 0.0), -(node.device_gib or 0.0))):
+        if node.num_gpus:
+            found.setdefault(node.device_type, []).append(node)
+    return found
+
+
+def auto_share(nodes: Sequence[Node]) -> Choice:
+    """A plain rule until it is measured: as many per GPU as there are cores for them, memory for them, at most 8.
+
+    nodes: of one type.
+    """
     bounds = {f"at most {AUTO_LIMIT}": AUTO_LIMIT}
     for node in nodes:
-        per_gpu_cpus = max(1, math.floor(node.num_cpus / node.num_gpus))
-        per_gpu_memory = max(1, math.floor(node.memory_gib / node.num_gpus / AUTO_MEMORY_GIB))
         cores = f"one per CPU core ({node.num_cpus:g} for {_gpus(node.num_gpus)})"
         memory = f"{AUTO_MEMORY_GIB:g} GiB of host memory each ({node.memory_gib:.1f} GiB for {_gpus(node.num_gpus)})"
-        bounds[cores] = min(per_gpu_cpus, bounds.get(cores, AUTO_LIMIT))
-        bounds[memory] = min(per_gpu_memory, bounds.get(memory, AUTO_LIMIT))
+        found = {
+            cores: node.num_cpus / node.num_gpus,
+            memory: node.memory_gib / node.num_gpus / AUTO_MEMORY_GIB,
+        }
+        if node.free_gib is not None:
+            found[f"{AUTO_MEMORY_GIB:g} GiB of device memory each ({node.free_gib:.1f} GiB free)"] = (
+                node.free_gib / AUTO_MEMORY_GIB
+            )
+        for bound, most in found.items():
+            bounds[bound] = min(max(1, math.floor(min(most, AUTO_LIMIT))), bounds.get(bound, AUTO_LIMIT))
     bound, count = min(bounds.items(), key=lambda item: item[1])
-    return Share(trials_per_gpu=count), f"plain rule, not measured: {bound}"
+    return Choice(Share(trials_per_gpu=count), f"plain rule, not measured: {bound}")
 
 
-def plan(nodes: Sequence[Node], share: Share, reason: str, num_trials: int) -> Plan:
-    """Place trials that each take such a share on these nodes. reason: for the share.
+def held_to(choice: Choice, most: int, reason: str) -> Choice:
+    """The same with at most so many trials on a GPU, and why."""
+    if choice.share.trials_per_gpu <= most:
+        return choice
+    return Choice(Share(trials_per_gpu=max(1, most)), reason)
+
+
+def plan(nodes: Sequence[Node], choices: Mapping[str, Choice], num_trials: int) -> Plan:
+    """Place trials on these nodes. choices: by type; a type without one is not used.
 
     Raises ValueError if no node can hold a trial.
     """
-    nodes = [node for node in nodes if node.num_gpus]
-    if not nodes:
+    found = {device: of for device, of in by_type(nodes).items() if device in choices}
+    if not found:
         raise ValueError("no node has a GPU")
-    slots = [_slots(node, share) for node in nodes]
+    parts = [part for device, of in found.items() if (part := _part(of, choices[device], num_trials)) is not None]
+    if not parts:
+        wanted = next(iter(choices.values())).share.gpus_per_trial
+        most = max(node.num_gpus for of in found.values() for node in of)
+        raise ValueError(f"{wanted} GPUs per trial, but no node has more than {most}")
+    return Plan(tuple(parts), min(sum(part.slots for part in parts), num_trials))
+
+
+def _part(nodes: Sequence[Node], choice: Choice, num_trials: int) -> Part | None:
+    """Nodes of one type; None if none of them can hold a trial."""
+    slots = [_slots(node, choice.share) for node in nodes]
     if not sum(slots):
-        raise ValueError(
-            f"{share.gpus_per_trial} GPUs per trial, but no node has more than {max(n.num_gpus for n in nodes)}"
-        )
+        return None
     cpus = min(
         floor_to_step(Fraction(node.num_cpus).limit_denominator(RAY_STEP) / count)
         for node, count in zip(nodes, slots, strict=True)
         if count
     )
-    return Plan(share, cpus, max(1, math.floor(cpus)), min(sum(slots), num_trials), reason)
+    return Part(
+        choice.share,
+        cpus,
+        max(1, math.floor(cpus)),
+        min(sum(slots), num_trials),
+        choice.reason,
+        nodes[0].device_type,
+        sum(node.num_gpus for node in nodes),
+        min((node.device_gib for node in nodes if node.device_gib is not None), default=None),
+    )
 
 
 def _slots(node: Node, share: Share) -> int:

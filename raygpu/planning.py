@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from raygpu import choosing
+from raygpu import choosing, placing
 from raygpu.choosing import Option, Room
 from raygpu.config import GpuSection, SweepConfig
+from raygpu.devices.fitness import too_old
 from raygpu.errors import BadInput
 from raygpu.experiment import Source, Splits
 from raygpu.fusing import Fuser, Grouper, Together
 from raygpu.grouping import Group, Signature
 from raygpu.measuring import Estimates, Site
-from raygpu.packing import FusedPlan, Node, Plan, Share, auto_share, plan, snap
+from raygpu.packing import Choice, FusedPlan, Node, Plan, by_type, plan, snap
 from raygpu.search import Drawn, Proposer
 from raygpu.space import Space, random_trials
 from raygpu.subjects import signature
@@ -27,30 +28,41 @@ NEEDS = {
 FASTER_ALONE = "packed processes are predicted to be faster"
 
 
-def make_plan(nodes: Sequence[Node], config: SweepConfig, num_trials: int, option: Option | None = None) -> Plan:
-    """The plan of process mode for these nodes. option: how many at once, where it was measured. Raises BadInput."""
+def make_plan(
+    nodes: Sequence[Node],
+    config: SweepConfig,
+    num_trials: int,
+    choices: Mapping[str, Choice] | None = None,
+    *,
+    mps: bool = False,
+) -> Plan:
+    """The plan of process mode for these nodes. Raises BadInput.
+
+    choices: how many at once on each type of device, where it was measured. mps: whether trials run under MPS.
+    """
     fraction = config.gpu.fraction
-    if fraction != "auto":
-        share, reason = snap(fraction), f"asked for {fraction:g}"
-    elif option is not None:
-        share, reason = Share(option.n), option.bound or "measured"
-    else:
-        share, reason = auto_share(nodes)
-    return _plan(nodes, config, share, reason, num_trials)
+    if choices is None:
+        choices = placing.automatic(nodes) if fraction == "auto" else placing.asked(nodes, fraction, {})
+    return _plan(nodes, config, placing.permitted(nodes, choices, mps=mps), num_trials)
 
 
 def make_fused_plan(
-    nodes: Sequence[Node], config: SweepConfig, num_trials: int, option: Option | None = None
+    nodes: Sequence[Node],
+    config: SweepConfig,
+    num_trials: int,
+    choices: Mapping[str, Choice] | None = None,
+    *,
+    mps: bool = False,
 ) -> FusedPlan:
     """The plan of fused mode for these nodes: by default, one array has a GPU for itself. Raises BadInput."""
     fraction = 1.0 if config.gpu.fraction == "auto" else config.gpu.fraction
-    arrays = _plan(nodes, config, snap(fraction), f"asked for {fraction:g}", num_trials)
-    return FusedPlan(arrays, make_plan(nodes, config, num_trials, option))
+    arrays = placing.permitted(nodes, placing.asked(nodes, fraction, {}), mps=mps)
+    return FusedPlan(_plan(nodes, config, arrays, num_trials), make_plan(nodes, config, num_trials, choices, mps=mps))
 
 
-def _plan(nodes: Sequence[Node], config: SweepConfig, share: Share, reason: str, num_trials: int) -> Plan:
+def _plan(nodes: Sequence[Node], config: SweepConfig, choices: Mapping[str, Choice], num_trials: int) -> Plan:
     try:
-        return plan(nodes, share, reason, num_trials)
+        return plan(nodes, choices, num_trials)
     except ValueError as error:
         raise BadInput(f"gpu.fraction: read {config.gpu.fraction}; {error}") from error
 
@@ -65,6 +77,8 @@ class Grouped:
     """None where nothing can be fused or split."""
     drawn: bool
     """Whether the trials are known already."""
+    architectures: tuple[str, ...] | None = None
+    """That the framework is built for, as torch.cuda.get_arch_list() has them; None where that is not known."""
 
 
 def grouped(
@@ -81,9 +95,36 @@ def grouped(
         except BadInput:  # its trials will show it, each alone
             common = Signature(())
         split = source.kind == "keras" and config.gpu.mode in ("auto", "split")
-        return Grouped([Group(common, list(trials), "not fused")], Together() if split else None, drawn)
+        together = Together() if split else None
+        built_for = architectures() if source.kind == "torch" else None
+        return Grouped([Group(common, list(trials), "not fused")], together, drawn, built_for)
     fuser = Fuser(code, splits, config.gpu.precision, source.folder)
-    return Grouped(fuser.groups(trials), fuser, drawn)
+    return Grouped(fuser.groups(trials), fuser, drawn, architectures())
+
+
+def architectures() -> tuple[str, ...] | None:
+    """What the installed torch is built for; None of one without CUDA."""
+    import torch
+
+    return tuple(torch.cuda.get_arch_list()) or None
+
+
+def usable(nodes: Sequence[Node], built_for: Sequence[str] | None) -> tuple[list[Node], list[str]]:
+    """The nodes whose GPUs the installed torch has code for, and a line for each type that is left out.
+
+    Raises BadInput where none is left.
+    """
+    faults = {
+        node.device_type: fault
+        for node in nodes
+        if built_for is not None
+        and node.capability is not None
+        and (fault := too_old(node.device, node.capability, built_for)) is not None
+    }
+    left = [node for node in nodes if node.device_type not in faults]
+    if not left:
+        raise BadInput(list(faults.values()))
+    return left, [f"plan: left out: {fault}" for fault in faults.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +149,8 @@ class Decision:
         """`[gpu]` with what was chosen in place of auto: a sweep that is resumed goes on as it began."""
         chosen: dict[str, Any] = {"mode": self.mode}
         if isinstance(self.plan, Plan):
-            chosen["fraction"] = self.plan.share.fraction
+            if len(self.plan.parts) == 1:  # of several types of GPU, each has its own
+                chosen["fraction"] = self.plan.parts[0].share.fraction
         elif self.plan.members is not None:
             chosen["width"] = self.plan.members
         return gpu.model_dump() | chosen
@@ -116,35 +158,47 @@ class Decision:
 
 def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, estimates: Estimates) -> Decision:
     """The plan for this place. Raises BadInput."""
-    nodes, names = site.nodes, site.names
+    nodes, left_out = usable(site.nodes, found.architectures)
     options: list[Option] = []
+    parts: list[choosing.Part] = []
+    num_gpus = sum(node.num_gpus for node in nodes)
     if estimates.reference is not None:
-        num_gpus = sum(node.num_gpus for node in nodes)
         asked = None if config.gpu.fraction == "auto" else snap(config.gpu.fraction).trials_per_gpu
-        room = Room.of(nodes, site.free_gib)
+        parts = estimates.parts(found.groups, config)
+        alike = [node for node in nodes if node.device == site.device] or nodes
         ways = [way for way in choosing.PACKED if way != ("mps" if config.gpu.mps == "off" else "")]
-        options = choosing.options(estimates.parts(found.groups, config), room, num_gpus, ways, asked)
+        options = choosing.options(parts, Room.of(alike, _least(alike)), num_gpus, ways, asked)
         options = [option for option in options if _asked_for(option, config.gpu.mode)] or options
     best = options[0] if options else None
-    lines = _predicted_lines(options, estimates)
+    choices: dict[str, Choice] | None = None
+    if config.gpu.fraction != "auto":
+        choices = placing.asked(nodes, config.gpu.fraction, estimates.needs())
+    elif best is not None:
+        largest = max(parts, key=lambda part: part.size.trials)
+        by_device = {
+            device: replace(largest, profile=estimates.on(device) or largest.profile) for device in by_type(nodes)
+        }
+        choices = placing.measured(nodes, best, by_device, num_gpus)
+    mps = config.gpu.mps == "on" or (config.gpu.mps == "auto" and best is not None and best.way == "mps")
+    lines = [*left_out, *_predicted_lines(options, estimates)]
     predicted = _predicted(options, estimates)
-    if found.fuser is not None and (members := _parts(config, nodes, found, best)) is not None:
-        both = replace(make_fused_plan(nodes, config, num_trials, best), members=members)
-        return Decision(both, [*split_lines(both, names), *lines], predicted, mps=False)
+    if found.fuser is not None and (members := _members(config, nodes, found, best)) is not None:
+        both = replace(make_fused_plan(nodes, config, num_trials), members=members)
+        return Decision(both, [*split_lines(both, site.names), *lines], predicted, mps=False)
     if isinstance(found.fuser, Fuser) and (config.gpu.mode == "fused" or (best is not None and any(best.fused))):
         if config.gpu.mode == "auto" and best is not None:
             _prefer(found, best)
-        both = make_fused_plan(nodes, config, num_trials, best)
-        lines = [*fused_lines(config, both, found.groups if found.drawn else None, names), *lines]
-        return Decision(both, lines, predicted, _mps(config, both.alone, best))
-    made = make_plan(nodes, config, num_trials, best)
-    lines = [*plan_lines(config, made, names), *lines]
+        both = make_fused_plan(nodes, config, num_trials, choices, mps=mps)
+        lines = [*fused_lines(config, both, found.groups if found.drawn else None, site.names), *lines]
+        return Decision(both, lines, predicted, mps and _shared(both.alone))
+    made = make_plan(nodes, config, num_trials, choices, mps=mps)
+    lines = [*plan_lines(config, made, site.names), *lines]
     if config.gpu.mode in NEEDS:
         lines.append(f"plan: {NEEDS[config.gpu.mode]}, so every trial is trained alone")
-    return Decision(made, lines, predicted, _mps(config, made, best))
+    return Decision(made, lines, predicted, mps and _shared(made))
 
 
-def _parts(config: SweepConfig, nodes: Sequence[Node], found: Grouped, best: Option | None) -> int | None:
+def _members(config: SweepConfig, nodes: Sequence[Node], found: Grouped, best: Option | None) -> int | None:
     """Into how many logical devices a device is split; None where it is not."""
     if not isinstance(found.fuser, Together):
         return None
@@ -152,14 +206,14 @@ def _parts(config: SweepConfig, nodes: Sequence[Node], found: Grouped, best: Opt
         return best.n if best is not None and best.way == "split" else None
     if config.gpu.width != "auto":
         return config.gpu.width
-    return best.n if best is not None and best.way == "split" else auto_share(nodes)[0].trials_per_gpu
+    if best is not None and best.way == "split":
+        return best.n
+    return min(choice.share.trials_per_gpu for choice in placing.automatic(nodes).values())
 
 
-def _mps(config: SweepConfig, packed: Plan, best: Option | None) -> bool:
-    """Wanted, or measured to gain; a single trial on a GPU has nobody to share it with."""
-    if packed.share.trials_per_gpu == 1:
-        return False
-    return config.gpu.mps == "on" or (config.gpu.mps == "auto" and best is not None and best.way == "mps")
+def _shared(packed: Plan) -> bool:
+    """Whether trials share a GPU: one alone has nobody to run beside under MPS."""
+    return any(part.share.trials_per_gpu > 1 for part in packed.parts)
 
 
 def _asked_for(option: Option, mode: str) -> bool:
@@ -169,6 +223,11 @@ def _asked_for(option: Option, mode: str) -> bool:
     if mode == "split":
         return option.way == "split"
     return any(option.fused) == (mode == "fused") and option.way != "split"
+
+
+def _least(nodes: Sequence[Node]) -> float | None:
+    """Free memory of the GPU that has the least."""
+    return min((node.free_gib for node in nodes if node.free_gib is not None), default=None)
 
 
 def _prefer(found: Grouped, best: Option) -> None:

@@ -40,6 +40,8 @@ class Prepared:
     """Those of this machine that the sweep uses; none where one is simulated, or where the cluster is not local."""
     nodes: list[Node] | None
     """None until a cluster that runs already has been asked."""
+    left_out: list[str]
+    """A line for each GPU that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,14 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
     faults: list[str] = []
     space = search = nodes = None
     chosen: list[Gpu] = []
+    left_out: list[str] = []
     with _noted(faults):
         space = parse(config.space, config.search.algorithm)
         search = proposer(config, space)
     with _noted(faults):
         if config.cluster.address == "local":
-            chosen = chosen_gpus(config)
-            nodes = [host.node(len(chosen))]
+            chosen, left_out = host.computing(chosen_gpus(config))
+            nodes = host.nodes(chosen, apart=apart(config))
             make_plan(nodes, config, 1)  # whether a trial fits
         elif config.gpu.devices != "all":
             faults.append("gpu.devices: chooses GPUs of this machine; a cluster's nodes are started with theirs")
@@ -75,7 +78,7 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
         raise BadInput(faults)
     assert space is not None
     assert search is not None
-    return Prepared(located.model_copy(update={"trials": search.num_trials}), space, search, chosen, nodes)
+    return Prepared(located.model_copy(update={"trials": search.num_trials}), space, search, chosen, nodes, left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,11 @@ def _noted(faults: list[str]) -> Iterator[None]:
         yield
     except BadInput as error:
         faults += error.faults
+
+
+def apart(config: SweepConfig) -> bool:
+    """Whether unequal GPUs of one machine are planned for apart; a trial that takes several may mix them."""
+    return config.gpu.fraction == "auto" or config.gpu.fraction <= 1
 
 
 def chosen_gpus(config: ProblemConfig) -> list[Gpu]:

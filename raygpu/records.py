@@ -27,6 +27,8 @@ class Device:
     uuid: str | None = None
     memory_gib: float | None = None
     """The whole device's."""
+    rgu: float | None = None
+    """What it is worth, in Reference GPU Units; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Records:
         """Seconds from the start of this process to the first result of any trial."""
         self._started = time.monotonic()
         self._gpu_samples: dict[int, int] = {}
+        self._held_since: dict[str, float] = {}
+        """When what holds a share of a GPU was last charged for it."""
         self._lock = RLock()
 
     def start(self, trial: Trial) -> TrialRecord:
@@ -69,7 +73,8 @@ class Records:
         with self._lock:
             record = self.by_id.get(trial.trial_id)
             if record is None or record.ended:
-                record = self.by_id[trial.trial_id] = TrialRecord(trial)
+                used = record.rgu_hours if record is not None else None
+                record = self.by_id[trial.trial_id] = TrialRecord(trial, rgu_hours=used)
             record.status = "running"
             return record
 
@@ -96,6 +101,31 @@ class Records:
                 else:
                     record.samples_per_s = result.samples_per_s
             return new
+
+    def hold(self, holder: str) -> None:
+        """A Tune trial begins to hold its share of a GPU."""
+        with self._lock:
+            self._held_since[holder] = time.monotonic()
+
+    def charge(self, holder: str, trial_ids: Sequence[str], gpu_index: int | None, gpu_share: float) -> None:
+        """The RGU-hours since `holder` was last charged, in equal parts to those of its trials that have not ended."""
+        with self._lock:
+            now = time.monotonic()
+            since = self._held_since.get(holder, now)
+            self._held_since[holder] = now
+            value = next((device.rgu for device in self.devices if device.index == gpu_index), None)
+            running = [record for name in trial_ids if not (record := self.by_id[name]).ended]
+            if value is None:
+                return
+            for record in running:
+                hours = (now - since) / 3600 * gpu_share * value / len(running)
+                record.rgu_hours = (record.rgu_hours or 0.0) + hours
+
+    def rgu_hours(self) -> float | None:
+        """Of all trials together; None where no GPU's worth is known."""
+        with self._lock:
+            known = [record.rgu_hours for record in self.by_id.values() if record.rgu_hours is not None]
+        return sum(known) if known else None
 
     def any_scored(self) -> bool:
         """Whether any trial has reported the metric."""

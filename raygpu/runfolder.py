@@ -130,13 +130,14 @@ class RunFolder:
     def write_trials(self, records: Sequence[TrialRecord]) -> None:
         """`trials.csv`: a row a trial, hyper-parameters as columns of their own."""
         names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
-        own = ["id", "status", "score", "epochs", "samples_per_s", "gpu"]
+        own = ["id", "status", "score", "epochs", "samples_per_s", "gpu", "rgu_hours"]
         header = [*own, *(f"space.{name}" if name in own else name for name in names)]
         with self.trials_csv.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(header)
             for r in records:
                 row = [r.trial.trial_id, status(r), r.score, r.epochs, rounded(r.samples_per_s), r.gpu_index]
+                row.append(rounded(r.rgu_hours, 6))
                 writer.writerow([*row, *(r.trial.hyperparameters.get(name) for name in names)])
 
     def write_failures(self, records: Sequence[TrialRecord]) -> None:

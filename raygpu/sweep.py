@@ -23,7 +23,7 @@ from raygpu.finish import summarize, write_files
 from raygpu.measuring import Measurer, Site
 from raygpu.packing import FusedPlan
 from raygpu.planning import decide, grouped
-from raygpu.preparation import Prepared, find, prepare, problem
+from raygpu.preparation import Prepared, apart, find, prepare, problem
 from raygpu.records import Records
 from raygpu.runfolder import RunFolder
 from raygpu.trials import Scoring, TrialRecord
@@ -80,7 +80,7 @@ def run(
     prepared = prepare(config, stem, resuming=resume is not None)
     config = prepared.config
     local = config.cluster.address == "local"
-    console.lines(sweep_lines(config, simulated=local and not prepared.gpus))
+    console.lines([*sweep_lines(config, simulated=local and not prepared.gpus), *prepared.left_out])
     source, code = find(config, source_folder)
     timing: dict[str, float | None] = {"code_s": process_age_s()}
     with _ray(prepared, started=not dry_run) as starting, _told_at_once():
@@ -184,7 +184,8 @@ def _ray(prepared: Prepared, *, started: bool) -> Iterator[Future[Cluster] | Non
     environment.prepare()
     from raygpu.engines.cluster import in_background  # Ray takes seconds to import
 
-    with in_background(prepared.config.cluster.address, prepared.gpus) as starting:
+    config = prepared.config
+    with in_background(config.cluster.address, prepared.gpus, apart=apart(config)) as starting:
         yield starting
 
 

@@ -114,6 +114,8 @@ class TrialRecord:
     """The last epoch's."""
     samples_seen: int = 0
     train_s: float = 0.0
+    rgu_hours: float | None = None
+    """What it has used, in hours of a Reference GPU Unit; None where its GPU's worth is not known."""
 
     @property
     def ended(self) -> bool:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from raygpu.devices import nvml
+from raygpu.devices.fitness import packing_refusal
+from raygpu.devices.nvml import Gpu
+from raygpu.devices.reference import rgu
+from raygpu.errors import BadInput
 from raygpu.packing import Node
 
 KIB_PER_GIB = 2**20
@@ -15,6 +22,61 @@ CGROUP = Path("/sys/fs/cgroup")
 def node(num_gpus: int) -> Node:
     """This machine as a plan sees it, with one simulated GPU where it has none."""
     return Node(num_cpus=num_cpus(), num_gpus=max(1, num_gpus), memory_gib=available_memory_gib())
+
+
+def nodes(gpus: Sequence[Gpu], *, apart: bool = True) -> list[Node]:
+    """This machine as a plan sees it: a node for each type of its GPUs, with its part of the processors and memory.
+
+    apart: whether types are kept apart; otherwise it is one node, of the smallest GPU. One simulated GPU where there
+    are none.
+    """
+    whole = node(len(gpus))
+    if not gpus:
+        return [whole]
+    return [
+        replace(
+            described(part),
+            num_cpus=whole.num_cpus if len(part) == len(gpus) else whole.num_cpus * len(part) / len(gpus),
+            num_gpus=len(part),
+            memory_gib=whole.memory_gib * len(part) / len(gpus),
+        )
+        for part in (types(gpus) if apart else [list(gpus)])
+    ]
+
+
+def types(gpus: Sequence[Gpu]) -> list[list[Gpu]]:
+    """The GPUs by type, in the order in which each type's first one comes."""
+    found: dict[str, list[Gpu]] = {}
+    for gpu in gpus:
+        found.setdefault(described([gpu]).device_type, []).append(gpu)
+    return list(found.values())
+
+
+def computing(gpus: Sequence[Gpu]) -> tuple[list[Gpu], list[str]]:
+    """The GPUs on which processes may compute, and a line for each other one. Raises BadInput where none may."""
+    faults = {gpu.uuid: str(packing_refusal(gpu)) for gpu in gpus if gpu.compute_mode == "prohibited"}
+    left = [gpu for gpu in gpus if gpu.uuid not in faults]
+    if gpus and not left:
+        raise BadInput(list(faults.values()))
+    return left, [f"left out: {fault}" for fault in faults.values()]
+
+
+def described(gpus: Sequence[Gpu]) -> Node:
+    """What a plan has to know of the GPUs of one node: of unequal ones, what holds for each of them."""
+    worth = [rgu(gpu.name, gpu.memory_gib) for gpu in gpus]
+    free = [memory.free_gib for gpu in gpus if (memory := nvml.memory(gpu.uuid)) is not None]
+    refusals = [refusal for gpu in gpus if (refusal := packing_refusal(gpu)) is not None]
+    return Node(
+        num_cpus=0,
+        num_gpus=len(gpus),
+        memory_gib=0.0,
+        device=" + ".join(dict.fromkeys(gpu.name for gpu in gpus)),
+        device_gib=min(gpu.memory_gib for gpu in gpus),
+        free_gib=min(free, default=None),
+        rgu=None if None in worth else min(value for value in worth if value is not None),
+        capability=min((gpu.capability for gpu in gpus if gpu.capability is not None), default=None),
+        refusal=refusals[0] if refusals else None,
+    )
 
 
 def num_cpus() -> int:

@@ -50,11 +50,12 @@ class Shared:
     decision_epochs: frozenset[int] | None
     """The epochs at which a scheduler decides; None for every epoch."""
     plan: Plan
+    """Of trials alone."""
     precision: Precision
     trials_folder: str
     checkpoint_s: float
-    memory_gib: float | None
-    """Of the whole device, to hold each trial to its share of it; None for no limit."""
+    memory_gib: Mapping[str, float | None]
+    """Of a whole device, by its type, to hold each trial to its share of it; None for no limit."""
     mps: Mapping[str, Access]
     """The MPS daemons of this machine by GPU; none where trials take turns on their GPU."""
 
@@ -64,9 +65,10 @@ def tune_config(trial: Trial) -> dict[str, Any]:
     return {"trial_id": trial.trial_id, "seed": trial.seed, "hyperparameters": dict(trial.hyperparameters)}
 
 
-def with_share(config: dict[str, Any], share: Share, checkpoint: str | None = None) -> dict[str, Any]:
-    """The same with what it takes of a GPU, and where it goes on from."""
+def with_share(config: dict[str, Any], device: str, share: Share, checkpoint: str | None = None) -> dict[str, Any]:
+    """The same with what it takes of a GPU, of which type, and where it goes on from."""
     return config | {
+        "device": device,
         "trials_per_gpu": share.trials_per_gpu,
         "gpus_per_trial": share.gpus_per_trial,
         "checkpoint": checkpoint,
@@ -76,6 +78,11 @@ def with_share(config: dict[str, Any], share: Share, checkpoint: str | None = No
 def share_of(config: Mapping[str, Any]) -> Share:
     """The share that `with_share` added."""
     return Share(config["trials_per_gpu"], config["gpus_per_trial"])
+
+
+def device_of(config: Mapping[str, Any]) -> str:
+    """The type of device that `with_share` added. A worker has one, and is given no other type's trials."""
+    return str(config["device"])
 
 
 def trial_of(config: Mapping[str, Any]) -> Trial:
@@ -90,10 +97,11 @@ class TrialActor(tune.Trainable):
         assert shared is not None
         self.shared = shared
         self.splits = splits
-        self.threads = shared.plan.resized(share_of(config)).threads_per_trial
-        os.environ.update(surroundings(self.threads) | mps_environment(shared, share_of(config)))
+        part = shared.plan.on(device_of(config))
+        self.threads = part.resized(share_of(config)).threads_per_trial
+        os.environ.update(surroundings(self.threads) | mps_environment(shared, config))
         os.chdir(shared.source.folder)
-        self.cap = Cap(shared.source.kind, shared.memory_gib)
+        self.cap = Cap(shared.source.kind, shared.memory_gib[part.device])
         self.code: Any = None
         self.training: Training | None = None
         self._device_is_broken = False
@@ -237,12 +245,14 @@ class TrialActor(tune.Trainable):
         self.cap.lift()
 
 
-def mps_environment(shared: Shared, share: Share) -> dict[str, str]:
+def mps_environment(shared: Shared, config: Mapping[str, Any]) -> dict[str, str]:
     """What makes this process a client of its GPU's daemon; nothing where there is none."""
     access = next((shared.mps[gpu_id] for gpu_id in map(str, ray.get_gpu_ids()) if gpu_id in shared.mps), None)
     if access is None:
         return {}
-    return access.environment(share.fraction, shared.memory_gib and share.fraction * shared.memory_gib)
+    fraction = share_of(config).fraction
+    memory_gib = shared.memory_gib[shared.plan.on(device_of(config)).device]
+    return access.environment(fraction, memory_gib and fraction * memory_gib)
 
 
 def breaks_device(failure: str | None) -> bool:

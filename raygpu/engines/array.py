@@ -9,11 +9,12 @@ from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raygpu.config import SweepConfig
-from raygpu.engines.actor import share_of
+from raygpu.engines.actor import device_of, share_of
 from raygpu.engines.array_actor import ArrayActor, ArrayShared
 from raygpu.engines.array_checkpoint import MEMBERS
 from raygpu.engines.array_live import ArrayLive, ArrayObserver
 from raygpu.engines.array_searcher import ArraySearcher
+from raygpu.engines.places import Places
 from raygpu.engines.process import ENLARGED, resources, shared_by_all
 from raygpu.engines.shares import Shares, signatures
 from raygpu.engines.tuning import fit
@@ -21,11 +22,8 @@ from raygpu.engines.work import Work
 from raygpu.fusing import Grouper
 from raygpu.halving import Halving, mean_epochs
 from raygpu.median import Median
-from raygpu.packing import FusedPlan
+from raygpu.packing import FusedPlan, Part
 from raygpu.search import Drawn
-
-MARGIN = 0.9
-"""Of a GPU that is split: the rest is for contexts and for what others hold."""
 
 
 def run(work: Work, plan: FusedPlan, fuser: Grouper, *, resume: bool) -> dict[str, str]:
@@ -35,32 +33,37 @@ def run(work: Work, plan: FusedPlan, fuser: Grouper, *, resume: bool) -> dict[st
     """
     config = work.config
     rule = _rule(config)
-    share = plan.arrays.share.fraction
-    shares = Shares(plan.alone.share, signatures(work.source, work.splits))
+    shares = Shares(plan.alone, signatures(work.source, work.splits))
     scratch = work.folder.tune / ENLARGED
     live = ArrayLive(work.records, work.writer, work.cluster, shares, scratch, fuser, rule, work.say, work.arrays_s)
     drawn = work.proposer.trials if isinstance(work.proposer, Drawn) else []
     common = ArrayShared(
         shared=shared_by_all(work, plan.alone),
-        array_threads=plan.arrays.threads_per_trial,
+        arrays=plan.arrays,
         width=plan.members if config.gpu.width == "auto" else config.gpu.width,
-        gpu_fraction=share,
-        host_memory_gib=min(node.memory_gib for node in work.cluster.nodes) / plan.arrays.share.trials_per_gpu,
-        device_memory_gib=_gpu_gib(work, plan),
+        host_memory_gib={part.device: _host_memory_gib(work, part) for part in plan.arrays.parts},
         mean_epochs=_mean_epochs(config),
         keep_all=config.keep == "all",
         trials={trial.trial_id: trial for trial in drawn},
         rule=rule,
         reason=config.stopping.algorithm,
     )
+    needed = {part.device: work.cluster.needed(part.device) for part in plan.arrays.parts}
+
+    def wanted_resources(wanted: dict[str, Any]) -> tune.PlacementGroupFactory:
+        part, alone = plan.arrays.on(device_of(wanted)), plan.alone.on(device_of(wanted))
+        return resources(part if wanted["fused"] else alone.resized(share_of(wanted)), needed[part.device])
+
+    live.resources = wanted_resources
+
     trainable = tune.with_resources(
         tune.with_parameters(ArrayActor, common=common, splits=work.splits),
-        lambda wanted: resources(plan.arrays if wanted["fused"] else plan.alone.resized(share_of(wanted))),
+        live.resources,
     )
     checkpoints = fit(
         config,
         trainable,
-        ArraySearcher(work.proposer, live, plan, drawn=bool(drawn)),
+        ArraySearcher(work.proposer, live, plan, Places(plan.arrays), drawn=bool(drawn)),
         None,
         ArrayObserver(live),
         live,
@@ -72,11 +75,10 @@ def run(work: Work, plan: FusedPlan, fuser: Grouper, *, resume: bool) -> dict[st
     return checkpoints | live.interrupted(work.folder.tune / MEMBERS, keep_all=common.keep_all)
 
 
-def _gpu_gib(work: Work, plan: FusedPlan) -> float | None:
-    """What an array may take of its GPU; None of a simulated one."""
-    if work.cluster.devices[0].memory_gib is None:
-        return None
-    return MARGIN * work.cluster.device_memory_gib() * plan.arrays.share.fraction
+def _host_memory_gib(work: Work, part: Part) -> float:
+    """Of one array on a type of device: its part of a node's, where that has no GPU of its own."""
+    of = [node.memory_gib for node in work.cluster.nodes if node.device_type == part.device]
+    return min(of) / part.share.trials_per_gpu
 
 
 def _mean_epochs(config: SweepConfig) -> float:

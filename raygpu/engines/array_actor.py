@@ -22,14 +22,28 @@ from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.devices.exhaustion import is_out_of_memory
-from raygpu.engines.actor import REPORT_S, WORST, Shared, breaks_device, finite, mps_environment, share_of, trial_of
+from raygpu.engines.actor import (
+    REPORT_S,
+    WORST,
+    Shared,
+    breaks_device,
+    device_of,
+    finite,
+    mps_environment,
+    share_of,
+    trial_of,
+)
 from raygpu.engines.array_checkpoint import MEMBERS, PROGRESS
 from raygpu.engines.cap import Cap
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Experiment, Splits
+from raygpu.packing import Plan
 from raygpu.training.base import Settings, surroundings
 from raygpu.training.start import start
 from raygpu.trials import EpochResult, Status, Trial
+
+MARGIN = 0.9
+"""Of a GPU that is split: the rest is for contexts and for what others hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +52,10 @@ class ArrayShared:
 
     shared: Shared
     """Its plan is that of trials alone."""
-    array_threads: int
+    arrays: Plan
     width: int | None
-    gpu_fraction: float
-    """The share of its GPU that an array may take, memory included."""
-    host_memory_gib: float
-    """What it may take where it trains on a CPU."""
-    device_memory_gib: float | None
-    """Of its GPU, to be split between Keras trials; None without one."""
+    host_memory_gib: Mapping[str, float]
+    """What an array may take where it trains on a CPU, by the type of its device."""
     mean_epochs: float
     """Of a trial, with those that will stop early."""
     keep_all: bool
@@ -79,10 +89,10 @@ class ArrayActor(tune.Trainable):
         self.splits = splits
         # Members' results come by the hundred: the driver writes them to MLflow on the same cores meanwhile.
         variables = surroundings(self._threads(config), yielding=True)
-        os.environ.update(variables | ({} if config["fused"] else mps_environment(self.shared, share_of(config))))
+        os.environ.update(variables | ({} if config["fused"] else mps_environment(self.shared, config)))
         os.chdir(self.shared.source.folder)
         self.experiment = cast(Experiment, self.shared.source.resolve())
-        self.cap = Cap(self.shared.source.kind, self.shared.memory_gib)
+        self.cap = Cap(self.shared.source.kind, self.shared.memory_gib[self._device(config)])
         self.array: Any = None
         self._device_is_broken = False
         self._begin(config)
@@ -98,12 +108,14 @@ class ArrayActor(tune.Trainable):
         carried = {trial.trial_id: trial for trial in map(trial_of, config["trials"])}
         self.fused: bool = config["fused"]
         self.threads = self._threads(config)
+        self.device = self._device(config)
         self.trials = [carried.get(name) or self.common.trials[name] for name in config["trial_ids"]]
         self.scores: dict[str, float | None] = {trial.trial_id: None for trial in self.trials}
         self.ended: set[str] = set()
         self.best: tuple[float, str] | None = None
         """Score and id of the best member whose parameters are kept."""
         self.share = share_of(config)
+        self.device = self._device(config)
         self._checkpoint: str | None = config["checkpoint"]
         """From which it goes on, after it ran out of memory in a smaller share."""
         self.width = self.common.width
@@ -126,9 +138,18 @@ class ArrayActor(tune.Trainable):
         return self.fused and self.shared.source.kind == "torch"
 
     def _threads(self, config: Mapping[str, Any]) -> int:
+        device = self._device(config)
         if config["fused"]:
-            return self.common.array_threads
-        return self.shared.plan.resized(share_of(config)).threads_per_trial
+            return self.common.arrays.on(device).threads_per_trial
+        return self.shared.plan.on(device).resized(share_of(config)).threads_per_trial
+
+    def _gpu_gib(self) -> float | None:
+        """What a split array may take of its GPU; None of a simulated one."""
+        part = self.common.arrays.on(self.device)
+        return part.device_gib and MARGIN * part.device_gib * part.share.fraction
+
+    def _device(self, config: Mapping[str, Any]) -> str:
+        return self.common.arrays.on(device_of(config)).device
 
     def step(self) -> dict[str, Any]:
         """Train until members end, a second has gone by, or all is done. The result carries every epoch since."""
@@ -195,7 +216,8 @@ class ArrayActor(tune.Trainable):
 
         imported = time.monotonic()
         common = self.common
-        limit, count = capacity(self.experiment, trials[0], common.gpu_fraction, common.host_memory_gib)
+        fraction, host_gib = common.arrays.on(self.device).share.fraction, common.host_memory_gib[self.device]
+        limit, count = capacity(self.experiment, trials[0], fraction, host_gib)
         now, self.waiting = trials[:count], trials[count:]
         if self.waiting:
             self._lines.append(f"{len(now)} of {len(trials)} trials fit in memory at once; the others follow")
@@ -211,9 +233,7 @@ class ArrayActor(tune.Trainable):
         from raygpu.training.keras_split import KerasSplit
 
         assert self.width is not None
-        array = KerasSplit(
-            self.experiment, self.splits, trials, self._settings(), self.width, self.common.device_memory_gib
-        )
+        array = KerasSplit(self.experiment, self.splits, trials, self._settings(), self.width, self._gpu_gib())
         if checkpoint is not None:
             array.load(checkpoint)
         return array

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray import tune
 
-from raygpu.engines.actor import share_of
+from raygpu.engines.actor import device_of, share_of
 from raygpu.engines.array_checkpoint import MEMBERS, extract, under_way
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.observer import Live, Writer
@@ -74,6 +74,7 @@ class ArrayObserver(tune.Callback):
         self.live = live
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.live.records.hold(trial.trial_id)
         for name in trial.config["trial_ids"]:
             known = self.live.records.by_id.get(name)
             if known is not None and known.status in ("finished", "stopped"):
@@ -99,6 +100,7 @@ class ArrayObserver(tune.Callback):
             return
         gpu_index = live.cluster.device_index(result["node_id"], result["gpu_ids"])
         share = share_of(trial.config).fraction / max(1, len(trial.config["trial_ids"]))
+        live.records.charge(trial.trial_id, trial.config["trial_ids"], gpu_index, share_of(trial.config).fraction)
         for report in result["members"]:
             record = live.records.by_id[report.trial_id]
             if record.ended:
@@ -113,7 +115,7 @@ class ArrayObserver(tune.Callback):
                 live.writer.end(live.records.end(report.trial_id, report.status, reason=reason))
         if result["out_of_memory"] and not trial.config["fused"]:
             name = trial.config["trial_ids"][0]
-            live.enlarge(live.trials[name], share_of(trial.config), live.arrays.get(name))
+            live.enlarge(live.trials[name], device_of(trial.config), share_of(trial.config), live.arrays.get(name))
         result["members"], result["lines"] = [], []  # told and kept: Tune need not carry them in its snapshots
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

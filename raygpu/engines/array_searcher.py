@@ -13,6 +13,7 @@ from ray.tune.search import Searcher
 
 from raygpu.engines.actor import finite, tune_config, with_share
 from raygpu.engines.array_live import ArrayLive
+from raygpu.engines.places import Places
 from raygpu.grouping import MAX_MEMBERS, cut, even
 from raygpu.packing import FusedPlan, Share
 from raygpu.search import Proposer
@@ -25,8 +26,9 @@ class Order:
 
     trial_ids: tuple[str, ...]
     fused: bool
+    device: str | None = None
+    """The type of it and the share, larger than others', for a trial that ran out of memory alone."""
     share: Share | None = None
-    """Larger than others', for a trial that ran out of memory alone."""
     checkpoint: str | None = None
     """From which it then goes on."""
 
@@ -35,16 +37,18 @@ class ArraySearcher(Searcher):
     """Gives Tune arrays, and trials that are trained alone.
 
     live: this process's part, which knows how to group trials. plan: how many arrays can run at once, and of what size.
-    drawn: whether every trial was known at the start, so that its hyper-parameters lie in the object store.
+    places: of its devices. drawn: whether every trial was known at the start, so that its hyper-parameters lie in the
+    object store.
     An array that fails is given again as two halves, until what fails is one trial alone, or it is clear that the fault
     is not that of a few.
     """
 
-    def __init__(self, proposer: Proposer, live: ArrayLive, plan: FusedPlan, *, drawn: bool) -> None:
+    def __init__(self, proposer: Proposer, live: ArrayLive, plan: FusedPlan, places: Places, *, drawn: bool) -> None:
         super().__init__()
         self.proposer = proposer
         self.live = live
         self.plan = plan
+        self.places = places
         self.drawn = drawn
         self.waiting: list[Order] = []
         self.given: dict[str, Order] = {}
@@ -62,17 +66,34 @@ class ArraySearcher(Searcher):
             self._draw()
         if not self.waiting:
             return Searcher.FINISHED if self.proposer.finished and not self.given else None
-        order = self.given[trial_id] = self.waiting.pop(0)
+        order = self.waiting[0]
+        found = self._place(order)
+        if found is None:
+            return None
+        device, share = found
+        self.given[trial_id] = self.waiting.pop(0)
+        self.places.take(trial_id, device, share.part)
         self._num_given += 1
-        first = self.live.trials[order.trial_ids[0]]
-        share = self.plan.arrays.share if order.fused else order.share or self.live.shares.of(first)
         config = {
             "array_id": f"a{self._num_given - 1:04d}" if order.fused else order.trial_ids[0],
             "trial_ids": list(order.trial_ids),
             "fused": order.fused,
             "trials": [] if self.drawn else [tune_config(self.live.trials[name]) for name in order.trial_ids],
         }
-        return with_share(config, share, order.checkpoint)
+        return with_share(config, device, share, order.checkpoint)
+
+    def _place(self, order: Order) -> tuple[str, Share] | None:
+        """The type of device for an order, and the share of it; None if it has to wait for a place."""
+        if order.device is not None and order.share is not None:
+            return order.device, order.share
+        staging = len(self.waiting) > self.places.slots
+        if order.fused:
+            parts = {part.device: part.share.part for part in self.plan.arrays.parts}
+            device = self.places.choose(self.places.devices, parts, staging=staging)
+            return None if device is None else (device, self.plan.arrays.on(device).share)
+        trial, shares = self.live.trials[order.trial_ids[0]], self.live.shares
+        device = self.places.choose(shares.fitting(trial), shares.parts(trial), staging=staging)
+        return None if device is None else (device, shares.of(trial, device))
 
     def _draw(self) -> None:
         """All trials that the proposer gives now, in arrays and alone."""
@@ -95,6 +116,7 @@ class ArraySearcher(Searcher):
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         order = self.given.pop(trial_id)
+        self.places.give_back(trial_id)
         left = [name for name in order.trial_ids if self._is_left(name)]
         for name in order.trial_ids:
             if name not in left:
@@ -126,12 +148,15 @@ class ArraySearcher(Searcher):
         state = {
             name: getattr(self, name) for name in ("proposer", "waiting", "given", "failed", "faults", "_num_given")
         }
-        Path(checkpoint_path).write_bytes(cloudpickle.dumps(state | {"trials": self.live.trials}))
+        Path(checkpoint_path).write_bytes(
+            cloudpickle.dumps(state | {"trials": self.live.trials, "places": self.places.state()})
+        )
 
     def restore(self, checkpoint_path: str) -> None:
         """Called by a resumed sweep alone: trials that failed are given again."""
         state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
         self.live.trials.update(state.pop("trials"))
+        self.places.restore(state.pop("places"))
         for name, value in state.items():
             setattr(self, name, value)
         self.waiting += [Order((name,), fused=False) for name in self.failed]

@@ -6,25 +6,43 @@ import gc
 import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from raygpu.devices import nvml
-from raygpu.devices.host import node as local_node
+from raygpu.devices import host, nvml
 from raygpu.devices.nvml import GIB, Gpu, Reading
+from raygpu.devices.reference import rgu
 from raygpu.devices.selection import listed
+from raygpu.engines.box import ExtraNode, end, wait_for
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.packing import Node
 from raygpu.records import SIMULATED, Device
 
 HIDDEN = "-1"
 """In CUDA_VISIBLE_DEVICES: no GPU, which Ray counts, and gives to a worker, as one of that name."""
+ACCELERATOR = "accelerator_type:"
+"""Begins the resource by which Ray names the type of a node's first GPU."""
+TYPE_RESOURCE = "raygpu:"
+"""Begins ours, which names a type of this machine's: Ray takes two sizes of a card for one type."""
+LITTLE = 0.001
+"""What a trial asks of such a resource, as Ray does: a node has 1 of it."""
+NODE_ID = "ray.io/node-id"
+"""A label that Ray gives each node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What leads a trial to the nodes of one device type; nothing where there is one type."""
+
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -36,6 +54,9 @@ class Cluster:
     dashboard_url: str | None
     local: bool
     _probes: dict[str, Any] = field(default_factory=dict)
+    _resources: list[str | None] = field(default_factory=list)
+    """What Ray calls the type of each node's GPUs, a resource of that node; None where it has no such name."""
+    _extra: list[ExtraNode] = field(default_factory=list)
 
     def device_index(self, node_id: str, gpu_ids: Sequence[str]) -> int | None:
         """The sweep's number of the first GPU that a worker was given."""
@@ -43,18 +64,22 @@ class Cluster:
         found = (d.index for d in self.devices if d.node_id == node_id and d.local_id in wanted)
         return next(found, None)
 
-    def free_gib(self) -> float | None:
-        """Of the GPU of this machine that has the least memory free; None where that is not told."""
-        rooms = [nvml.memory(device.uuid) for device in self.devices if device.uuid is not None] if self.local else []
-        return min((room.free_gib for room in rooms if room is not None), default=None)
+    def device_memory_gib(self, device_type: str) -> float:
+        """Of a device of this type; of a simulated one, what the host has for it."""
+        of = [node for node in self.nodes if node.device_type == device_type]
+        return min(node.device_gib or node.memory_gib / node.num_gpus for node in of)
 
-    def device_memory_gib(self) -> float:
-        """Of the smallest device; of a simulated one, what the host has for it."""
-        return min(device.memory_gib or self._host_gib(device) for device in self.devices)
-
-    def _host_gib(self, device: Device) -> float:
-        node = self.node_of(device)
-        return node.memory_gib / node.num_gpus
+    def needed(self, device_type: str) -> Needed:
+        """What a trial asks of Ray beside CPUs and GPUs, to be placed on this type of device."""
+        if len({node.device_type for node in self.nodes}) == 1:
+            return Needed()
+        of = [index for index, node in enumerate(self.nodes) if node.device_type == device_type]
+        others = [resource for index, resource in enumerate(self._resources) if index not in of]
+        own = {self._resources[index] for index in of}
+        if len(own) == 1 and (resource := own.pop()) is not None and resource not in others:
+            return Needed({resource: LITTLE})
+        node_ids = list(dict.fromkeys(device.node_id for device in self.devices))
+        return Needed({}, {NODE_ID: f"in({','.join(node_ids[index] for index in of)})"})
 
     def node_of(self, device: Device) -> Node:
         """The node that has it."""
@@ -99,14 +124,17 @@ class Cluster:
 
     def close(self) -> None:
         """Disconnect, and end the Ray that `start_local` began."""
-        _shutdown()
+        _end_local(self._extra)
 
 
 @contextmanager
-def in_background(address: str, gpus: Sequence[Gpu]) -> Iterator[Future[Cluster]]:
-    """Start or join Ray in a thread while the caller does something else; closed at the end, whatever happens."""
+def in_background(address: str, gpus: Sequence[Gpu], *, apart: bool = True) -> Iterator[Future[Cluster]]:
+    """Start or join Ray in a thread while the caller does something else; closed at the end, whatever happens.
+
+    apart: whether this machine's unequal GPUs are kept apart.
+    """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray") as pool:
-        starting = pool.submit(start_local, gpus) if address == "local" else pool.submit(connect, address)
+        starting = pool.submit(start_local, gpus, apart=apart) if address == "local" else pool.submit(connect, address)
         try:
             yield starting
         finally:
@@ -114,18 +142,66 @@ def in_background(address: str, gpus: Sequence[Gpu]) -> Iterator[Future[Cluster]
                 starting.result().close()
 
 
-def start_local(gpus: Sequence[Gpu]) -> Cluster:
-    """Start a Ray on loopback with these GPUs, or with one simulated GPU where there are none."""
-    node = local_node(len(gpus))
+def start_local(gpus: Sequence[Gpu], *, apart: bool = True) -> Cluster:
+    """Start a Ray on loopback with these GPUs, or with one simulated GPU where there are none.
+
+    apart: GPUs of several types get a Ray node for each type: of a node, Ray knows the first GPU's type alone.
+    """
+    nodes = host.nodes(gpus, apart=apart)
+    if len(nodes) > 1:
+        return _start_apart(nodes, host.types(gpus), gpus)
     # By UUID: the order that CUDA counts in may differ from NVML's.
     with _environment("CUDA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus) or HIDDEN):
-        context = _init_local(node)
+        context = _init_local(nodes[0])
     node_id = ray.get_runtime_context().get_node_id()
-    if gpus:
-        devices = [Device(i, node_id, gpu.uuid, gpu.name, gpu.uuid, gpu.memory_gib) for i, gpu in enumerate(gpus)]
-    else:
-        devices = [Device(0, node_id, HIDDEN, SIMULATED)]
-    return Cluster(devices, [node], _url(context.dashboard_url), local=True)
+    devices = [_device(i, node_id, gpu.uuid, gpu) for i, gpu in enumerate(gpus)]
+    return Cluster(devices or [Device(0, node_id, HIDDEN, SIMULATED)], nodes, _url(context.dashboard_url), local=True)
+
+
+def _start_apart(nodes: list[Node], types: Sequence[Sequence[Gpu]], gpus: Sequence[Gpu]) -> Cluster:
+    """A Ray with a node for each type, the first one's the head."""
+    resources = [type_resource(node.device_type) for node in nodes]
+    visible = [",".join(gpu.uuid for gpu in of) for of in types]
+    extra: list[ExtraNode] = []
+    try:
+        with _environment("CUDA_VISIBLE_DEVICES", visible[0]):
+            context = _init_local(nodes[0], {resources[0]: 1})
+        for node, shown, resource in list(zip(nodes, visible, resources, strict=True))[1:]:
+            address, logs = context.address_info["gcs_address"], Path(context.address_info["session_dir"]) / "logs"
+            num_cpus = math.ceil(node.num_cpus)
+            extra.append(ExtraNode(address, num_cpus, node.num_gpus, shown, resource, _plain(node.device_type), logs))
+        joined = wait_for(extra)
+    except BaseException:
+        _end_local(extra)
+        raise
+    node_ids = [ray.get_runtime_context().get_node_id(), *(joined[_plain(node.device_type)] for node in nodes[1:])]
+    by_uuid = {gpu.uuid: node_id for of, node_id in zip(types, node_ids, strict=True) for gpu in of}
+    devices = [_device(i, by_uuid[gpu.uuid], gpu.uuid, gpu) for i, gpu in enumerate(gpus)]
+    return Cluster(devices, nodes, _url(context.dashboard_url), local=True, _resources=list(resources), _extra=extra)
+
+
+def type_resource(device_type: str) -> str:
+    """Ray's name of a type of this machine's."""
+    return TYPE_RESOURCE + _plain(device_type)
+
+
+def _plain(device_type: str) -> str:
+    """Of letters, digits and hyphens: Ray hands its lists of resources on with commas between."""
+    return re.sub(r"[^0-9A-Za-z]+", "-", device_type)
+
+
+def _device(index: int, node_id: str, local_id: str, gpu: Gpu | None) -> Device:
+    if gpu is None:
+        return Device(index, node_id, local_id, SIMULATED)
+    return Device(index, node_id, local_id, gpu.name, gpu.uuid, gpu.memory_gib, rgu(gpu.name, gpu.memory_gib))
+
+
+def _end_local(extra: Sequence[ExtraNode]) -> None:
+    """End a local Ray: its other nodes first, while there is a head to tell of it."""
+    try:
+        end(extra)
+    finally:
+        _shutdown()
 
 
 @contextmanager
@@ -142,14 +218,15 @@ def _environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-def _init_local(node: Node) -> Any:
+def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any:
     """`ray.init`, once more where the first start ran into Ray's fixed limit of 30 s: a cold, busy machine."""
     for attempt in (1, 2):
         try:
             return ray.init(
                 address="local",
-                num_cpus=int(node.num_cpus),
+                num_cpus=math.ceil(node.num_cpus),  # the plan keeps to the exact part
                 num_gpus=node.num_gpus,
+                resources=dict(resources or {}),
                 dashboard_host="127.0.0.1",
                 log_to_driver=False,
                 logging_level=logging.ERROR,
@@ -168,35 +245,38 @@ def connect(address: str) -> Cluster:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise BadInput(f"cluster.address: no Ray at {address!r} ({one_line(error)}); local starts one") from error
     try:
-        devices, nodes, probes = _gpu_nodes()
+        devices, nodes, probes, resources = _gpu_nodes()
         if not devices:
             raise BadInput(f"cluster.address: the Ray cluster at {address!r} has no node with a GPU")
     except BaseException:
         _shutdown()
         raise
-    return Cluster(devices, nodes, _url(context.dashboard_url), local=False, _probes=probes)
+    return Cluster(devices, nodes, _url(context.dashboard_url), local=False, _probes=probes, _resources=resources)
 
 
-def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any]]:
-    """The cluster's GPUs, the nodes that have them, and an actor on each that can ask NVML, by node id."""
+def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any], list[str | None]]:
+    """The cluster's GPUs, the nodes that have them, an actor on each that can ask NVML, by node id, and Ray's names of
+    the nodes' accelerators."""
     probes: dict[str, Any] = {}
     devices: list[Device] = []
     nodes: list[Node] = []
+    accelerators: list[str | None] = []
     for node in sorted(ray.nodes(), key=lambda node: (node["NodeManagerAddress"], node["NodeID"])):
         resources = node["Resources"]
         count = int(resources.get("GPU", 0))
         if not node["Alive"] or not count:
             continue
         probe = probes[node["NodeID"]] = _probe(node["NodeID"])
-        found = ray.get(probe.gpus.remote())
+        found, told = ray.get(probe.gpus.remote())
         for place in range(count):
             local_id, gpu = found[place] if place < len(found) else (str(place), None)
-            name = gpu.name if gpu else SIMULATED
-            devices.append(
-                Device(len(devices), node["NodeID"], local_id, name, gpu and gpu.uuid, gpu and gpu.memory_gib)
-            )
-        nodes.append(Node(resources.get("CPU", 0), count, resources.get("memory", math.inf) / GIB))
-    return devices, nodes, probes
+            devices.append(_device(len(devices), node["NodeID"], local_id, gpu))
+        accelerators.append(next((name for name in resources if name.startswith(ACCELERATOR)), None))
+        # A node that NVML tells nothing of has what Ray was told.
+        named = told or Node(0, count, 0.0, device=(accelerators[-1] or "").removeprefix(ACCELERATOR))
+        memory_gib = resources.get("memory", math.inf) / GIB
+        nodes.append(replace(named, num_cpus=resources.get("CPU", 0), num_gpus=count, memory_gib=memory_gib))
+    return devices, nodes, probes, accelerators
 
 
 def _shutdown() -> None:
@@ -219,13 +299,15 @@ def _shutdown() -> None:
 class _NodeProbe:
     """The eyes of a sweep on another node: its GPUs and files."""
 
-    def gpus(self) -> list[tuple[str, Gpu | None]]:
-        """What Ray calls the node's GPUs, and which they are."""
+    def gpus(self) -> tuple[list[tuple[str, Gpu | None]], Node | None]:
+        """What Ray calls the node's GPUs, and which they are; and what a plan has to know of them."""
         # Ray changes the variable for its workers; the raylet, their parent, has it as the node was started.
         variables = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
         prefix = b"CUDA_VISIBLE_DEVICES="
         visible = next((v.removeprefix(prefix).decode() for v in variables if v.startswith(prefix)), None)
-        return listed(nvml.gpus(), visible)
+        found = listed(nvml.gpus(), visible)
+        known = [gpu for _, gpu in found if gpu is not None]
+        return found, host.described(known) if known else None
 
     def missing(self, paths: Sequence[str]) -> list[str]:
         """Those that do not exist on this node."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
-from raygpu.engines.actor import share_of, trial_of
+from raygpu.engines.actor import device_of, share_of, trial_of
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.shares import Shares
 from raygpu.packing import Share
@@ -56,8 +56,10 @@ class Live:
         self.cluster = cluster
         self.shares = shares
         self.scratch = scratch
-        self.enlarged: dict[str, tuple[Share, str | None]] = {}
-        """Trials that have just run out of memory: the share and the checkpoint with which they go on."""
+        self.enlarged: dict[str, tuple[str, Share, str | None]] = {}
+        """Trials that have just run out of memory: the device, the share and the checkpoint with which they go on."""
+        self.resources: Callable[[dict[str, Any]], tune.PlacementGroupFactory] | None = None
+        """What a Tune trial asks of Ray, by its config."""
         self.pids: dict[str, int] = {}
         """Of the process in which each trial last ran."""
         self.checkpoints: dict[str, str] = {}
@@ -71,22 +73,23 @@ class Live:
         running = {name for name, record in list(self.records.by_id.items()) if record.status == "running"}
         return {pid for name, pid in list(self.pids.items()) if name in running}
 
-    def enlarge(self, trial: Trial, share: Share, checkpoint: str | None) -> None:
+    def enlarge(self, trial: Trial, device: str, share: Share, checkpoint: str | None) -> None:
         """A trial has run out of memory in this share: if there is a larger one, it goes on with that.
 
-        checkpoint: its last one, if it has one.
+        device: the type that it ran on. checkpoint: its last one, if it has one.
         """
-        larger = self.shares.enlarge(trial, share)
-        too_small = ", ".join(f"1/{small.trials_per_gpu}" for small in self.shares.too_small(trial.trial_id))
+        found = self.shares.enlarge(trial, device, share)
+        too_small = ", ".join(f"1/{small.trials_per_gpu}" for _, small in self.shares.too_small(trial.trial_id))
         self.writer.tag(trial.trial_id, {"raygpu.out_of_memory": too_small})
-        if larger is None:
+        if found is None:
             return
+        device, larger = found
         self.writer.tag(trial.trial_id, {"raygpu.gpu_share": larger.fraction})
         kept = None
         if checkpoint is not None and Path(checkpoint).is_dir():  # Tune deletes it once it saves the failed trial's end
-            kept = str(self.scratch / f"{trial.trial_id}-{share.trials_per_gpu}")
+            kept = str(self.scratch / f"{trial.trial_id}-{len(self.shares.too_small(trial.trial_id))}")
             shutil.copytree(checkpoint, kept, dirs_exist_ok=True)
-        self.enlarged[trial.trial_id] = larger, kept
+        self.enlarged[trial.trial_id] = device, larger, kept
         self.records.out_of_memory += 1
 
     def __reduce__(self) -> tuple[Callable[[], Live], tuple[()]]:
@@ -96,6 +99,24 @@ class Live:
 def _current() -> Live:
     assert Live.current is not None
     return Live.current
+
+
+class Rehousing(tune.Callback):
+    """Trials of a resumed sweep ask for what this Ray has: Tune keeps what they asked of an earlier one."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+        self._done = False
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if self._done or self.live.resources is None:
+            return
+        self._done = True
+        for trial in trials:
+            if trial.status == "PENDING":
+                wanted = self.live.resources(trial.config)
+                if wanted != trial.placement_group_factory:
+                    trial.update_resources(wanted)
 
 
 class Observer(tune.Callback):
@@ -109,6 +130,7 @@ class Observer(tune.Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         started = trial_of(trial.config)
+        self.live.records.hold(trial.trial_id)
         known = self.live.records.by_id.get(started.trial_id)
         self.live.records.start(started)
         if known is not None and known.ended:
@@ -128,6 +150,7 @@ class Observer(tune.Callback):
         placed_before = self.live.records.by_id[trial_id].gpu_index
         gpu_index = self.live.cluster.device_index(result["node_id"], result["gpu_ids"])
         new = self.live.records.add(trial_id, result["epochs"], gpu_index)
+        self._charge(trial)
         if gpu_index is not None and gpu_index != placed_before:
             self.live.writer.place(trial_id, gpu_index, share_of(trial.config).fraction)
         if new:
@@ -135,7 +158,16 @@ class Observer(tune.Callback):
         # Told and kept: Tune need not carry the epochs in its own snapshots.
         result["epochs"] = []
         if result["out_of_memory"]:
-            self.live.enlarge(trial_of(trial.config), share_of(trial.config), self.live.checkpoints.get(trial_id))
+            last = self.live.checkpoints.get(trial_id)
+            self.live.enlarge(trial_of(trial.config), device_of(trial.config), share_of(trial.config), last)
+
+    def _charge(self, trial: Any) -> None:
+        """The hours since the last time."""
+        trial_id = trial.config["trial_id"]
+        record = self.live.records.by_id.get(trial_id)
+        if record is not None:
+            share = share_of(trial.config).fraction
+            self.live.records.charge(trial.trial_id, [trial_id], record.gpu_index, share)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         result = trial.last_result or {}
@@ -144,6 +176,7 @@ class Observer(tune.Callback):
             return
         if trial_id not in self.live.records.by_id or self.live.unknown_metric is not None:
             return
+        self._charge(trial)
         if (error := result.get("failure") or result.get("unknown_metric")) is not None:
             record = self.live.records.end(trial_id, "failed", error=error)
         elif result.get("ended"):
@@ -166,6 +199,7 @@ class Observer(tune.Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.live.records.retries += 1
+        self._charge(trial)
 
     def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
         self.live.checkpoints[trial.config["trial_id"]] = checkpoint.path

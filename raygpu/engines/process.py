@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialScheduler
 
 from raygpu.config import SweepConfig
-from raygpu.engines.actor import Shared, TrialActor, share_of
+from raygpu.engines.actor import Shared, TrialActor, device_of, share_of
+from raygpu.engines.cluster import Needed
 from raygpu.engines.observer import Live, Observer
+from raygpu.engines.places import Places
 from raygpu.engines.searcher import TrialSearcher
 from raygpu.engines.shares import Shares, signatures
 from raygpu.engines.tuning import fit
 from raygpu.engines.work import Work
 from raygpu.halving import rungs
-from raygpu.packing import Plan
+from raygpu.packing import Part, Plan
 from raygpu.trials import Scoring
 
 ENLARGED = "enlarged"
@@ -27,18 +31,26 @@ def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
     """
     config = work.config
     scheduler = _scheduler(config)
-    shares = Shares(plan.share, signatures(work.source, work.splits))
+    shares = Shares(plan, signatures(work.source, work.splits))
+    places = Places(plan)
     live = Live(work.records, work.writer, work.cluster, shares, work.folder.tune / ENLARGED)
     observer = Observer(live, scheduler, stop_reason=config.stopping.algorithm)
+    needed = {part.device: work.cluster.needed(part.device) for part in plan.parts}
+
+    def wanted_resources(wanted: dict[str, Any]) -> tune.PlacementGroupFactory:
+        part = plan.on(device_of(wanted))
+        return resources(part.resized(share_of(wanted)), needed[part.device])
+
+    live.resources = wanted_resources
     trainable = tune.with_resources(
         tune.with_parameters(TrialActor, shared=shared_by_all(work, plan), splits=work.splits),
-        lambda wanted: resources(plan.resized(share_of(wanted))),
+        live.resources,
     )
     with work.mps.watched(live.running_pids, work.say):
         return fit(
             config,
             trainable,
-            TrialSearcher(work.proposer, live),
+            TrialSearcher(work.proposer, live, places),
             scheduler,
             observer,
             live,
@@ -50,9 +62,12 @@ def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
         )
 
 
-def resources(plan: Plan) -> tune.PlacementGroupFactory:
-    """What one Tune trial reserves."""
-    return tune.PlacementGroupFactory([{"CPU": plan.cpus_per_trial, "GPU": plan.share.ray_gpus}])
+def resources(part: Part, needed: Needed) -> tune.PlacementGroupFactory:
+    """What one Tune trial reserves. needed: to be placed on the part's type of device."""
+    bundle = {"CPU": part.cpus_per_trial, "GPU": part.share.ray_gpus, **needed.resources}
+    if needed.labels is None:
+        return tune.PlacementGroupFactory([bundle])
+    return tune.PlacementGroupFactory([bundle], bundle_label_selector=[dict(needed.labels)])
 
 
 def shared_by_all(work: Work, plan: Plan) -> Shared:
@@ -67,7 +82,10 @@ def shared_by_all(work: Work, plan: Plan) -> Shared:
         precision=config.gpu.precision,
         trials_folder=str(work.folder.trials),
         checkpoint_s=config.checkpoint_s,
-        memory_gib=work.cluster.device_memory_gib() if config.gpu.memory_limit else None,
+        memory_gib={
+            part.device: work.cluster.device_memory_gib(part.device) if config.gpu.memory_limit else None
+            for part in plan.parts
+        },
         mps=work.mps.access,
     )
 

@@ -10,25 +10,27 @@ from ray.tune.search import Searcher
 
 from raygpu.engines.actor import tune_config, with_share
 from raygpu.engines.observer import Live
+from raygpu.engines.places import Places
 from raygpu.packing import Share
 from raygpu.search import Proposer
 from raygpu.trials import Trial
 
 
 class TrialSearcher(Searcher):
-    """Gives Tune the proposer's trials, and the proposer their scores."""
+    """Gives Tune the proposer's trials, each for a type of device, and the proposer their scores."""
 
-    def __init__(self, proposer: Proposer, live: Live) -> None:
+    def __init__(self, proposer: Proposer, live: Live, places: Places) -> None:
         super().__init__()
         self.proposer = proposer
         self.live = live
+        self.places = places
         self.given: dict[str, Trial] = {}
         """By Tune's id."""
         self.failed: list[Trial] = []
         self.again: list[Trial] = []
         """Trials to be run anew: those that failed before a resume."""
-        self.enlarged: list[tuple[Trial, Share, str | None]] = []
-        """Trials that go on with a larger share, and from which checkpoint."""
+        self.enlarged: list[tuple[Trial, str, Share, str | None]] = []
+        """Trials that go on with a larger share, of which type of device, and from which checkpoint."""
         self.running: set[str] = set()
         """By Tune's id."""
 
@@ -38,19 +40,31 @@ class TrialSearcher(Searcher):
     def suggest(self, trial_id: str) -> Any:
         checkpoint = None
         if self.enlarged:
-            trial, share, checkpoint = self.enlarged.pop(0)
+            trial, device, share, checkpoint = self.enlarged.pop(0)
         else:
             drawn = self.again.pop(0) if self.again else self.proposer.next()
             if drawn is None:  # one that runs may yet ask for a larger share
                 return Searcher.FINISHED if self.proposer.finished and not self.running else None
-            trial, share = drawn, self.live.shares.of(drawn)
+            shares = self.live.shares
+            chosen = self.places.choose(shares.fitting(drawn), shares.parts(drawn), staging=self._many_left())
+            if chosen is None:
+                self.again.insert(0, drawn)
+                return None
+            trial, device, share = drawn, chosen, shares.of(drawn, chosen)
         self.given[trial_id] = trial
         self.running.add(trial_id)
-        return with_share(tune_config(trial), share, checkpoint)
+        self.places.take(trial_id, device, share.part)
+        return with_share(tune_config(trial), device, share, checkpoint)
+
+    def _many_left(self) -> bool:
+        """Whether each place will have another trial: the last ones go where a place is free by then."""
+        left = self.proposer.num_trials - len({trial.trial_id for trial in self.given.values()})
+        return left > self.places.slots
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         trial = self.given[trial_id]
         self.running.discard(trial_id)
+        self.places.give_back(trial_id)
         if (larger := self.live.enlarged.get(trial.trial_id)) is not None:
             self.enlarged.append((trial, *larger))
             return
@@ -61,7 +75,7 @@ class TrialSearcher(Searcher):
 
     def save(self, checkpoint_path: str) -> None:
         state = {name: getattr(self, name) for name in ("proposer", "given", "failed", "again", "enlarged", "running")}
-        state["shares"] = self.live.shares.state()
+        state |= {"shares": self.live.shares.state(), "places": self.places.state()}
         Path(checkpoint_path).write_bytes(cloudpickle.dumps(state))
 
     def restore(self, checkpoint_path: str) -> None:
@@ -71,3 +85,4 @@ class TrialSearcher(Searcher):
         self.again, self.failed = [*state["failed"], *state["again"]], []
         self.enlarged, self.running = state["enlarged"], state["running"]
         self.live.shares.restore(state["shares"])
+        self.places.restore(state["places"])

@@ -12,7 +12,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from raygpu.config import SweepConfig
-from raygpu.engines.observer import Live
+from raygpu.engines.observer import Live, Rehousing
 from raygpu.errors import BadInput
 from raygpu.exits import handlers_kept
 from raygpu.runfolder import RunFolder
@@ -51,7 +51,7 @@ def fit(
         name=folder.tune.name,
         storage_path=str(folder.path),
         stop=_UnknownMetric(live),
-        callbacks=[observer],
+        callbacks=[observer, Rehousing(live)],
         failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),
         checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
         verbose=0,

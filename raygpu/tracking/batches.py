@@ -58,6 +58,8 @@ class Batch:
             case "end":
                 self.end = write.value
                 self.tags.update(final_tags(write.value))
+                if write.value.rgu_hours is not None:
+                    self.points.append(Point("rgu_hours", write.value.rgu_hours, 0, write.time_ms))
             case "gpu":
                 elapsed_s, metrics = write.value
                 self.points.extend(Point(name, value, elapsed_s, write.time_ms) for name, value in metrics.items())
@@ -218,7 +220,7 @@ def _encode(write: Write) -> Any:
     if write.kind == "epochs":
         return [{**asdict(result), "metrics": _floats(result.metrics)} for result in value]
     if write.kind == "end":
-        ending = {name: getattr(value, name) for name in ("status", "diverged", "error", "reason")}
+        ending = {name: getattr(value, name) for name in ("status", "diverged", "error", "reason", "rgu_hours")}
         return {"trial": _trial(value.trial), **ending}
     if write.kind == "gpu":
         return [value[0], _floats(value[1])]

@@ -96,7 +96,12 @@ class Writer:
         """End the trial's run as its record says."""
         # Only these are written, and the caller may go on changing the record.
         copy = TrialRecord(
-            record.trial, record.status, diverged=record.diverged, error=record.error, reason=record.reason
+            record.trial,
+            record.status,
+            diverged=record.diverged,
+            error=record.error,
+            reason=record.reason,
+            rgu_hours=record.rgu_hours,
         )
         self._put("end", record.trial.trial_id, copy)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from raygpu.config import SweepConfig
 from raygpu.grouping import ITS_OWN, Group, Signature, cut, differing
-from raygpu.packing import FusedPlan, Plan
+from raygpu.packing import FusedPlan, Part, Plan
 
 MOST_LINES = 6
 """Groups and reasons that are listed one by one."""
@@ -30,10 +30,18 @@ def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
 
 def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[str]:
     """Process mode for a person. names: of the devices."""
-    lines = [
-        f"plan: process mode, {made.share} ({made.reason}); {made.slots} at once on {', '.join(names)},"
-        f" {_per_trial(made)} per trial"
-    ]
+    if len(made.parts) == 1:
+        part = made.parts[0]
+        lines = [
+            f"plan: process mode, {part.share} ({part.reason}); {made.slots} at once on {', '.join(names)},"
+            f" {_per_trial(part)} per trial"
+        ]
+    else:
+        lines = [f"plan: process mode, {made.slots} at once on {len(made.parts)} types of GPU"]
+        lines += [
+            f"plan: on {_cards(part)}: {part.share} ({part.reason}); {_per_trial(part)} per trial"
+            for part in made.parts
+        ]
     if config.search.algorithm == "optuna" and config.search.generation < made.slots:
         lines.append(
             f"plan: optuna asks for {config.search.generation} trials at a time, so {config.search.generation} of"
@@ -48,10 +56,18 @@ def fused_lines(
     """Fused mode for a person. groups: of all trials; None where the search draws them as it goes."""
     width = "width measured at their start" if config.gpu.width == "auto" else f"width {config.gpu.width}"
     arrays = made.arrays
-    lines = [
-        f"plan: fused mode, arrays {arrays.share}; {width}; {arrays.slots} at once on {', '.join(names)},"
-        f" {_per_trial(arrays)} per array"
-    ]
+    if len(arrays.parts) == 1:
+        part = arrays.parts[0]
+        lines = [
+            f"plan: fused mode, arrays {part.share}{_held(part)}; {width}; {arrays.slots} at once on"
+            f" {', '.join(names)}, {_per_trial(part)} per array"
+        ]
+    else:
+        lines = [f"plan: fused mode, {width}; {arrays.slots} arrays at once on {len(arrays.parts)} types of GPU"]
+        lines += [
+            f"plan: on {_cards(part)}: arrays {part.share}{_held(part)}; {_per_trial(part)} per array"
+            for part in arrays.parts
+        ]
     if groups is None:
         return [
             *lines,
@@ -74,8 +90,9 @@ def split_lines(made: FusedPlan, names: Sequence[str]) -> list[str]:
     """Keras trials on logical devices, for a person."""
     arrays = made.arrays
     return [
-        f"plan: split mode, one process {arrays.share}, its device split into {made.members} logical devices with a"
-        f" trial on each; {arrays.slots} at once on {', '.join(names)}, {_per_trial(arrays)} per process"
+        f"plan: split mode, one process for each array of {made.members} trials, {_shares(arrays)}, its device split into"
+        f" {made.members} logical devices; {arrays.slots} at once on {', '.join(names)}, {_per_trial(arrays.parts[0])}"
+        " per process"
     ]
 
 
@@ -91,7 +108,7 @@ def _alone_lines(groups: Sequence[Group], alone: Plan) -> list[str]:
         what = "1 trial is" if count == 1 else f"{count} trials are"
         if reason == ITS_OWN and (names := differing(groups)):
             reason = f"{ITS_OWN}, since model(), a forward or augment() reads {', '.join(names)}"
-        lines.append(f"plan: {what} trained alone, {alone.share}: {reason}")
+        lines.append(f"plan: {what} trained alone, {_shares(alone)}: {reason}")
     if len(by_reason) > MOST_LINES:
         rest = list(by_reason.values())[MOST_LINES:]
         count = sum(len(group.trials) for found in rest for group in found)
@@ -107,7 +124,22 @@ def _arrays(count: int) -> str:
     return "1 array" if count == 1 else f"{count} arrays"
 
 
-def _per_trial(made: Plan) -> str:
+def _held(part: Part) -> str:
+    """Why it is not what was asked for, if it is not."""
+    return "" if part.reason.startswith("asked for") and "," not in part.reason else f" ({part.reason})"
+
+
+def _cards(part: Part) -> str:
+    return part.device if part.num_gpus == 1 else f"{part.num_gpus} x {part.device}"
+
+
+def _shares(made: Plan) -> str:
+    if len(made.parts) == 1:
+        return str(made.parts[0].share)
+    return "; ".join(f"on {part.device}, {part.share}" for part in made.parts)
+
+
+def _per_trial(made: Part) -> str:
     cpus = "1 CPU" if made.cpus_per_trial == 1 else f"{made.cpus_per_trial:g} CPUs"
     threads = "1 thread" if made.threads_per_trial == 1 else f"{made.threads_per_trial} threads"
     return f"{cpus} and {threads}"

@@ -7,15 +7,14 @@ from typing import Any
 
 from raygpu.engines.array_live import ArrayLive
 from raygpu.engines.array_searcher import ArraySearcher
+from raygpu.engines.places import Places
 from raygpu.engines.shares import Shares
 from raygpu.fusing import Fuser
 from raygpu.grouping import Group, Signature
-from raygpu.packing import FusedPlan, Plan, Share
+from raygpu.packing import Choice, FusedPlan, Node, Share, plan
 from raygpu.records import Records
 from raygpu.search import Drawn
 from raygpu.trials import Scoring, Trial
-
-PLAN = Plan(Share(), cpus_per_trial=1, threads_per_trial=1, slots=1, reason="")
 
 
 class OneGroup(Fuser):
@@ -32,9 +31,10 @@ def outcome(count: int, bad: set[str]) -> list[tuple[int, bool]]:
     """The orders of a sweep whose arrays fail if they have a bad member: how many trials, and whether fused."""
     trials = [Trial(Trial.name(i), i, {}) for i in range(count)]
     records = Records(count, Scoring("accuracy", True), [], 1)
-    shares = Shares(Share(), lambda trial: Signature(()))
+    one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, count)
+    shares = Shares(one_gpu, lambda trial: Signature(()))
     live: Any = ArrayLive(records, None, None, shares, Path(), OneGroup(), None, print, {})  # type: ignore[arg-type] # not written to
-    searcher = ArraySearcher(Drawn(trials), live, FusedPlan(PLAN, PLAN), drawn=True)
+    searcher = ArraySearcher(Drawn(trials), live, FusedPlan(one_gpu, one_gpu), Places(one_gpu), drawn=True)
     orders = []
     while isinstance(given := searcher.suggest(name := f"tune-{len(orders)}"), dict):
         names = given["trial_ids"]

@@ -1,0 +1,65 @@
+"""What each trial takes of the GPUs of each type: pure, from what was asked for, measured and refused.
+
+    choices = asked(by_type(nodes), 0.2, needs)     # by type; then plan(nodes, choices, num_trials)
+
+A fraction is relative to a device: five trainings that fit an A100 need not fit a T4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from raygpu.choosing import RESERVE, Option, Part, Room, at_once
+from raygpu.packing import Affine, Choice, Node, Share, auto_share, by_type, held_to, snap
+
+
+def asked(nodes: Sequence[Node], fraction: float, needs: Mapping[str, Affine]) -> dict[str, Choice]:
+    """The share that was asked for, and less on a GPU whose memory does not hold so many. needs: GiB of n, by type."""
+    found = by_type(nodes)
+    choice = Choice(snap(fraction), f"asked for {fraction:g}")
+    if len(found) == 1:  # what a person asked for holds: there is no other GPU that it was meant for
+        return dict.fromkeys(found, choice)
+    return {device: _fitting(choice, of, needs.get(device)) for device, of in found.items()}
+
+
+def _fitting(choice: Choice, nodes: Sequence[Node], need: Affine | None) -> Choice:
+    free_gib = _free_gib(nodes)
+    if need is None or need.each <= 0 or free_gib is None:
+        return choice
+    most = math.floor((RESERVE * free_gib - need.fixed) / need.each)
+    measured = f"{need.at(1):.1f} GiB each was measured, and {free_gib:.1f} GiB are free"
+    return held_to(choice, most, f"{choice.reason}, but {measured}")
+
+
+def automatic(nodes: Sequence[Node]) -> dict[str, Choice]:
+    """The plain rule for each type."""
+    return {device: auto_share(of) for device, of in by_type(nodes).items()}
+
+
+def measured(nodes: Sequence[Node], best: Option, parts: Mapping[str, Part], num_gpus: int) -> dict[str, Choice]:
+    """What was measured for each type. parts: the trials that count, with what is known of them on each type."""
+    found = by_type(nodes)
+    if len(found) == 1:
+        return dict.fromkeys(found, Choice(Share(best.n), best.bound or "measured"))
+    choices = {}
+    for device, of in found.items():
+        most, bound = at_once(parts[device], best.way, Room.of(of, _free_gib(of)), num_gpus)
+        choices[device] = Choice(Share(1 if best.n == 1 else most), bound)
+    return choices
+
+
+def permitted(nodes: Sequence[Node], choices: Mapping[str, Choice], *, mps: bool = False) -> dict[str, Choice]:
+    """One trial on each GPU that takes one process at a time. mps: whether one server computes for all of them."""
+    found = by_type(nodes)
+    refusals = {device: of[0].refusal for device, of in found.items()}
+    return {
+        device: choice if mps or (refusal := refusals.get(device)) is None else held_to(choice, 1, refusal)
+        for device, choice in choices.items()
+    }
+
+
+def _free_gib(nodes: Sequence[Node]) -> float | None:
+    """Of the GPU that has the least; its whole memory where that is not told."""
+    known = [gib for node in nodes if (gib := node.free_gib if node.free_gib is not None else node.device_gib)]
+    return min(known, default=None)
