@@ -29,7 +29,7 @@ class Wide(Mlp):
     """Its arrays run out of memory from more than LIMIT members on, once they have taken CALLS steps."""
 
     LIMIT = 3
-    CALLS = 40
+    CALLS = 16
     calls: ClassVar[int] = 0
 
     def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:

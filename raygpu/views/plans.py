@@ -90,7 +90,7 @@ def split_lines(made: FusedPlan, names: Sequence[str]) -> list[str]:
     """Keras trials on logical devices, for a person."""
     arrays = made.arrays
     return [
-        f"plan: split mode, one process for each array of {made.members} trials, {_shares(arrays)}, its device split into"
+        f"plan: split mode, one process for {made.members} trials, {_shares(arrays)}, its device split into"
         f" {made.members} logical devices; {arrays.slots} at once on {', '.join(names)}, {_per_trial(arrays.parts[0])}"
         " per process"
     ]
