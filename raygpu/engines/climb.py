@@ -124,6 +124,7 @@ class Climb:
         if not eager or self._alone is None or self._alone.fault is not None:
             return
         best = max(eager, key=lambda p: p.gain or 0.0)
+        self.say(f"fused, {best.n} at once: its step is being compiled")
         measured = self._ready("fused", best.n)
         answer = measured.fault or answers([actor.compile.remote() for actor in measured.actors])
         if isinstance(answer, Fault):

@@ -42,8 +42,8 @@ def test_one_torch_training(bench: Make) -> None:
     assert own.warm_up() > 0
     (window,) = own.window(time.time(), 0.05)
     assert window.seconds >= 0.04
-    batches = window.work / NUM_TRAIN  # epochs, of 64 + 64 + 64 + 8 samples
-    assert round(200 * (batches % 1)) in (0, 64, 128, 192)
+    # Whole batches, from whichever on: an epoch has 64 + 64 + 64 + 8 samples.
+    assert window.work % NUM_TRAIN in (0, 8, 64, 72, 128, 136, 192)
     assert (own.evaluation_s() or 0) > 0
 
 
