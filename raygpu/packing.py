@@ -15,6 +15,8 @@ from scipy.optimize import nnls
 RAY_STEP = 10_000
 AUTO_LIMIT = 8
 AUTO_MEMORY_GIB = 1.5
+SMALLEST = 0.1
+"""Seconds of one alone that a fit may find, over those of the first point: less is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,9 +313,12 @@ class Usl:
         """
         n, x = _columns(measured)
         # n / X is linear in 1 / rate, contention / rate and coherency / rate.
-        terms = np.column_stack([np.ones(len(n)), n - 1, n * (n - 1)])[:, : len(n)]
+        terms = np.column_stack([np.ones(len(n)), n - 1, n * (n - 1)])[:, : len(n)] * (x / n)[:, None]
         found = np.zeros(3)
-        found[: terms.shape[1]] = nnls(terms * (x / n)[:, None], np.ones(len(n)))[0]
+        found[: terms.shape[1]] = nnls(terms, np.ones(len(n)))[0]
+        if found[0] < SMALLEST * n[0] / x[0]:  # of noise that falls steeply: one alone is then as the first point
+            found[0] = n[0] / x[0]
+            found[1 : terms.shape[1]] = nnls(terms[:, 1:], 1 - terms[:, 0] * found[0])[0]
         return cls(float(1 / found[0]), float(found[1] / found[0]), float(found[2] / found[0]))
 
 

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from raygpu.config import WAYS, Way
 from raygpu.errors import BadInput
@@ -165,11 +162,7 @@ class Profile:
     def law(self, way: Way) -> Usl | None:
         """The throughput of a way whose trainings get in each other's way, by their number."""
         rates = {p.n: p.samples_per_s for p in self.of(way) if p.samples_per_s}
-        if not rates:
-            return None
-        with np.errstate(divide="ignore", invalid="ignore"):
-            law = Usl.fit(rates)
-        return law if math.isfinite(law.rate) else None  # of noise, no rate of one alone may follow
+        return Usl.fit(rates) if rates else None
 
     def step(self) -> Affine | None:
         """The seconds in which a fused array trains a sample of each member, by its width."""

@@ -179,3 +179,12 @@ def test_affine_is_found_again(fixed: float, each: float) -> None:
 def test_affine_of_one_point_is_proportional() -> None:
     assert Affine.fit({8: 0.008}).at(16) == pytest.approx(0.016)
     assert Affine.fit({1: 5.0, 2: 4.0}).each == 0, "more members never take less"
+
+
+def test_noise_has_a_law_too() -> None:
+    for measured in ({1: 100.0, 2: 10.0, 3: 1.0}, {1: 1.0, 2: 1e-6}, {2: 50.0, 3: 1.0, 5: 0.1}):
+        found = Usl.fit(measured)
+        assert math.isfinite(found.rate)
+        assert found.rate > 0
+        assert found.contention >= 0
+        assert found.coherency >= 0

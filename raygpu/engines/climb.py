@@ -25,6 +25,8 @@ from raygpu.errors import last_line
 from raygpu.profiles import Point, rises
 from raygpu.training.timed import LEAD
 
+HOPELESS = 0.4
+"""Of the best gain: a compiled step is seldom more than twice as fast."""
 STEPS = 3
 """That a window holds at least."""
 CALL_S, CALL_EACH_S = 0.05, 0.01
@@ -124,6 +126,9 @@ class Climb:
         if not eager or self._alone is None or self._alone.fault is not None:
             return
         best = max(eager, key=lambda p: p.gain or 0.0)
+        if (best.gain or 0.0) < HOPELESS * max(p.gain or 0.0 for p in self.points):
+            self.notes.append("fused: step not compiled: it is too far behind")
+            return
         self.say(f"fused, {best.n} at once: its step is being compiled")
         measured = self._ready("fused", best.n)
         answer = measured.fault or answers([actor.compile.remote() for actor in measured.actors])
