@@ -143,6 +143,7 @@ def test_arrays_on_a_box_of_two_cards(box: FakeNvml, tmp_path: Path) -> None:
     assert all(float(hours) > 0 for hours in worth.values())
 
 
+@pytest.mark.slow
 def test_no_node_stays_after_an_interruption(box: FakeNvml, tmp_path: Path) -> None:
     space = {"x": {"grid_search": list(range(6))}, "driver": os.getpid()}
     config = two_cards(
