@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SWEEP ?=
 UI_PORT ?= 5000
 
-.PHONY: sweep test test-slow lint ui bench bench-fused bench-gpu clean
+.PHONY: sweep test test-slow lint ui bench bench-fused bench-pack bench-gpu clean
 
 sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
@@ -38,6 +38,12 @@ bench-fused: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.fused_throughput
 	$(BIN)/python -m experiments.benchmarks.fused_sweep
 	$(BIN)/python -m experiments.benchmarks.busy_core
+
+# An hour on two cores that have nothing else to do: whether auto chooses well, predictions hold and caps hold.
+bench-pack: $(VENV)/installed-dev
+	$(BIN)/python -m experiments.benchmarks.auto_choice
+	$(BIN)/python -m experiments.benchmarks.prediction
+	$(BIN)/python -m experiments.benchmarks.greedy
 
 # Within 8 minutes, on a machine with an NVIDIA GPU that nothing else uses.
 bench-gpu: $(VENV)/installed-torch
