@@ -49,7 +49,7 @@ def test_what_is_asked_for_holds_unless_it_is_known_not_to_fit() -> None:
     assert alone[ON_SMALL].share == Share(5), "a person who names a fraction for one card means that card"
 
 
-@given(st.floats(0.02, 1), st.floats(0.1, 30), st.floats(0, 2))
+@given(st.floats(0.02, 1), st.floats(0.1, 30), st.floats(0, 2, allow_subnormal=False))
 def test_no_more_than_memory_holds_and_no_more_than_asked(fraction: float, each: float, fixed: float) -> None:
     need = Affine(fixed, each)
     for node in (LARGE, SMALL):

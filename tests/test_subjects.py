@@ -25,7 +25,7 @@ def trial(**hp: Any) -> Trial:
 
 def of(name: str, folder: Path = ROOT) -> Subject:
     source, code = locate(name, folder)
-    return subject(source, code, None, Signature(()), "float32", None)
+    return subject(source, code, None, Signature(()), "float32", "a processor", None, 2)
 
 
 @pytest.mark.parametrize("name", ["tests.models:Mlp", "tests.pack_cases:FewKeras"])
@@ -52,15 +52,14 @@ def test_what_the_experiment_raises_is_one_line() -> None:
 
 def test_data_by_shape_and_a_device_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     source, code = locate("tests.models:Mlp", ROOT)
-    found = subject(source, code, few(), Signature(()), "bf16", None)
+    found = subject(source, code, few(), Signature(()), "bf16", "a processor", None, 2)
     assert found.data == "train float32 200x64; targets int64 200; validation float32 64x64"
     assert (found.device_gib, found.precision) == (None, "bf16")
     assert set(found.versions) == {"raygpu", "code", "torch"}
-    from raygpu.devices.nvml import gpus
 
     FakeNvml(["NVIDIA A100-SXM4-40GB"]).install(monkeypatch)
-    found = subject(source, code, few(), Signature(()), "float32", gpus()[0])
-    assert (found.device, found.device_gib) == ("NVIDIA A100-SXM4-40GB", 16.0)
+    found = subject(source, code, few(), Signature(()), "float32", "NVIDIA A100-SXM4-40GB", 39.49, 16)
+    assert (found.device, found.device_gib, found.num_cpus) == ("NVIDIA A100-SXM4-40GB", 39.5, 16)
     assert found.versions["driver"] == "580.65.06"
 
 
@@ -77,8 +76,8 @@ def test_a_change_of_the_code_is_another_version(tmp_path: Path) -> None:
 
 def test_a_change_of_the_script_is_another_version(tmp_path: Path) -> None:
     def version() -> str:
-        return subject(Source("command", "python mine.py --lr {lr}", str(tmp_path)), None, None, Signature(()),
-                       "float32", None).versions["code"]  # fmt: skip
+        source = Source("command", "python mine.py --lr {lr}", str(tmp_path))
+        return subject(source, None, None, Signature(()), "float32", "a processor", None, 2).versions["code"]
 
     (tmp_path / "mine.py").write_text("print(1)\n")
     first = version()

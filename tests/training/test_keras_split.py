@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
+
 SCRIPT = """
+import sys
 from pathlib import Path
 from experiments.digits import KerasMlp, digits
 from raygpu.training.base import Settings
@@ -24,7 +28,7 @@ assert len(tf.config.list_logical_devices("CPU")) == 2
 places = {array._members[t.trial_id][0].model.weights[0].value.device[-5:] for t in trials}
 assert places == {"CPU:0", "CPU:1"}, places
 first = array.run_epoch()
-folder = Path("saved")
+folder = Path(sys.argv[1])
 array.save(folder)
 array.drop(["t1"])
 second = array.run_epoch()
@@ -36,7 +40,6 @@ for trial in trials:
     alone = solo.run_epoch()
     for name, value in alone.metrics.items():
         assert abs(first[trial.trial_id].metrics[name] - value) < 1e-5, (trial.trial_id, name)
-    (folder / "own").mkdir(exist_ok=True)
 again = KerasSplit(KerasMlp(), splits, trials, settings, width=2)
 again.load(folder)
 assert again.epoch == 1
@@ -49,7 +52,7 @@ print("equal")
 
 
 @pytest.mark.timeout(300)
-def test_members_equal_trials_alone(tmp_path: str) -> None:
+def test_members_equal_trials_alone(tmp_path: Path) -> None:
     """In a process of its own: TensorFlow splits its device once."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "equal", done.stderr[-2000:]
