@@ -107,6 +107,20 @@ def test_a_greedy_trial_fails_alone_and_goes_on_with_more(sweep_config: Any) -> 
 
 
 @pytest.mark.usefixtures("small_device")
+def test_a_trial_that_fails_twice_goes_on_from_its_checkpoint_both_times(sweep_config: Any) -> None:
+    config = sweep_config(
+        experiment="tests.memory_cases:greedy",
+        trials=1,
+        space={"gib": 0.9},
+        gpu={"fraction": 0.25},
+        checkpoint_s=0.001,
+        tracking={"enabled": False},
+    )
+    result = sweep.run(config)
+    assert (result.summary["completed"], result.summary["out_of_memory"]) == (1, 2)
+
+
+@pytest.mark.usefixtures("small_device")
 def test_without_limits_nothing_is_retried(sweep_config: Any) -> None:
     config = sweep_config(
         experiment="tests.memory_cases:greedy",

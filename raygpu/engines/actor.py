@@ -34,6 +34,8 @@ from raygpu.trials import EpochResult, Scoring, Trial
 logger = logging.getLogger(__name__)
 PROGRESS = "progress.json"
 """In a checkpoint: the trial's score so far."""
+FAILED = "failed"
+"""In a checkpoint of a trial that failed: an empty file, and nothing else."""
 # Tune hears of a trial about this often, or at once where a scheduler wants to decide; every epoch is in the result.
 REPORT_S = 1.0
 # Schedulers take percentiles of scores: the worst one is finite, so that a percentile stays a number.
@@ -212,14 +214,14 @@ class TrialActor(tune.Trainable):
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         if self.training is None:  # nothing is left of a trial that failed
-            Path(checkpoint_dir, "failed").touch()
+            Path(checkpoint_dir, FAILED).touch()
         else:
             self.training.save(Path(checkpoint_dir))
             Path(checkpoint_dir, PROGRESS).write_text(json.dumps({"score": self.score}))
 
     def load_checkpoint(self, checkpoint_dir: str | None) -> None:
         """A lost or interrupted trial goes on. What fails here fails again, as the trial's result, in `step`."""
-        if checkpoint_dir is None or Path(checkpoint_dir, "failed").exists():
+        if checkpoint_dir is None or Path(checkpoint_dir, FAILED).exists():
             return
         self._checkpoint = None  # this one is later
         self._training()

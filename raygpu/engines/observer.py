@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
-from raygpu.engines.actor import device_of, share_of, trial_of
+from raygpu.engines.actor import FAILED, device_of, share_of, trial_of
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.shares import Shares
 from raygpu.packing import Share
@@ -89,6 +89,7 @@ class Live:
         if checkpoint is not None and Path(checkpoint).is_dir():  # Tune deletes it once it saves the failed trial's end
             kept = str(self.scratch / f"{trial.trial_id}-{len(self.shares.too_small(trial.trial_id))}")
             shutil.copytree(checkpoint, kept, dirs_exist_ok=True)
+            self.checkpoints[trial.trial_id] = kept
         self.enlarged[trial.trial_id] = device, larger, kept
         self.records.out_of_memory += 1
 
@@ -202,7 +203,8 @@ class Observer(tune.Callback):
         self._charge(trial)
 
     def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
-        self.live.checkpoints[trial.config["trial_id"]] = checkpoint.path
+        if not Path(checkpoint.path, FAILED).exists():  # nothing goes on from the end of a trial that failed
+            self.live.checkpoints[trial.config["trial_id"]] = checkpoint.path
 
     def get_state(self) -> dict[str, Any]:
         return {
