@@ -115,7 +115,6 @@ class ArrayActor(tune.Trainable):
         self.best: tuple[float, str] | None = None
         """Score and id of the best member whose parameters are kept."""
         self.share = share_of(config)
-        self.device = self._device(config)
         self._checkpoint: str | None = config["checkpoint"]
         """From which it goes on, after it ran out of memory in a smaller share."""
         self.width = self.common.width
@@ -360,6 +359,7 @@ class ArrayActor(tune.Trainable):
         """A lost or interrupted array goes on."""
         if checkpoint_dir is None:
             return
+        self.cap.set(self.share)
         folder = Path(checkpoint_dir)
         progress = json.loads((folder / PROGRESS).read_text())
         self.scores, self.ended = progress["scores"], set(progress["ended"])

@@ -27,6 +27,7 @@ class Cap:
 
     def set(self, share: Share) -> None:
         """Before the trial allocates. A trial that has whole GPUs has no neighbours, and no limit."""
+        self.lift()
         self._wait_for_departed(share)
         if self._memory_gib is None or share.trials_per_gpu == 1:
             return
