@@ -15,8 +15,12 @@ from raygpu.config import Way
 from raygpu.packing import Node
 from raygpu.profiles import FALLING, Profile
 
-TRIAL_S = 0.15
-"""What Tune takes between two trials of a worker that is reused: a result, a checkpoint and the next one's start."""
+TUNE_S = 3.5
+"""Of every sweep, what Tune takes before its first trial and after its last."""
+TRIAL_S = 0.25
+"""Between two trials of a worker that is reused: a result, a checkpoint and the next one's start."""
+DRIVER_S = 0.06
+"""Of each trial, what the driver does one after the other: so many a second is the most in every way."""
 ARRAY_S = 1.0
 """To make an array and measure its widths."""
 WORKER_S = 4.0
@@ -154,7 +158,7 @@ def at_once(part: Part, way: Way, room: Room, num_gpus: int = 1) -> tuple[int, s
 def _option(
     parts: Sequence[Part], way: Way, n: int, bound: str, fused: tuple[bool, ...], room: Room, num_gpus: int
 ) -> Option:
-    wall_s = 0.0
+    wall_s = TUNE_S
     gibs: list[float | None] = []
     if not all(fused):
         wall_s += max(_start_s(part.profile, way, n) for part in parts)
@@ -178,7 +182,8 @@ def _packed_s(part: Part, way: Way, n: int, num_gpus: int) -> float:
     seconds = full * n * each / _rate(profile, way, n)
     if last:
         seconds += last * each / _rate(profile, way, last)
-    return seconds + TRIAL_S * size.trials / num_gpus
+    between_s = TRIAL_S / (n * num_gpus)
+    return max(seconds + between_s * size.trials, DRIVER_S * size.trials)
 
 
 def _fused_s(part: Part, room: Room, num_gpus: int) -> float:
@@ -196,7 +201,7 @@ def _fused_s(part: Part, room: Room, num_gpus: int) -> float:
             # Compiling multiplies the speed by about as much at other widths; the array measures whether it repays.
             speedup = point.samples_per_s / eager[point.n]
             seconds = min(seconds, (point.start_s or 0.0) + seconds / speedup)
-    return seconds
+    return max(seconds, DRIVER_S * size.trials)
 
 
 def _members(part: Part, room: Room, num_gpus: int) -> int:

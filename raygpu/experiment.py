@@ -51,6 +51,16 @@ class Splits:
                     f"the {part} split holds arrays of {sorted(sizes)} samples; all need the same number, at least 1"
                 )
 
+    def first(self, count: int) -> Splits:
+        """The first `count` samples of both parts."""
+        some = slice(0, count)
+        return Splits(
+            take(self.train_inputs, some),
+            take(self.train_targets, some),
+            take(self.validation_inputs, some),
+            take(self.validation_targets, some),
+        )
+
     @classmethod
     def of(cls, inputs: Arrays, targets: Arrays, *, validation: float = 0.2, seed: int = 0) -> Splits:
         """Split arrays by chance, in the same proportion in each class where `targets` are whole numbers.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from raygpu.choosing import WORKER_S, Part, Size
+from raygpu.choosing import WORKER_S, Part, Room, Size, options
 from raygpu.config import SweepConfig, Way
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
@@ -17,20 +16,32 @@ from raygpu.experiment import Source, Splits
 from raygpu.grouping import Group, Signature
 from raygpu.halving import mean_epochs
 from raygpu.packing import Affine, Node, by_type
+from raygpu.probing import BUDGET, WIDTHS, Probing
 from raygpu.profiles import Profile, Profiles, Subject
 from raygpu.records import SIMULATED
 from raygpu.subjects import subject
+from raygpu.training.hyperparameters import batch_size
 
 if TYPE_CHECKING:  # Ray takes seconds to import
-    from raygpu.engines.climb import Climb
     from raygpu.engines.cluster import Cluster
 
-BUDGET = 0.25
-"""Of the predicted sweep, what a probe may take."""
-WINDOW_S = 0.3
-ROUNDS = 2
-WIDTHS = (8, 64)
-"""Members of the arrays that a probe tries: its answer is which way, and an array measures its own width."""
+PROBE_S = 3 * WORKER_S
+"""A probe's least."""
+KERAS_PER_S = 50_000.0
+"""Samples/s that a Keras training is taken for before any is run."""
+LOOK = 0.05
+"""Of a sweep's steps, what a look at some of them may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a few steps tell of a sweep."""
+
+    sweep_s: float | None
+    """Of all of it in the fastest way, or one training at a time where no other way's speed is known; None where the
+    steps failed."""
+    rough: Profile | None = None
+    """Where they tell of the device that the sweep runs on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +152,7 @@ class Measurer:
         self.groups = groups
         self.store = Profiles.at(config.profiles)
         self.largest = max(groups, key=lambda group: len(group.trials))
+        self._first = self.largest.trials[0]
 
     def kept(self, site: Site) -> tuple[Estimates, bool]:
         """What earlier measurements of the same versions tell; and whether nothing does, and a probe would repay."""
@@ -152,7 +164,7 @@ class Measurer:
             return found, False  # nothing is left to be chosen
         for group in self.groups:
             profile = self.store.find(self._subject(group, site))
-            if profile is not None and profile.best() is not None:
+            if profile is not None and self._tells(profile, group, site):
                 found.own[group.signature] = profile
         known = [group for group in self.groups if group.signature in found.own]
         if known:
@@ -160,8 +172,39 @@ class Measurer:
             found.reference = found.own[first.signature]
             found.source = f"kept profile of {found.reference.measured_at[:10]}"
             return found, False
-        found.source = self._unprobed(site) or ""
-        return found, not found.source
+        found.source = self._unmeasurable(site) or ""
+        if found.source:
+            return found, False
+        look = self._look(site)
+        if look.sweep_s is None or BUDGET * look.sweep_s >= PROBE_S:
+            return found, True
+        found.source = f"the sweep is short (about {look.sweep_s:.0f} s)"
+        if look.rough is not None:
+            found.reference = look.rough
+            found.source = f"few steps here, for {found.source}"
+        return found, False
+
+    def _tells(self, profile: Profile, group: Group, site: Site) -> bool:
+        """Whether all is in it that is to be chosen between: one that was kept of fewer ways hides the others."""
+        if profile.best() is None:
+            return False
+        if self._may_split:
+            return bool(profile.of("split"))
+        if self._may_fuse(group):
+            return bool(profile.of("fused"))
+        return any(p.n > 1 for p in profile.of("process")) or (site.device_gib is None and site.num_cpus < 2)
+
+    def _may_fuse(self, group: Group) -> bool:
+        return self.config.gpu.mode == "auto" and self.source.kind == "torch" and group.reason is None
+
+    @property
+    def _at_once(self) -> int:
+        """The most trials of the largest group that may run at the same time."""
+        return size(self.config, len(self.largest.trials) / sum(len(group.trials) for group in self.groups)).at_once
+
+    @property
+    def _may_split(self) -> bool:
+        return self.config.gpu.mode in ("auto", "split") and self.source.kind == "keras"
 
     def _compare(self, found: Estimates, site: Site) -> None:
         """What is kept of the largest group on each type of the sweep's devices, and on others."""
@@ -182,8 +225,8 @@ class Measurer:
         what = self.source, self.code, self.splits, group.signature, self.config.gpu.precision
         return subject(*what, site.device, site.device_gib, site.num_cpus)
 
-    def _unprobed(self, site: Site) -> str | None:
-        """Why a probe would not be worth its time; None where it is."""
+    def _unmeasurable(self, site: Site) -> str | None:
+        """Why nothing can be measured, or nothing would be gained; None where it might."""
         if isinstance(self.config.gpu.fraction, float) and self.config.gpu.fraction > 1:
             return "trials take whole GPUs"
         if site.nodes[0].refusal is not None:
@@ -192,63 +235,55 @@ class Measurer:
             return "raygpu cannot train a part of a function or script; python -m raygpu.pack measures it"
         if len(self.largest.trials) < 2:
             return "every trial is another program" if len(self.groups) > 1 else "there is one trial"
-        guess_s = self._guess_s()
-        if guess_s is not None and BUDGET * guess_s < 2 * WORKER_S:
-            return f"the sweep is short (about {guess_s:.0f} s of training)"
         return None
 
-    def _guess_s(self) -> float | None:
-        """Seconds of the whole sweep, one training at a time, by a few steps on the CPU; None if they fail."""
+    def _look(self, site: Site) -> Look:
+        """A few steps in this process, on the CPU: it has loaded the experiment already, and needs no start."""
         assert self.splits is not None
-        if self.source.kind != "torch":
-            samples_per_s = 50_000.0
-        else:
-            from raygpu.training.fusion import samples_per_s as measured
-
-            samples_per_s = measured(self.code, self.splits, self.largest.trials[0])
         whole = size(self.config)
-        return whole.trials * whole.epochs * self.splits.num_train / samples_per_s if samples_per_s else None
+        samples = whole.trials * whole.epochs * self.splits.num_train
+        if self.source.kind != "torch":
+            return Look(samples / KERAS_PER_S)
+        from raygpu.training.glance import STEPS, Glance  # torch takes seconds to import
+
+        glance = Glance(self.source, self.code, self.splits, self.config.gpu.precision)
+        samples_per_s = glance.samples_per_s(self._first)
+        if not samples_per_s:
+            return Look(None)
+        look = Look(samples / samples_per_s)
+        # Of a GPU the CPU's steps tell nothing more, and in a sweep of seconds no way to train it saves any.
+        if site.device_gib is not None or samples / samples_per_s < WORKER_S:
+            return look
+        steps = LOOK * samples / batch_size(self._first.hyperparameters)
+        num_trials = min(WIDTHS[1], self._at_once if self._may_fuse(self.largest) else 1, int(steps / STEPS) - 1)
+        if num_trials < 1:
+            return look
+        try:
+            points = glance.points(self.largest.trials[:num_trials], int(site.num_cpus))
+        except Exception:  # noqa: BLE001 - the user's code: its trials show it, each alone
+            return look
+        rough = Profile(self._subject(self.largest, site), self.splits.num_train, tuple(points))
+        parts = Estimates(reference=rough).parts(self.groups, self.config)
+        num_gpus = sum(node.num_gpus for node in site.nodes)
+        return Look(options(parts, Room.of(site.nodes, None), num_gpus)[0].wall_s, rough)
 
     def probe(self, cluster: Cluster, site: Site) -> Estimates:
         """Measure the largest group's trainings for as long as the sweep repays, and keep the profile."""
-        from raygpu.engines.climb import Climb
-        from raygpu.engines.mps import daemons
-        from raygpu.engines.probe import Probe
-
         started = time.monotonic()
         ways: list[Way] = ["process"]
-        if self.largest.reason is None and self.source.kind == "torch" and self.config.gpu.mode != "process":
+        if self._may_fuse(self.largest):
             ways.append("fused")
-        if self.source.kind == "keras" and self.config.gpu.mode != "process":
+        if self._may_split:
             ways.append("split")
-        probe = Probe(
-            cluster,
-            cluster.devices[0],
-            self.source,
-            self.splits,
-            self.largest.trials[0],
-            self.config.gpu.precision,
-            tempfile.gettempdir(),
-        )
-        most = size(self.config, len(self.largest.trials) / sum(len(group.trials) for group in self.groups)).at_once
-        wanted = cluster.local and self.config.gpu.mps != "off" and self.config.gpu.fraction == "auto"
-        with daemons(cluster.devices[:1], lambda reason: None, wanted=wanted) as mps:
-            access = mps.access.get(cluster.devices[0].uuid or "")
-            if access is not None:
-                ways.append("mps")
-            climb = Climb(probe, ways, most=most, rounds=ROUNDS, window_s=WINDOW_S, mps=access)
-            try:
-                if climb.begin():
-                    first: dict[Way, int] = {"process": 1, "fused": min(most, WIDTHS[0])}
-                    climb.measure({way: n for way, n in first.items() if way in ways})
-                    self._look_further(climb, ways, most, site, started, probe.num_cpus)
-            finally:
-                probe.close()  # before the daemon
-        num_train = self.splits.num_train if self.splits is not None else None
+        mps = self.config.gpu.mps != "off" and self.config.gpu.fraction == "auto"
+        assert self.splits is not None
+        probing = Probing(cluster, self.source, self.splits, self._first, self.config.gpu.precision, self._at_once)
+        whole = size(self.config)
+        climb = probing.measure(ways, whole.trials * whole.epochs * self.splits.num_train, mps=mps)
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")
         profile = Profile(
             self._subject(self.largest, site),
-            num_train,
+            self.splits.num_train,
             tuple(climb.points),
             tuple(climb.notes),
             measured_at,
@@ -263,24 +298,3 @@ class Measurer:
         self.store.keep(profile)
         found.own[self.largest.signature] = found.reference = profile
         return found
-
-    def _look_further(
-        self, climb: Climb, ways: Sequence[Way], most: int, site: Site, started: float, num_cpus: int
-    ) -> None:
-        """Wider arrays, which cost a second each, and more processes, for as long as they may change the answer."""
-        if "fused" in ways and most > WIDTHS[0]:
-            climb.measure({"fused": min(most, WIDTHS[1])})
-        assert self.splits is not None
-        whole = size(self.config)
-        work = whole.trials * whole.epochs * self.splits.num_train
-        numbers = [n for n in (num_cpus,) if n > 1] if site.device_gib is None else [2, 4, 8]
-        for n in numbers:
-            rates = {(p.way, p.n): p.samples_per_s for p in climb.points if p.samples_per_s}
-            packed = [rate for (way, _), rate in rates.items() if way == "process"]
-            array = max((rate for (way, _), rate in rates.items() if way == "fused"), default=0.0)
-            # No process takes work from the others at best; and without a GPU there are only these cores.
-            no_gain = array > n * rates["process", 1] if site.device_gib is None else packed[-1] < max(packed)
-            spent_s = time.monotonic() - started + WORKER_S
-            if n > most or no_gain or spent_s > BUDGET * (work / max(rates.values()) + WORKER_S):
-                return
-            climb.measure({way: n for way in ways if way != "fused"})

@@ -159,6 +159,11 @@ class Profile:
         points = tuple(p for p in self.points if p.way != "threads")
         return replace(self, points=points, notes=(*self.notes, note))
 
+    def over(self, earlier: Profile) -> Profile:
+        """With what was measured earlier, and not again now."""
+        own = {(p.way, p.n, p.compiled) for p in self.points}
+        return replace(self, points=(*self.points, *(p for p in earlier.points if (p.way, p.n, p.compiled) not in own)))
+
     def law(self, way: Way) -> Usl | None:
         """The throughput of a way whose trainings get in each other's way, by their number."""
         rates = {p.n: p.samples_per_s for p in self.of(way) if p.samples_per_s}
@@ -225,8 +230,11 @@ class Profiles:
             ) from error
 
     def keep(self, profile: Profile) -> Path:
-        """Write it in place of an earlier one; its file."""
+        """Write it over an earlier one of the same versions, whose other points stay; its file."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        earlier = self.find(profile.subject)
+        if earlier is not None:
+            profile = profile.over(earlier)
         path = self.folder / profile.subject.file_name
         part = path.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(profile.as_dict(), indent=1))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from raygpu import sweep
-from raygpu.measuring import Measurer
-from raygpu.profiles import Profiles
+from raygpu.measuring import Look, Measurer
+from raygpu.profiles import Point, Profiles
 from raygpu.runfolder import RunFolder
 from raygpu.sweep import Result
 from raygpu.views.console import SweepConsole
@@ -23,6 +23,14 @@ def run(config: Any, **options: Any) -> tuple[Result, str]:
     """The result, and what a person saw."""
     shown = io.StringIO()
     return sweep.run(config, console=SweepConsole(stream=shown), **options), shown.getvalue()
+
+
+POINTS = [
+    Point("process", 1, 10_000.0, 1.0, evaluation_s=0.0),
+    Point("process", 2, 20_000.0, 2.0, evaluation_s=0.0),
+    Point("fused", 16, 80_000.0, 8.0, evaluation_s=0.0),
+]
+"""Of a small network on two CPUs."""
 
 
 @pytest.fixture
@@ -46,7 +54,7 @@ def config(sweep_config: Any) -> Any:
 @pytest.fixture
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sweep is taken for one of hours, which repays a probe."""
-    monkeypatch.setattr(Measurer, "_guess_s", lambda measurer: 1e4)
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, site: Look(1e4))
 
 
 @pytest.mark.usefixtures("long")
@@ -82,7 +90,27 @@ def test_a_changed_version_discards_a_profile(config: Any, tmp_path: Path) -> No
     assert second.summary["predicted"]["probe_s"] is not None
 
 
-def test_a_short_sweep_is_not_probed(config: Any, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("long")
+def test_a_profile_of_other_ways_hides_none(config: Any, tmp_path: Path) -> None:
+    run(config("processes", gpu={"mode": "process"}))
+    (kept,) = Profiles(tmp_path / "profiles").all()
+    assert {point.way for point in kept.points} == {"process"}
+    result, shown = run(config("all"))
+    assert "measuring which way is fastest here" in shown
+    assert "fused" in result.summary["predicted"]["wall_s"]
+
+
+def test_a_short_sweep_is_planned_by_a_few_steps(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Long enough for a look, too short for a probe: the trainings' own speed is not what is tested.
+    monkeypatch.setattr("raygpu.training.glance.Glance.samples_per_s", lambda *_: 10_000.0)
+    monkeypatch.setattr("raygpu.training.glance.Glance.points", lambda *_: POINTS)
+    result, shown = run(config("short", trials=16, epochs=40))
+    assert "plan: predicted, by a few steps here, for the sweep is short (about " in shown
+    assert result.summary["predicted"]["chosen"] == "fused" == result.summary["mode"]
+    assert not list((tmp_path / "profiles").glob("*")), "too rough to be kept"
+
+
+def test_a_sweep_of_seconds_is_not_measured(config: Any, tmp_path: Path) -> None:
     result, shown = run(config("short"))
     assert "plan: not measured: the sweep is short" in shown
     assert result.summary["predicted"] == {}
@@ -107,7 +135,7 @@ def test_a_dry_run_says_what_the_sweep_would_do(config: Any, monkeypatch: pytest
     local = {"cluster": {"address": "local"}}
     _, shown = run(config("dry", **local), dry_run=True)
     assert "plan: not measured: the sweep is short" in shown
-    monkeypatch.setattr(Measurer, "_guess_s", lambda measurer: 1e4)
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, site: Look(1e4))
     _, shown = run(config("dry", **local), dry_run=True)
     assert "the sweep itself would first measure which way is fastest here" in shown
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.choosing import Option, Part, Room, Size, at_once, options
+from raygpu.choosing import DRIVER_S, TRIAL_S, TUNE_S, Option, Part, Room, Size, at_once, options
 from raygpu.config import Way
 from raygpu.profiles import Point, Profile, Subject
 
@@ -39,7 +39,7 @@ def best(measured: Profile, trials: int, epochs: float = 20, room: Room = ROOMY,
 def test_many_trials_of_a_small_network_are_fused() -> None:
     chosen = best(SMALL, 64)
     assert chosen.fused == (True,)
-    assert chosen.wall_s == pytest.approx(4 + 1 + 64 * 20 * 1000 / 1e5)
+    assert chosen.wall_s == pytest.approx(TUNE_S + 4 + 1 + 64 * 20 * 1000 / 1e5)
     assert chosen.name == "fused"
 
 
@@ -54,7 +54,7 @@ def test_a_large_network_is_packed() -> None:
     chosen = best(LARGE, 30)
     assert (chosen.way, chosen.n, chosen.fused) == ("process", 3, (False,))
     # ten waves of three
-    assert chosen.wall_s == pytest.approx(3 * 4.0 + 30 * 20 * 1000 / 240 + 30 * 0.15)
+    assert chosen.wall_s == pytest.approx(TUNE_S + 3 * 4.0 + 30 * 20 * 1000 / 240 + 30 / 3 * TRIAL_S)
 
 
 def test_what_cannot_be_fused_is_packed_beside_what_can() -> None:
@@ -104,8 +104,12 @@ def test_mps_is_used_where_it_gains() -> None:
 def test_compiling_is_counted_where_it_was_measured() -> None:
     compiled = Point("fused", 64, 3e5, 30, compiled=True, start_s=12)
     measured = Profile(SUBJECT, 1000, (*SMALL.points, compiled))
-    assert best(measured, 64, epochs=20).wall_s == pytest.approx(4 + 1 + 12.8), "too short to be compiled"
-    assert best(measured, 64, epochs=2000).wall_s == pytest.approx(4 + 12 + 1281 / 3)
+    assert best(measured, 64, epochs=20).wall_s == pytest.approx(TUNE_S + 4 + 1 + 12.8), "too short to be compiled"
+    assert best(measured, 64, epochs=2000).wall_s == pytest.approx(TUNE_S + 4 + 12 + 1281 / 3)
+
+
+def test_no_way_is_faster_than_the_driver() -> None:
+    assert best(SMALL, 1000, epochs=0.001).wall_s == pytest.approx(TUNE_S + 4 + 1000 * DRIVER_S)
 
 
 def test_what_was_asked_for_is_not_changed() -> None:
@@ -119,7 +123,7 @@ def test_evaluation_takes_its_time() -> None:
         1000,
         (Point("process", 1, 1e4, 1.0, start_s=4, evaluation_s=0.1), Point("process", 2, 2e4, 2.0, start_s=4)),
     )
-    assert best(slow, 10, epochs=100).wall_s == pytest.approx(8 + 10 * 100 * 1000 * 2 / 2e4 + 1.5)
+    assert best(slow, 10, epochs=100).wall_s == pytest.approx(TUNE_S + 8 + 10 * 100 * 1000 * 2 / 2e4 + 10 / 2 * TRIAL_S)
 
 
 @given(st.integers(1, 300), st.floats(0.5, 500), st.integers(1, 8), st.sampled_from([SMALL, LARGE]))

@@ -47,6 +47,16 @@ def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
     assert store.find(SUBJECT) == again
 
 
+def test_what_was_not_measured_again_stays(tmp_path: Path) -> None:
+    store = Profiles(tmp_path)
+    store.keep(profile(points("process", {1: 1.0, 2: 1.7}), points("fused", {8: 3.0})))
+    store.keep(profile(points("process", {1: 1.0, 2: 1.5})))
+    found = store.find(SUBJECT)
+    assert found is not None
+    assert [(point.n, point.gain) for point in found.of("process")] == [(1, 1.0), (2, 1.5)]
+    assert [(point.n, point.gain) for point in found.of("fused")] == [(8, 3.0)]
+
+
 @pytest.mark.parametrize(
     "versions", [{"raygpu": "2", "torch": "2.13"}, {"raygpu": "1"}, {**SUBJECT.versions, "driver": "5"}]
 )

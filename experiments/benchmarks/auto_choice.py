@@ -4,7 +4,9 @@
 
 Each round runs every mode of a sweep once, in turn and every other round in reverse, and auto twice: with no profile,
 so that it probes if that repays, and with the profile that this left. What counts is the wall time of the trials
-(`wall_s` of summary.json), workers' start included; of auto with a probe, and of whole commands, the record has it too.
+(`wall_s` of summary.json), workers' start included. Runs of equal plans do the same, whether a person or auto chose it:
+a plan's wall time is the median of all of them, and auto's choice is measured by its plan's. That one of auto's own
+runs alone, and of whole commands with the probe in them, is in the record too.
 """
 
 from __future__ import annotations
@@ -81,17 +83,27 @@ def measured(sweep: str, folder: Path, rounds: int) -> dict[str, Any]:
             if name == AUTO:
                 runs[KEPT] = run(path, [], folder, profiles)
         found.append(runs)
-    wall_s = {name: round(median(runs[name]["wall_s"] for runs in found), 2) for name in found[0]}
-    best = min(modes(sweep), key=lambda name: wall_s[name])
+    by_plan: dict[str, list[float]] = {}
+    for runs in found:
+        for each in runs.values():
+            by_plan.setdefault(each["chosen"], []).append(each["wall_s"])
+    plans = {plan: round(median(seconds), 2) for plan, seconds in by_plan.items()}
+    best = min(plans, key=lambda plan: plans[plan])
+    chosen = [runs[name]["chosen"] for runs in found for name in (AUTO, KEPT)]
+    predicted = [each["predicted"] for runs in found for name in (AUTO, KEPT) if (each := runs[name])["predicted"]]
     ratios = {
-        "best mode": best,
-        "auto chose": [runs[KEPT]["chosen"] for runs in found],
-        "throughput of auto (profile kept) / best mode": round(
-            median(min(runs[name]["wall_s"] for name in modes(sweep)) / runs[KEPT]["wall_s"] for runs in found), 3
+        "best plan": best,
+        "auto chose": sorted(set(chosen)),
+        "throughput of auto's plan / of the best (goal >= 0.95)": round(
+            plans[best] / median(plans[plan] for plan in chosen), 3
         ),
-        "predicted / real wall time": round(median(runs[KEPT]["predicted"] for runs in found), 3),
+        "throughput of auto's own runs / of the best plan": round(
+            plans[best] / median(runs[name]["wall_s"] for runs in found for name in (AUTO, KEPT)), 3
+        ),
+        "predicted / real wall time of auto's runs": round(median(predicted), 3) if predicted else None,
     }
-    return {"wall_s": wall_s, "rounds": found, "ratios": ratios}
+    wall_s = {name: round(median(runs[name]["wall_s"] for runs in found), 2) for name in found[0]}
+    return {"wall_s": wall_s, "wall_s by plan": plans, "rounds": found, "ratios": ratios}
 
 
 def run(path: Path, flags: list[str], folder: Path, profiles: Path) -> dict[str, Any]:
@@ -102,13 +114,17 @@ def run(path: Path, flags: list[str], folder: Path, profiles: Path) -> dict[str,
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     summary = json.loads(done.stdout)
     predicted = summary["predicted"]
-    plan = f"{summary['mode']}, {summary['plan']['trials_per_gpu']} per GPU"
+    plan = summary["mode"]
+    if plan == "process":
+        plan += f", {summary['plan']['trials_per_gpu']} per GPU"
+    elif plan == "split":
+        plan += f" in {summary['plan']['members']}"
     found = {
         "wall_s": summary["wall_s"],
         "command_s": round(time.monotonic() - started, 2),
         "chosen": plan,
         "probe_s": predicted.get("probe_s"),
-        "predicted": round(predicted["wall_s"][predicted["chosen"]] / summary["wall_s"], 3) if predicted else 1.0,
+        "predicted": round(predicted["wall_s"][predicted["chosen"]] / summary["wall_s"], 3) if predicted else None,
     }
     print(f"{found['wall_s']:8.1f} s  {path.stem}: {' '.join(flags) or 'auto'} ({plan})", flush=True)
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import sys
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from raygpu.config import Precision
 from raygpu.errors import one_line
-from raygpu.experiment import Experiment, Hyperparameters, Splits, take
+from raygpu.experiment import Experiment, Hyperparameters, Splits
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings, batch_size
 from raygpu.training.torch_array import TorchArray
@@ -29,7 +28,6 @@ from raygpu.training.torch_solo import TorchSolo, forward, initial_model
 from raygpu.trials import EpochResult, Trial
 
 NUM_SAMPLES = 8
-TIMED_SAMPLES = 32
 NUM_EPOCHS = 2
 """Of one step each: what a model keeps between steps shows in the second."""
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -61,19 +59,6 @@ def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozense
     return frozenset(hp.names_read) | READ_BY_RAYGPU
 
 
-def samples_per_s(experiment: Experiment, splits: Splits, trial: Trial) -> float:
-    """A rough idea of one training's speed, by a few steps on the CPU; 0 where a step fails."""
-    count = min(TIMED_SAMPLES, batch_size(trial.hyperparameters), splits.num_train)
-    few = replace(trial, hyperparameters={**trial.hyperparameters, "batch_size": count})
-    try:
-        steps = TorchSolo(experiment, _few(splits, count), few, _settings("float32"), torch.device("cpu")).trial_steps()
-        next(steps)
-        started = time.perf_counter()
-        return next(steps) / (time.perf_counter() - started)
-    except Exception:  # noqa: BLE001 - the user's code: its trials show it, each alone
-        return 0.0
-
-
 def obstacle(
     experiment: Experiment, splits: Splits, trials: Sequence[Trial], precision: Precision = "float32"
 ) -> str | None:
@@ -82,7 +67,7 @@ def obstacle(
     Each takes a few optimizer steps in an array and alone, on the same few samples; what random operators give is
     replaced by constants in both. An operator without a rule for vmap, which runs as a slow loop, is an obstacle too.
     """
-    part = _few(splits, max(2, min(NUM_SAMPLES, batch_size(trials[0].hyperparameters))))
+    part = splits.first(max(2, min(NUM_SAMPLES, batch_size(trials[0].hyperparameters))))
     trials = [_telling(trial) for trial in trials]
     before = np.random.get_state(legacy=False), random.getstate()
     try:
@@ -199,17 +184,6 @@ def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
     if not bool(b.isfinite().all()):
         return 0.0 if torch.equal(a.isfinite(), b.isfinite()) else float("inf")
     return ((a - b).norm() / b.norm().clamp(min=1e-8)).item()
-
-
-def _few(splits: Splits, count: int) -> Splits:
-    """The first samples, for one step and one small evaluation."""
-    some = slice(0, count)
-    return Splits(
-        take(splits.train_inputs, some),
-        take(splits.train_targets, some),
-        take(splits.validation_inputs, some),
-        take(splits.validation_targets, some),
-    )
 
 
 def _refusal(error: Exception) -> str:

@@ -1,0 +1,104 @@
+"""A probe inside a sweep: which way its trainings are fastest, found out in a part of the sweep's own time.
+
+probing = Probing(cluster, source, splits, trial, "float32", most=64)
+climb = probing.measure(["process", "fused"], work=1e7, mps=True)
+climb.points
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from raygpu.choosing import WORKER_S
+from raygpu.config import Precision, Way
+from raygpu.experiment import Source, Splits
+from raygpu.training.hyperparameters import batch_size
+from raygpu.trials import Trial
+
+if TYPE_CHECKING:  # Ray takes seconds to import
+    from raygpu.engines.climb import Climb
+    from raygpu.engines.cluster import Cluster
+
+BUDGET = 0.25
+"""Of the predicted sweep, what a probe may take."""
+WINDOW_S = 0.3
+ROUNDS = 2
+WIDTHS = (8, 64)
+"""Members of the arrays that a probe tries: its answer is which way, and an array measures its own width."""
+STEPS = 8
+"""That an array takes at least where it is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probing:
+    """What is measured, and where: on the first of the cluster's devices."""
+
+    cluster: Cluster
+    source: Source
+    splits: Splits
+    trial: Trial
+    precision: Precision
+    most: int
+    """The sweep's trainings that may run at once."""
+
+    def measure(self, ways: Sequence[Way], work: float, *, mps: bool) -> Climb:
+        """One training, an array and, as long as it repays, more of both.
+
+        work: training samples of the whole sweep. mps: whether to measure processes under MPS too, where it is to be
+        had.
+        """
+        from raygpu.engines.climb import Climb
+        from raygpu.engines.mps import daemons
+        from raygpu.engines.probe import Probe
+
+        started = time.monotonic()
+        device = self.cluster.devices[0]
+        what = self.source, self.splits, self.trial, self.precision
+        probe = Probe(self.cluster, device, *what, tempfile.gettempdir())
+        with daemons([device], lambda reason: None, wanted=mps and self.cluster.local) as under:
+            access = under.access.get(device.uuid or "")
+            all_ways: list[Way] = [*ways, "mps"] if access is not None else [*ways]
+            climb = Climb(probe, all_ways, most=self.most, rounds=ROUNDS, window_s=WINDOW_S, mps=access)
+            try:
+                if climb.begin():
+                    first: dict[Way, int] = {"process": 1, "fused": min(self.most, WIDTHS[0])}
+                    climb.measure({way: n for way, n in first.items() if way in all_ways})
+                    self._look_further(climb, all_ways, work, started, probe.num_cpus)
+            finally:
+                probe.close()  # before the daemon
+        return climb
+
+    def _look_further(self, climb: Climb, ways: Sequence[Way], work: float, started: float, num_cpus: int) -> None:
+        """A wider array and more processes, for as long as they may change the answer."""
+
+        def repays(seconds: float) -> bool:
+            spent_s = time.monotonic() - started + seconds
+            return spent_s <= BUDGET * (work / max(_rates(climb, ways).values()) + WORKER_S)
+
+        array = max(_rates(climb, ["fused"]).values(), default=0.0)
+        if array and self.most > WIDTHS[0]:
+            width = min(self.most, WIDTHS[1])
+            if repays(STEPS * width * batch_size(self.trial.hyperparameters) / array):
+                climb.measure({"fused": width})
+                array = max(_rates(climb, ["fused"]).values(), default=0.0)
+        simulated = self.cluster.devices[0].uuid is None
+        numbers = [n for n in ([num_cpus] if simulated else [2, 4, 8]) if 1 < n <= self.most]
+        for n in numbers:
+            packed = {n: rate for (_, n), rate in _rates(climb, ["process"]).items()}
+            # At best no process takes work from the others: where an array does more than the most of them, they lose.
+            if array > numbers[-1] * packed.get(1, array):
+                return
+            last = max(packed, default=1)
+            if last > 1 and (packed[last] < max(packed.values()) or not repays(WORKER_S)):
+                return
+            climb.measure({way: n for way in ways if way != "fused"})
+            if not climb.measurable:
+                return
+
+
+def _rates(climb: Climb, ways: Sequence[Way]) -> dict[tuple[Way, int], float]:
+    return {(p.way, p.n): p.samples_per_s for p in climb.points if p.samples_per_s and p.way in ways}
