@@ -43,11 +43,16 @@ bench-fused: $(VENV)/installed-torch
 bench-pack: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.auto_choice
 	$(BIN)/python -m experiments.benchmarks.prediction
+	$(BIN)/python -m experiments.benchmarks.pack
 	$(BIN)/python -m experiments.benchmarks.greedy
 
-# Within 8 minutes, on a machine with an NVIDIA GPU that nothing else uses.
+# On a machine with an NVIDIA GPU that nothing else uses: arrays within 8 minutes, then what the GPU carries, with and
+# without MPS, and what auto chooses.
 bench-gpu: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.fused_gpu
+	$(BIN)/python -m experiments.benchmarks.pack --synthetic --rounds 3 \
+		--configurations conf/pack/digits.toml,conf/pack/cifar_resnet18.toml
+	$(BIN)/python -m experiments.benchmarks.auto_choice --rounds 1 --sweeps mlp,resnet18
 
 clean:
 	rm -rf $(VENV)

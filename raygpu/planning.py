@@ -19,7 +19,7 @@ from raygpu.packing import Choice, FusedPlan, Node, Plan, by_type, plan, snap
 from raygpu.search import Drawn, Proposer
 from raygpu.space import Space, random_trials
 from raygpu.subjects import signature
-from raygpu.views.plans import fused_lines, plan_lines, split_lines
+from raygpu.views.plans import fused_lines, mps_lines, plan_lines, split_lines
 
 NEEDS = {
     "fused": "only a TorchExperiment can be fused",
@@ -190,12 +190,19 @@ def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, est
             _prefer(found, best)
         both = make_fused_plan(nodes, config, num_trials, choices, mps=mps)
         lines = [*fused_lines(config, both, found.groups if found.drawn else None, site.names), *lines]
-        return Decision(both, lines, predicted, mps and _shared(both.alone))
+        return _under_mps(Decision(both, lines, predicted, mps and _shared(both.alone)), site, config)
     made = make_plan(nodes, config, num_trials, choices, mps=mps)
     lines = [*plan_lines(config, made, site.names), *lines]
     if config.gpu.mode in NEEDS:
         lines.append(f"plan: {NEEDS[config.gpu.mode]}, so every trial is trained alone")
-    return Decision(made, lines, predicted, mps and _shared(made))
+    return _under_mps(Decision(made, lines, predicted, mps and _shared(made)), site, config)
+
+
+def _under_mps(decision: Decision, site: Site, config: SweepConfig) -> Decision:
+    """With a line for a person where it is; a simulated device has no MPS."""
+    if not decision.mps or site.device_gib is None:
+        return decision
+    return replace(decision, lines=[*decision.lines, *mps_lines(asked=config.gpu.mps == "on")])
 
 
 def _members(config: SweepConfig, nodes: Sequence[Node], found: Grouped, best: Option | None) -> int | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +22,9 @@ from raygpu.errors import BadInput, RaygpuError
 from raygpu.finish import summarize, write_files
 from raygpu.measuring import Measurer, Site
 from raygpu.packing import FusedPlan
-from raygpu.planning import decide, grouped
-from raygpu.preparation import Prepared, apart, find, prepare, problem
+from raygpu.planner import Planner
+from raygpu.planning import Decision, Grouped, grouped
+from raygpu.preparation import Prepared, Problem, apart, find, prepare, problem
 from raygpu.records import Records
 from raygpu.runfolder import RunFolder
 from raygpu.trials import Scoring, TrialRecord
@@ -33,6 +34,8 @@ from raygpu.views.plans import sweep_lines
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster import Cluster
+    from raygpu.engines.mps import Daemons
+    from raygpu.tracking.runs import RunTree
 
 DEFAULT = Path("conf/sweep/digits.toml")
 SWITCHES = {
@@ -88,91 +91,133 @@ def run(
         timing["data_s"] = process_age_s()
         groups = grouped(config, prepared.space, prepared.proposer, source, code, found.splits)
         measurer = Measurer(config, source, code, found.splits, groups.groups)
-        decision, unknown = None, False
+        planner = Planner(config, prepared.proposer.num_trials, groups, measurer, console.lines)
         if prepared.nodes is not None:
-            here = Site.local(prepared.gpus, prepared.nodes)
-            estimates, unknown = measurer.kept(here)
-            if not unknown or starting is None:
-                decision = decide(here, config, prepared.proposer.num_trials, groups, estimates)
-                console.lines(decision.lines)
+            planner.ahead(Site.local(prepared.gpus, prepared.nodes), dry=dry_run)
         if starting is None:
-            if unknown:
-                console.line("plan: the sweep itself would first measure which way is fastest here")
             return Result({}, None, [])
         timing["experiment_s"] = process_age_s()
 
-        from raygpu.tracking.session import Session, open_store
+        from raygpu.tracking.session import open_store
 
         tree = open_store(config)
         timing["tracking_s"] = process_age_s()
         cluster = starting.result()
         timing["ray_s"] = process_age_s()
-        if decision is None:
-            here = Site.of(cluster)
-            estimates, unknown = measurer.kept(here)
-            if unknown:
-                console.line("plan: measuring which way is fastest here")
-                estimates = measurer.probe(cluster, here)
-            decision = decide(here, config, prepared.proposer.num_trials, groups, estimates)
-            console.lines(decision.lines)
+        decision = planner.on(cluster)
         timing["plan_s"] = process_age_s()
-        plan = decision.plan
+        training = _Training(prepared, found, groups, decision, cluster, tree, source_folder, resume, console)
+        training.run(timing)
+    summary, folder = training.finish()
+    result = Result(summary, folder.path, training.records.ranked()[:5], training.interrupted)
+    _print_end(result, config, console, training.session.next_line())
+    return result
 
-        from raygpu.engines import array, process
-        from raygpu.engines.meter import Meter
-        from raygpu.engines.mps import daemons
-        from raygpu.engines.work import Work
 
-        folder = resume or RunFolder.create(Path(config.runs_dir), str(config.name))
+class _Training:
+    """A sweep that is planned: its folder, its records, its runs in MLflow, and the trials.
+
+    tree: of `open_store`. Raises BadInput where a node of the cluster does not see the sweep's folder.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        found: Problem,
+        groups: Grouped,
+        decision: Decision,
+        cluster: Cluster,
+        tree: RunTree | None,
+        source_folder: Path,
+        resume: RunFolder | None,
+        console: SweepConsole,
+    ) -> None:
+        from raygpu.tracking.session import Session
+
+        config = prepared.config
+        self.prepared, self.found, self.groups, self.decision = prepared, found, groups, decision
+        self.config, self.cluster, self.console = config, cluster, console
+        self.resuming = resume is not None
+        self.folder = self._ready_folder(resume, source_folder)
+        scoring = Scoring(config.metric, config.maximize)
+        self.records = Records(prepared.proposer.num_trials, scoring, cluster.devices, config.epochs)
+        self.session = Session(config, self.folder, tree, fused=isinstance(decision.plan, FusedPlan))
+        self.checkpoints: dict[str, str] = {}
+        self.summary: dict[str, Any] = {}
+        self.interrupted = False
+        console.lines([cluster.address_line(), self.session.address_line()])
+
+    def _ready_folder(self, resume: RunFolder | None, source_folder: Path) -> RunFolder:
+        """That all nodes see, with what a resumed sweep needs; where one does not see it, no new one is left."""
+        folder = resume or RunFolder.create(Path(self.config.runs_dir), str(self.config.name))
         try:
             if resume is None:
-                folder.write_config(config, source_folder)
-                folder.write_run({"gpu": decision.settled(config.gpu)})
-            cluster.require([folder.config, source_folder])
+                folder.write_config(self.config, source_folder)
+                folder.write_run({"gpu": self.decision.settled(self.config.gpu)})
+            self.cluster.require([folder.config, source_folder])
         except BadInput:
             if resume is None:
                 folder.remove()
             raise
-        records = Records(
-            prepared.proposer.num_trials, Scoring(config.metric, config.maximize), cluster.devices, config.epochs
-        )
-        session = Session(config, folder, tree, fused=isinstance(plan, FusedPlan))
-        console.lines([cluster.address_line(), session.address_line()])
-        console.start(cluster.devices, records.snapshot, synthetic=config.data.synthetic)
+        return folder
+
+    def run(self, timing: dict[str, float | None]) -> None:
+        """All trials, to their end or Ctrl-C; nothing is left of a sweep that failed before the first score.
+
+        timing: takes the seconds since the command was typed at which the first epoch and the last trial ended.
+        """
+        from raygpu.engines.meter import Meter
+        from raygpu.engines.mps import daemons
+
+        cluster, records, session, console = self.cluster, self.records, self.session, self.console
+        console.start(cluster.devices, records.snapshot, synthetic=self.config.data.synthetic)
         try:
             with (
-                daemons(cluster.devices, console.line, wanted=decision.mps and cluster.local) as mps,
+                daemons(cluster.devices, console.line, wanted=self.decision.mps and cluster.local) as mps,
                 Meter(records, cluster, session.writer, console.update) as meter,
             ):
-                what = config, source, found.splits, prepared.proposer
-                work = Work(*what, cluster, records, session.writer, folder, mps, console.line)
-                if isinstance(plan, FusedPlan):
-                    assert groups.fuser is not None
-                    checkpoints = array.run(work, plan, groups.fuser, resume=resume is not None)
-                else:
-                    checkpoints = process.run(work, plan, resume=resume is not None)
+                arrays_s = self._run_trials(mps)
         except (BadInput, KeyboardInterrupt) as end:
-            if resume is None and not records.any_scored():  # as if nothing had been started
+            if not self.resuming and not records.any_scored():  # as if nothing had been started
                 session.discard()
-                folder.remove()
+                self.folder.remove()
                 raise
             session.writer.close(0)  # what waits lies in the run's folder
             if isinstance(end, BadInput):
                 raise
-            raise KeyboardInterrupt(f"interrupted; go on with: python -m raygpu.sweep --resume {folder.path}") from None
+            resumed = f"python -m raygpu.sweep --resume {self.folder.path}"
+            raise KeyboardInterrupt(f"interrupted; go on with: {resumed}") from None
         finally:
             console.stop(records.snapshot())
-        interrupted = records.interrupt(session.writer.end)
+        self.interrupted = records.interrupt(session.writer.end)
         timing |= {"first_epoch_s": records.first_epoch_s, "trials_s": process_age_s()}
-        summary = summarize(config, decision, records, cluster, meter, timing, session.identity(), work.arrays_s)
+        what = self.config, self.decision, records, cluster, meter
+        self.summary = summarize(*what, timing, session.identity(), arrays_s)
         session.writer.finish()  # what waits is delivered while Ray ends
-    try:
-        console.lines(write_files(folder, config, found, records, checkpoints, summary))
-    finally:
-        console.lines(session.close(summary, interrupted=interrupted))
-    result = Result(summary, folder.path, records.ranked()[:5], interrupted)
-    _print_end(result, config, console, session.next_line())
-    return result
+
+    def _run_trials(self, mps: Daemons) -> dict[str, float]:
+        """Under Tune, as planned; what arrays spent their seconds on."""
+        from raygpu.engines import array, process
+        from raygpu.engines.work import Work
+
+        what = self.config, self.found.source, self.found.splits, self.prepared.proposer
+        where = self.cluster, self.records, self.session.writer, self.folder
+        work = Work(*what, *where, mps, self.console.line)
+        if isinstance(self.decision.plan, FusedPlan):
+            assert self.groups.fuser is not None
+            self.checkpoints = array.run(work, self.decision.plan, self.groups.fuser, resume=self.resuming)
+        else:
+            self.checkpoints = process.run(work, self.decision.plan, resume=self.resuming)
+        return work.arrays_s
+
+    def finish(self) -> tuple[dict[str, Any], RunFolder]:
+        """Write the results' files and end the runs in MLflow; the summary and the sweep's folder."""
+        what = self.config, self.found, self.records, self.checkpoints, self.summary
+        try:
+            self.console.lines(write_files(self.folder, *what))
+        finally:
+            self.console.lines(self.session.close(self.summary, interrupted=self.interrupted))
+        return self.summary, self.folder
 
 
 @contextmanager
@@ -215,7 +260,9 @@ def _print_end(result: Result, config: SweepConfig, console: SweepConsole, curve
     ]
     if summary["interrupted"]:
         counts.append(f"{summary['interrupted']} interrupted")
-    console.line(f"{', '.join(counts)} in {views.duration(summary['wall_s'])}; all of it in {folder}")
+    console.line(
+        f"{', '.join(counts)} in {views.duration(summary['wall_s'])}{_predicted(summary)}; all of it in {folder}"
+    )
     if summary["failed"]:
         console.line(f"why trials failed: {folder}/trials/<id>/error.txt")
     if summary["best"] is not None:
@@ -224,6 +271,14 @@ def _print_end(result: Result, config: SweepConfig, console: SweepConsole, curve
         console.line(curves)
     if result.interrupted:
         console.line(f"interrupted; go on with: python -m raygpu.sweep --resume {folder}")
+
+
+def _predicted(summary: Mapping[str, Any]) -> str:
+    """What the plan promised, for comparison; nothing of a part of a sweep, or where nothing was predicted."""
+    predicted = summary["predicted"]
+    if not predicted or summary["interrupted"]:
+        return ""
+    return f" (predicted: {views.duration(predicted['wall_s'][predicted['chosen']])})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

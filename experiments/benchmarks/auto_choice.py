@@ -1,6 +1,7 @@
 """Whether `gpu.mode = "auto"` takes the fastest way: whole sweeps in every mode, and in the one that auto chose.
 
-    python -m experiments.benchmarks.auto_choice [--rounds 3] [--sweeps mlp,cnn,resnet,keras,short]
+    python -m experiments.benchmarks.auto_choice [--rounds 3] [--sweeps mlp,short,cnn,resnet,keras]
+    python -m experiments.benchmarks.auto_choice --sweeps mlp,resnet18      (on a GPU)
 
 Each round runs every mode of a sweep once, in turn and every other round in reverse, and auto twice: with no profile,
 so that it probes if that repays, and with the profile that this left. What counts is the wall time of the trials
@@ -38,6 +39,16 @@ SWEEPS: dict[str, dict[str, Any]] = {
     "resnet": {"experiment": "experiments.resnet:SmallResNet", "trials": 12, "epochs": 3, "space": {"channels": 8}},
     "keras": {"experiment": "experiments.digits:KerasMlp", "trials": 32, "epochs": 20, "space": {"hidden": 128}},
 }
+ON_GPU: dict[str, dict[str, Any]] = {
+    "resnet18": {
+        "experiment": "experiments.cifar:ResNet18",
+        "trials": 8,
+        "epochs": 2,
+        "data": {"synthetic": True, "fraction": 0.2},
+        "space": {"channels": 64, "batch_size": 128},
+    }
+}
+"""Too large for a CPU."""
 PACKED = {
     "one at a time": ["--gpu.mode", "process", "--gpu.fraction", "1"],
     "2 per device": ["--gpu.mode", "process", "--gpu.fraction", "0.5"],
@@ -70,8 +81,8 @@ def main() -> None:
 def measured(sweep: str, folder: Path, rounds: int) -> dict[str, Any]:
     """Every mode of one sweep, and what auto came to against the best of them."""
     path = folder / f"{sweep}.toml"
-    configuration = SWEEPS[sweep]
-    path.write_text(tomli_w.dumps(configuration | {"metric": "accuracy", "space": configuration["space"] | OPTIMIZER}))
+    configuration = (SWEEPS | ON_GPU)[sweep]
+    path.write_text(tomli_w.dumps(configuration | {"metric": "accuracy", "space": OPTIMIZER | configuration["space"]}))
     names = [*modes(sweep), AUTO]
     found = []
     for number in range(rounds):

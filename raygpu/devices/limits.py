@@ -10,8 +10,6 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,23 +97,13 @@ def measure_context_gib() -> float:
     return UNMEASURED_CONTEXT_GIB
 
 
-@contextmanager
-def capped_data(share_gib: float) -> Iterator[None]:
-    """Meanwhile, this process may hold `share_gib` more private memory than it holds now; lifted at the end.
+def cap_data(share_gib: float) -> int:
+    """From now on, this process may hold `share_gib` more private memory than it holds now; what `lift_data` takes.
 
     Past it an allocation fails in this process alone: MemoryError, torch's "can't allocate memory", TensorFlow's
     ResourceExhaustedError. Shared memory (Ray's object store) is not counted. Programs that are started meanwhile
-    inherit the limit, counted from their own zero.
+    inherit the limit, counted from their own zero. A tighter limit from outside stays.
     """
-    lift = cap_data(share_gib)
-    try:
-        yield
-    finally:
-        lift_data(lift)
-
-
-def cap_data(share_gib: float) -> int:
-    """As `capped_data`, until `lift_data` is called with what this returns. A tighter limit from outside stays."""
     _start_torch_threads()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = _held_bytes() + int(share_gib * GIB)

@@ -96,6 +96,12 @@ def split_lines(made: FusedPlan, names: Sequence[str]) -> list[str]:
     ]
 
 
+def mps_lines(*, asked: bool) -> list[str]:
+    """Why packed processes share the GPU by CUDA MPS. asked: by a person."""
+    why = "asked for" if asked else "measured to be faster"
+    return [f"plan: packed trials run under CUDA MPS ({why}), each with its part of the GPU"]
+
+
 def _alone_lines(groups: Sequence[Group], alone: Plan) -> list[str]:
     """Which trials are not fused, by reason."""
     by_reason: dict[str, list[Group]] = {}

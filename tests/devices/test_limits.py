@@ -107,20 +107,21 @@ ALONE = """
 import resource, sys, traceback
 import numpy, torch
 from raygpu.devices.exhaustion import is_out_of_memory
-from raygpu.devices.limits import capped_data
+from raygpu.devices.limits import cap_data, lift_data
 model = torch.nn.Linear(1000, 1000)
 before = resource.getrlimit(resource.RLIMIT_DATA)
-with capped_data(0.2):
-    held = torch.zeros(10 * 2**20)  # 40 MiB of 200
-    for allocate in (lambda: torch.zeros(2**28), lambda: numpy.ones(2**28), lambda: bytearray(2**30)):
-        try:
-            allocate()
-        except BaseException as error:
-            assert is_out_of_memory(error), repr(error)
-            assert is_out_of_memory(traceback.format_exc()), traceback.format_exc()
-            print(type(error).__name__)
-    model(torch.zeros(64, 1000)).sum().backward()  # what fits goes on
-    print("trained", model.weight.grad is not None)
+lift = cap_data(0.2)
+held = torch.zeros(10 * 2**20)  # 40 MiB of 200
+for allocate in (lambda: torch.zeros(2**28), lambda: numpy.ones(2**28), lambda: bytearray(2**30)):
+    try:
+        allocate()
+    except BaseException as error:
+        assert is_out_of_memory(error), repr(error)
+        assert is_out_of_memory(traceback.format_exc()), traceback.format_exc()
+        print(type(error).__name__)
+model(torch.zeros(64, 1000)).sum().backward()  # what fits goes on
+print("trained", model.weight.grad is not None)
+lift_data(lift)
 assert resource.getrlimit(resource.RLIMIT_DATA) == before
 torch.zeros(2**27)  # 512 MiB
 print("lifted")

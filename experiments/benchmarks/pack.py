@@ -1,0 +1,59 @@
+"""What `python -m raygpu.pack` measures here, as a dated record: its points, its verdict and its plot.
+
+    python -m experiments.benchmarks.pack [--configurations conf/pack/digits.toml,conf/pack/cifar_resnet18.toml]
+                                          [--synthetic] [--rounds 5] [--most 34]
+
+Each ratio is of medians of windows by turns: a way's best throughput over one training alone, and, where CUDA MPS is
+to be had, that of packed processes under MPS over that of the same number taking turns on the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from experiments.benchmarks import record
+from raygpu import pack
+from raygpu.config import PackConfig, load
+from raygpu.profiles import Profile
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--configurations", default="conf/pack/digits.toml")
+    parser.add_argument(
+        "--synthetic", action="store_true", help="data made up, where a configuration would download it"
+    )
+    parser.add_argument("--rounds", default=None)
+    parser.add_argument("--most", default=None)
+    arguments = parser.parse_args()
+    for path in map(Path, arguments.configurations.split(",")):
+        with tempfile.TemporaryDirectory(prefix="raygpu-bench-") as folder:
+            flags = {"runs_dir": folder, "profiles": folder, "tracking.enabled": "false"}
+            if arguments.synthetic:
+                flags["data.synthetic"] = "true"
+            flags |= {name: value for name in ("rounds", "most") if (value := getattr(arguments, name)) is not None}
+            result = pack.run(load(path, flags, PackConfig), stem=path.stem)
+            written = record.write("pack", found(result.profile, result.verdict), vars(arguments), path.stem)
+            shutil.copy(result.folder / "curve.png", written.with_suffix(".png"))
+
+
+def found(profile: Profile, verdict: list[str]) -> dict[str, Any]:
+    """The content of a record."""
+    ratios: dict[str, Any] = {}
+    for way in profile.ways:
+        best = profile.best([way])
+        if best is not None:
+            ratios[f"{best.label}, {best.n} at once / one alone"] = round(best.gain or 0.0, 2)
+    rates = {(p.way, p.n): p.samples_per_s for p in profile.points if p.samples_per_s}
+    for (way, n), rate in rates.items():
+        if way == "mps" and ("process", n) in rates:
+            ratios[f"{n} under MPS / {n} taking turns (goal >= 1.2 at the best)"] = round(rate / rates["process", n], 2)
+    return {"verdict": verdict, "profile": profile.as_dict(), "ratios": ratios}
+
+
+if __name__ == "__main__":
+    main()

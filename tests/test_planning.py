@@ -1,0 +1,107 @@
+"""A sweep's decision: what is said of MPS, and when a plan waits for a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raygpu.config import SweepConfig
+from raygpu.grouping import Group, Signature
+from raygpu.measuring import Estimates, Site
+from raygpu.packing import Node
+from raygpu.planner import Planner
+from raygpu.planning import Decision, Grouped, decide
+from raygpu.profiles import Point, Profile, Subject
+from raygpu.trials import Trial
+
+CARD = Node(32, 1, 200.0, device="card", device_gib=24.0, free_gib=23.0)
+ON_CARD = Site([CARD], ["card"], "card", 24.0, 32)
+SIMULATED = Site([Node(32, 1, 200.0)], ["simulated"], "a CPU", None, 32)
+ONE = Signature(())
+GROUPS = Grouped([Group(ONE, [Trial(Trial.name(i), i, {}) for i in range(32)], "not fused")], None, drawn=True)
+
+
+def config(**gpu: Any) -> SweepConfig:
+    values = {"experiment": "a:B", "metric": "x", "trials": 32, "epochs": 20, "gpu": gpu}
+    return SweepConfig.model_validate(values)
+
+
+def estimates(**rates: dict[int, float]) -> Estimates:
+    points = tuple(Point(way, n, rate, rate / 100) for way, of_way in rates.items() for n, rate in of_way.items())  # type: ignore[arg-type]
+    return Estimates(reference=Profile(Subject("a:B", {}, "", "float32", "card", 24.0, 32, {}), 1000, points))
+
+
+FASTER = estimates(process={1: 100, 2: 120}, mps={2: 180, 3: 240})
+SLOWER = estimates(process={1: 100, 2: 180}, mps={2: 120})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "measured", "site", "why"),
+    [
+        ({}, FASTER, ON_CARD, "measured to be faster"),
+        ({}, SLOWER, ON_CARD, None),
+        ({"mps": "off"}, FASTER, ON_CARD, None),
+        ({"mps": "on", "fraction": 0.25}, Estimates(), ON_CARD, "asked for"),
+        ({"mps": "on", "fraction": 1.0}, Estimates(), ON_CARD, None),
+        ({"mps": "on", "fraction": 0.25}, Estimates(), SIMULATED, None),
+    ],
+)
+def test_the_plan_says_when_packed_trials_run_under_mps(
+    gpu: dict[str, Any], measured: Estimates, site: Site, why: str | None
+) -> None:
+    lines = [line for line in decide(site, config(**gpu), 32, GROUPS, measured).lines if "CUDA MPS" in line]
+    told = f"plan: packed trials run under CUDA MPS ({why}), each with its part of the GPU"
+    assert lines == ([] if why is None else [told])
+
+
+class Told:
+    """In place of a Measurer: what is kept, and what a probe finds."""
+
+    def __init__(self, *, unknown: bool) -> None:
+        self.unknown = unknown
+        self.probes = 0
+
+    def kept(self, site: Site) -> tuple[Estimates, bool]:
+        return Estimates() if self.unknown else SLOWER, self.unknown
+
+    def probe(self, cluster: Any, site: Site) -> Estimates:
+        self.probes += 1
+        return SLOWER
+
+
+def planned(measurer: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Planner, list[str]]:
+    said: list[str] = []
+    monkeypatch.setattr(Site, "of", lambda cluster: ON_CARD)
+    return Planner(config(), 32, GROUPS, measurer, said.extend), said
+
+
+def test_what_is_known_is_planned_before_there_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner, said = planned(Told(unknown=False), monkeypatch)
+    planner.ahead(ON_CARD)
+    told = list(said)
+    assert told
+    cluster: Any = None
+    decision = planner.on(cluster)
+    assert isinstance(decision, Decision)
+    assert said == told, "it is said once"
+
+
+def test_what_is_not_known_is_measured_on_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    measurer = Told(unknown=True)
+    planner, said = planned(measurer, monkeypatch)
+    planner.ahead(ON_CARD)
+    assert not said
+    cluster: Any = None
+    decision = planner.on(cluster)
+    assert measurer.probes == 1
+    assert said[0] == "plan: measuring which way is fastest here"
+    assert said[1:] == decision.lines
+
+
+def test_a_dry_run_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    measurer = Told(unknown=True)
+    planner, said = planned(measurer, monkeypatch)
+    planner.ahead(ON_CARD, dry=True)
+    assert said[-1] == "plan: the sweep itself would first measure which way is fastest here"
+    assert measurer.probes == 0
