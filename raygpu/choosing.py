@@ -142,8 +142,9 @@ def at_once(part: Part, way: Way, room: Room, num_gpus: int = 1) -> tuple[int, s
     """The most trainings that a device is given in this way, and the bound that binds."""
     best = part.profile.best([way])
     curve = best.n if best is not None else 1
+    highest = max((p.n for p in part.profile.of(way)), default=1)
     bounds = {
-        f"throughput peaks at {curve}": curve,
+        f"throughput peaks at {curve}" if curve < highest or curve == 1 else f"measured up to {curve}": curve,
         f"{part.size.at_once} trials at once": math.ceil(part.size.at_once / num_gpus),
     }
     for what, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
@@ -241,10 +242,10 @@ def _evaluation_share(profile: Profile, way: Way) -> float:
 
 
 def _start_s(profile: Profile, way: Way, n: int) -> float:
-    """To start the processes of a way, those of a smaller number first, as the measurement did."""
+    """To start the processes of a way."""
     known = {p.n: p.start_s for p in profile.of(way) if p.start_s is not None}
     if way in ("process", "mps"):
-        return sum(seconds for number, seconds in known.items() if number <= n) or WORKER_S
+        return max((seconds for number, seconds in known.items() if number <= n), default=WORKER_S)
     return max(known.values(), default=WORKER_S)
 
 

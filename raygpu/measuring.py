@@ -16,11 +16,10 @@ from raygpu.experiment import Source, Splits
 from raygpu.grouping import Group, Signature
 from raygpu.halving import mean_epochs
 from raygpu.packing import Affine, Node, by_type
-from raygpu.probing import BUDGET, WIDTHS, Probing
+from raygpu.probing import BEATEN, BUDGET, MOST_PACKED, WIDTHS, Probing
 from raygpu.profiles import Profile, Profiles, Subject
 from raygpu.records import SIMULATED
 from raygpu.subjects import subject
-from raygpu.training.hyperparameters import batch_size
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster import Cluster
@@ -29,8 +28,12 @@ PROBE_S = 3 * WORKER_S
 """A probe's least."""
 KERAS_PER_S = 50_000.0
 """Samples/s that a Keras training is taken for before any is run."""
-LOOK = 0.05
-"""Of a sweep's steps, what a look at some of them may take."""
+LOOK = 0.1
+"""Of a sweep's training, what a look at some steps may take."""
+LOOK_S = 2.0
+"""And at most."""
+LONG_S = 2400.0
+"""One training at a time: even an array 50 times as fast then leaves time for a probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Site:
     device_gib: float | None
     num_cpus: float
     """Of the first machine."""
+    is_local: bool = True
+    """Whether this process sees its GPUs."""
 
     @classmethod
     def local(cls, gpus: Sequence[Gpu], nodes: Sequence[Node]) -> Site:
@@ -70,7 +75,7 @@ class Site:
         first, names = cluster.devices[0], [device.name for device in cluster.devices]
         device = first.name if first.uuid is not None else host.cpu_name()
         num_cpus = host.num_cpus() if cluster.local and len(cluster.nodes) > 1 else cluster.nodes[0].num_cpus
-        return cls(cluster.nodes, names, device, first.memory_gib, num_cpus)
+        return cls(cluster.nodes, names, device, first.memory_gib, num_cpus, cluster.local)
 
 
 @dataclass(slots=True)
@@ -90,6 +95,8 @@ class Estimates:
     """Of the largest group, on another device."""
     types: tuple[str, ...] = ()
     """Of the sweep's devices, where there are several."""
+    notes: tuple[str, ...] = ()
+    """For a person: which way was not measured, and why."""
 
     def on(self, device: str) -> Profile | None:
         """What is known of the largest group on a type of device: its own profile, or another type's."""
@@ -162,15 +169,13 @@ class Measurer:
         open_mode = gpu.mode == "auto" and self.source.kind in ("torch", "keras")
         if not open_mode and (gpu.fraction != "auto" or gpu.mode == "fused"):
             return found, False  # nothing is left to be chosen
+        in_part: dict[Signature, Profile] = {}
         for group in self.groups:
             profile = self.store.find(self._subject(group, site))
-            if profile is not None and self._tells(profile, group, site):
-                found.own[group.signature] = profile
-        known = [group for group in self.groups if group.signature in found.own]
-        if known:
-            first = max(known, key=lambda group: len(group.trials))
-            found.reference = found.own[first.signature]
-            found.source = f"kept profile of {found.reference.measured_at[:10]}"
+            if profile is not None and profile.best() is not None:
+                whole = self._tells(profile, group, site)
+                (found.own if whole else in_part)[group.signature] = profile
+        if self._taken(found, found.own):
             return found, False
         found.source = self._unmeasurable(site) or ""
         if found.source:
@@ -182,17 +187,32 @@ class Measurer:
         if look.rough is not None:
             found.reference = look.rough
             found.source = f"few steps here, for {found.source}"
+        else:
+            self._taken(found, in_part)
         return found, False
+
+    def _taken(self, found: Estimates, profiles: dict[Signature, Profile]) -> bool:
+        """Whether there are any: the sweep is then planned by them."""
+        known = [group for group in self.groups if group.signature in profiles]
+        if not known:
+            return False
+        found.own = profiles
+        found.reference = profiles[max(known, key=lambda group: len(group.trials)).signature]
+        found.source = f"kept profile of {found.reference.measured_at[:10]}"
+        return True
 
     def _tells(self, profile: Profile, group: Group, site: Site) -> bool:
         """Whether all is in it that is to be chosen between: one that was kept of fewer ways hides the others."""
-        if profile.best() is None:
-            return False
+        reach: dict[Way, int] = {"process": MOST_PACKED if site.device_gib is not None else int(site.num_cpus)}
         if self._may_split:
-            return bool(profile.of("split"))
+            reach["split"] = 2
         if self._may_fuse(group):
-            return bool(profile.of("fused"))
-        return any(p.n > 1 for p in profile.of("process")) or (site.device_gib is None and site.num_cpus < 2)
+            reach["fused"] = WIDTHS[0]
+        if site.device_gib is not None and site.is_local and self.config.gpu.mps != "off":
+            reach["mps"] = 2
+        if self._may_fuse(group) and any(note.startswith(BEATEN) for note in profile.notes):
+            reach = {way: n for way, n in reach.items() if way == "fused"}
+        return all(profile.tells_of(way, min(n, self._at_once)) for way, n in reach.items())
 
     def _may_fuse(self, group: Group) -> bool:
         return self.config.gpu.mode == "auto" and self.source.kind == "torch" and group.reason is None
@@ -230,7 +250,7 @@ class Measurer:
         if isinstance(self.config.gpu.fraction, float) and self.config.gpu.fraction > 1:
             return "trials take whole GPUs"
         if site.nodes[0].refusal is not None:
-            return f"{site.device} takes one process at a time"
+            return f"{site.device} takes one process at a time; --gpu.mode fused trains several trials in one"
         if self.splits is None:
             return "raygpu cannot train a part of a function or script; python -m raygpu.pack measures it"
         if len(self.largest.trials) < 2:
@@ -244,18 +264,19 @@ class Measurer:
         samples = whole.trials * whole.epochs * self.splits.num_train
         if self.source.kind != "torch":
             return Look(samples / KERAS_PER_S)
-        from raygpu.training.glance import STEPS, Glance  # torch takes seconds to import
+        from raygpu.training.glance import Glance  # torch takes seconds to import
 
         glance = Glance(self.source, self.code, self.splits, self.config.gpu.precision)
         samples_per_s = glance.samples_per_s(self._first)
         if not samples_per_s:
             return Look(None)
         look = Look(samples / samples_per_s)
-        # Of a GPU the CPU's steps tell nothing more, and in a sweep of seconds no way to train it saves any.
-        if site.device_gib is not None or samples / samples_per_s < WORKER_S:
+        # Of a GPU the CPU's steps tell nothing more; in a sweep of seconds no way to train it saves any, and a sweep of
+        # hours repays a probe, whichever is the fastest.
+        if site.device_gib is not None or not WORKER_S <= samples / samples_per_s < LONG_S:
             return look
-        steps = LOOK * samples / batch_size(self._first.hyperparameters)
-        num_trials = min(WIDTHS[1], self._at_once if self._may_fuse(self.largest) else 1, int(steps / STEPS) - 1)
+        most = int(min(LOOK * samples, LOOK_S * samples_per_s) / glance.samples(self._first)) - 1
+        num_trials = min(WIDTHS[1], self._at_once if self._may_fuse(self.largest) else 1, most)
         if num_trials < 1:
             return look
         try:
@@ -296,5 +317,9 @@ class Measurer:
             found.source = f"one training alone failed ({profile.points[0].fault})"
             return found
         self.store.keep(profile)
-        found.own[self.largest.signature] = found.reference = profile
+        found.notes = tuple(note for note in profile.notes if note.startswith("mps:"))
+        if self._tells(profile, self.largest, site):
+            found.own[self.largest.signature] = found.reference = profile
+        else:
+            found.source = f"the sweep is short: {found.source} ended with one training's speed"
         return found

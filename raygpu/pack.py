@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from raygpu import exits, flags
 from raygpu.config import PackConfig, Way, load
 from raygpu.devices import host
+from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.mps import Access, Mps, NoMps
 from raygpu.devices.reference import rgu
 from raygpu.engines import environment
@@ -83,6 +84,8 @@ def run(
     measuring = _found(config, stem, source_folder)
     config = measuring.prepared.config
     console.lines(_lines(measuring))
+    if measuring.prepared.gpus and (refusal := packing_refusal(measuring.prepared.gpus[0])) is not None:
+        raise BadInput(f"gpu: nothing can be measured: {refusal}")
     ways, notes = _ways(measuring)
     folder = RunFolder.create(Path(config.runs_dir), str(config.name))
     epochs = config.epochs or 1

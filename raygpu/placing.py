@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from raygpu.choosing import RESERVE, Option, Part, Room, at_once
+from raygpu.devices.mps import MAX_CLIENTS
 from raygpu.packing import Affine, Choice, Node, Share, auto_share, by_type, held_to, snap
 
 
@@ -37,24 +38,33 @@ def automatic(nodes: Sequence[Node]) -> dict[str, Choice]:
     return {device: auto_share(of) for device, of in by_type(nodes).items()}
 
 
-def measured(nodes: Sequence[Node], best: Option, parts: Mapping[str, Part], num_gpus: int) -> dict[str, Choice]:
-    """What was measured for each type. parts: the trials that count, with what is known of them on each type."""
+def measured(
+    nodes: Sequence[Node], best: Option, parts: Mapping[str, Part], num_gpus: int, reference: str
+) -> dict[str, Choice]:
+    """What was measured for each type.
+
+    parts: the trials that count, with what is known of them on each type. reference: the GPU that `best` was found for.
+    """
     found = by_type(nodes)
     if len(found) == 1:
         return dict.fromkeys(found, Choice(Share(best.n), best.bound or "measured"))
     choices = {}
     for device, of in found.items():
-        most, bound = at_once(parts[device], best.way, Room.of(of, _free_gib(of)), num_gpus)
-        choices[device] = Choice(Share(1 if best.n == 1 else most), bound)
+        way = best.way if parts[device].profile.of(best.way) else "process"
+        most, bound = at_once(parts[device], way, Room.of(of, _free_gib(of)), num_gpus)
+        choice = Choice(Share(1 if best.n == 1 else most), bound)
+        choices[device] = held_to(choice, best.n, best.bound or "measured") if of[0].device == reference else choice
     return choices
 
 
 def permitted(nodes: Sequence[Node], choices: Mapping[str, Choice], *, mps: bool = False) -> dict[str, Choice]:
     """One trial on each GPU that takes one process at a time. mps: whether one server computes for all of them."""
-    found = by_type(nodes)
-    refusals = {device: of[0].refusal for device, of in found.items()}
+    if mps:
+        clients = f"CUDA MPS serves {MAX_CLIENTS} processes at most"
+        return {device: held_to(choice, MAX_CLIENTS, clients) for device, choice in choices.items()}
+    refusals = {device: of[0].refusal for device, of in by_type(nodes).items()}
     return {
-        device: choice if mps or (refusal := refusals.get(device)) is None else held_to(choice, 1, refusal)
+        device: choice if (refusal := refusals.get(device)) is None else held_to(choice, 1, refusal)
         for device, choice in choices.items()
     }
 

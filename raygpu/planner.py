@@ -38,24 +38,26 @@ class Planner:
         self._measurer = measurer
         self._say = say
         self._decision: Decision | None = None
+        self._unknown = False
 
     def ahead(self, site: Site, *, dry: bool = False) -> None:
         """Decide without a cluster, unless something has to be measured there. Raises BadInput.
 
         dry: nothing will be measured; the plan is said as it would be without.
         """
-        estimates, unknown = self._measurer.kept(site)
-        if not unknown or dry:
+        estimates, self._unknown = self._measurer.kept(site)
+        if not self._unknown or dry:
             self._decide(site, estimates)
-        if unknown and dry:
+        if self._unknown and dry:
             self._say(["plan: the sweep itself would first measure which way is fastest here"])
 
     def on(self, cluster: Cluster) -> Decision:
         """The decision for this cluster; where nothing else tells, a probe is run there first. Raises BadInput."""
         if self._decision is None:
             site = Site.of(cluster)
-            estimates, unknown = self._measurer.kept(site)
-            if unknown:
+            if not self._unknown:  # nobody has looked yet
+                estimates, self._unknown = self._measurer.kept(site)
+            if self._unknown:
                 self._say(["plan: measuring which way is fastest here"])
                 estimates = self._measurer.probe(cluster, site)
             return self._decide(site, estimates)

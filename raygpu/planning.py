@@ -103,17 +103,24 @@ def grouped(
 
 
 def architectures() -> tuple[str, ...] | None:
-    """What the installed torch is built for; None of one without CUDA."""
+    """What the installed torch is built for: nothing if it is built without CUDA; None where it does not tell."""
     import torch
 
+    if torch.version.cuda is None:
+        return ()
     return tuple(torch.cuda.get_arch_list()) or None
 
 
 def usable(nodes: Sequence[Node], built_for: Sequence[str] | None) -> tuple[list[Node], list[str]]:
     """The nodes whose GPUs the installed torch has code for, and a line for each type that is left out.
 
-    Raises BadInput where none is left.
+    A torch without CUDA trains on the CPU, wherever it is. Raises BadInput where none is left.
     """
+    if built_for == ():
+        on_cpu = {node.device: node.capability for node in nodes if node.capability is not None}
+        return list(nodes), [
+            f"plan: trials train on the CPU: {too_old(name, found, ())}" for name, found in on_cpu.items()
+        ]
     faults = {
         node.device_type: fault
         for node in nodes
@@ -147,7 +154,7 @@ class Decision:
 
     def settled(self, gpu: GpuSection) -> dict[str, Any]:
         """`[gpu]` with what was chosen in place of auto: a sweep that is resumed goes on as it began."""
-        chosen: dict[str, Any] = {"mode": self.mode}
+        chosen: dict[str, Any] = {"mode": self.mode, "mps": "on" if self.mps else "off"}
         if isinstance(self.plan, Plan):
             if len(self.plan.parts) == 1:  # of several types of GPU, each has its own
                 chosen["fraction"] = self.plan.parts[0].share.fraction
@@ -167,6 +174,8 @@ def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, est
         parts = estimates.parts(found.groups, config)
         alike = [node for node in nodes if node.device == site.device] or nodes
         ways = [way for way in choosing.PACKED if way != ("mps" if config.gpu.mps == "off" else "")]
+        if config.gpu.mps == "on" and any(part.profile.of("mps") for part in parts):
+            ways = ["mps"]
         options = choosing.options(parts, Room.of(alike, _least(alike)), num_gpus, ways, asked)
         options = [option for option in options if _asked_for(option, config.gpu.mode)] or options
     best = options[0] if options else None
@@ -178,7 +187,7 @@ def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, est
         by_device = {
             device: replace(largest, profile=estimates.on(device) or largest.profile) for device in by_type(nodes)
         }
-        choices = placing.measured(nodes, best, by_device, num_gpus)
+        choices = placing.measured(nodes, best, by_device, num_gpus, site.device)
     mps = config.gpu.mps == "on" or (config.gpu.mps == "auto" and best is not None and best.way == "mps")
     lines = [*left_out, *_predicted_lines(options, estimates)]
     predicted = _predicted(options, estimates)
@@ -247,13 +256,14 @@ def _prefer(found: Grouped, best: Option) -> None:
 
 
 def _predicted_lines(options: Sequence[Option], estimates: Estimates) -> list[str]:
+    notes = [f"plan: {note}" for note in estimates.notes]
     if not options:
-        return [f"plan: not measured: {estimates.source}"] if estimates.source else []
+        return [*notes, f"plan: not measured: {estimates.source}"] if estimates.source else notes
     told = "; ".join(
         f"{option.name} {option.wall_s:.0f} s" + ("" if option.gib is None else f" ({option.gib:.1f} GiB)")
         for option in options
     )
-    return [f"plan: predicted, by a {estimates.source}: {told}"]
+    return [*notes, f"plan: predicted, by a {estimates.source}: {told}"]
 
 
 def _predicted(options: Sequence[Option], estimates: Estimates) -> dict[str, Any]:

@@ -31,6 +31,10 @@ WIDTHS = (8, 64)
 """Members of the arrays that a probe tries: its answer is which way, and an array measures its own width."""
 STEPS = 8
 """That an array takes at least where it is measured."""
+MOST_PACKED = 8
+"""Processes that a probe of a GPU tries."""
+BEATEN = "packed:"
+"""How the note begins that says that no number of processes can be the fastest way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,45 +63,53 @@ class Probing:
         device = self.cluster.devices[0]
         what = self.source, self.splits, self.trial, self.precision
         probe = Probe(self.cluster, device, *what, tempfile.gettempdir())
-        with daemons([device], lambda reason: None, wanted=mps and self.cluster.local) as under:
+        refusals: list[str] = []
+        with daemons([device], refusals.append, wanted=mps and self.cluster.local) as under:
             access = under.access.get(device.uuid or "")
             all_ways: list[Way] = [*ways, "mps"] if access is not None else [*ways]
             climb = Climb(probe, all_ways, most=self.most, rounds=ROUNDS, window_s=WINDOW_S, mps=access)
             try:
                 if climb.begin():
-                    first: dict[Way, int] = {"process": 1, "fused": min(self.most, WIDTHS[0])}
-                    climb.measure({way: n for way, n in first.items() if way in all_ways})
-                    self._look_further(climb, all_ways, work, started, probe.num_cpus)
+                    self._measure(climb, all_ways, work, started, probe.num_cpus)
             finally:
                 probe.close()  # before the daemon
+        climb.notes += [f"mps: not measured: {reason}" for reason in refusals]
         return climb
 
-    def _look_further(self, climb: Climb, ways: Sequence[Way], work: float, started: float, num_cpus: int) -> None:
-        """A wider array and more processes, for as long as they may change the answer."""
+    def _measure(self, climb: Climb, ways: Sequence[Way], work: float, started: float, num_cpus: int) -> None:
+        """One alone, an array, a wider one and more processes, for as long as they may change the answer."""
 
         def repays(seconds: float) -> bool:
             spent_s = time.monotonic() - started + seconds
             return spent_s <= BUDGET * (work / max(_rates(climb, ways).values()) + WORKER_S)
 
-        array = max(_rates(climb, ["fused"]).values(), default=0.0)
-        if array and self.most > WIDTHS[0]:
-            width = min(self.most, WIDTHS[1])
-            if repays(STEPS * width * batch_size(self.trial.hyperparameters) / array):
-                climb.measure({"fused": width})
-                array = max(_rates(climb, ["fused"]).values(), default=0.0)
-        simulated = self.cluster.devices[0].uuid is None
-        numbers = [n for n in ([num_cpus] if simulated else [2, 4, 8]) if 1 < n <= self.most]
-        for n in numbers:
+        climb.measure({"process": 1})
+        if not climb.measurable or not repays(0.0):
+            return
+        array = 0.0
+        for width in WIDTHS if "fused" in ways else ():
+            samples = STEPS * min(self.most, width) * batch_size(self.trial.hyperparameters)
+            if array and (self.most <= WIDTHS[0] or not repays(samples / array)):
+                break
+            climb.measure({"fused": min(self.most, width)})
+            array = max(_rates(climb, ["fused"]).values(), default=0.0)
+            if not climb.measurable or not array:
+                break
+        numbers = [num_cpus] if self.cluster.devices[0].uuid is None else [2, 4, MOST_PACKED]
+        for n in sorted({min(n, self.most) for n in numbers} - {1}):
             packed = {n: rate for (_, n), rate in _rates(climb, ["process"]).items()}
-            # At best no process takes work from the others: where an array does more than the most of them, they lose.
+            # At best no process takes work from the others.
             if array > numbers[-1] * packed.get(1, array):
+                climb.notes.append(f"{BEATEN} {numbers[-1]} processes cannot do as much as one array")
                 return
             last = max(packed, default=1)
-            if last > 1 and (packed[last] < max(packed.values()) or not repays(WORKER_S)):
+            failed = any(p.fault is not None for p in climb.points if p.way == "process")
+            if failed or not climb.measurable or packed.get(last, 0.0) < max(packed.values()):
+                return
+            if last > 1 and not repays(WORKER_S):
+                climb.notes.append(f"process: {n} at once not tried: a quarter of the sweep's time was over")
                 return
             climb.measure({way: n for way in ways if way != "fused"})
-            if not climb.measurable:
-                return
 
 
 def _rates(climb: Climb, ways: Sequence[Way]) -> dict[tuple[Way, int], float]:

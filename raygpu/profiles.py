@@ -80,7 +80,7 @@ class Point:
     evaluation_s: float | None = None
     """Seconds of an evaluation of one training, or of all members of an array."""
     start_s: float | None = None
-    """Seconds from asking for the processes to their first steps."""
+    """Seconds from asking for the processes to their first steps; of those that were started for fewer at once, too."""
     host_gib: float | None = None
     """Host memory of each training, what it shares with others apart."""
     device_gib: float | None = None
@@ -160,9 +160,25 @@ class Profile:
         return replace(self, points=points, notes=(*self.notes, note))
 
     def over(self, earlier: Profile) -> Profile:
-        """With what was measured earlier, and not again now."""
+        """With what was measured earlier, and not again now. What failed may have failed for that time's neighbours."""
         own = {(p.way, p.n, p.compiled) for p in self.points}
-        return replace(self, points=(*self.points, *(p for p in earlier.points if (p.way, p.n, p.compiled) not in own)))
+        points = [p for p in earlier.points if (p.way, p.n, p.compiled) not in own and p.fault is None]
+        notes = [note for note in earlier.notes if note.partition(":")[0] not in {p.way for p in self.points}]
+        return replace(
+            self,
+            points=(*self.points, *points),
+            notes=tuple(dict.fromkeys([*self.notes, *notes])),
+            synthetic=self.synthetic or (earlier.synthetic and bool(points)),
+        )
+
+    def tells_of(self, way: Way, n: int) -> bool:
+        """Whether it was measured with n at once, or until more gained nothing or failed, or a note says why not."""
+        points = self.of(way)
+        if any(note.startswith(f"{way}:") for note in self.notes):
+            return True
+        if not points or points[-1].n >= n or points[-1].fault is not None:
+            return bool(points)
+        return (points[-1].gain or 0.0) < max(p.gain or 0.0 for p in points)
 
     def law(self, way: Way) -> Usl | None:
         """The throughput of a way whose trainings get in each other's way, by their number."""

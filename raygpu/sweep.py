@@ -176,6 +176,7 @@ class _Training:
                 daemons(cluster.devices, console.line, wanted=self.decision.mps and cluster.local) as mps,
                 Meter(records, cluster, session.writer, console.update) as meter,
             ):
+                self._require_mps(mps)
                 arrays_s = self._run_trials(mps)
         except (BadInput, KeyboardInterrupt) as end:
             if not self.resuming and not records.any_scored():  # as if nothing had been started
@@ -194,6 +195,14 @@ class _Training:
         what = self.config, self.decision, records, cluster, meter
         self.summary = summarize(*what, timing, session.identity(), arrays_s)
         session.writer.finish()  # what waits is delivered while Ray ends
+
+    def _require_mps(self, mps: Daemons) -> None:
+        """Raises BadInput where several processes were planned for a GPU that takes one, and MPS did not come up."""
+        for node in self.cluster.nodes:
+            if self.decision.mps and not mps.access and node.refusal is not None:
+                raise BadInput(
+                    f"gpu.mps: on, but there is none; {node.refusal}; --gpu.mps off trains one trial at a time"
+                )
 
     def _run_trials(self, mps: Daemons) -> dict[str, float]:
         """Under Tune, as planned; what arrays spent their seconds on."""

@@ -19,10 +19,10 @@ def profile(rates: dict[Way, dict[int, float]], start_s: float = 4.0, host_gib: 
     alone = rates["process"][1]
     points = []
     for way, of_way in rates.items():
-        for n, rate in of_way.items():
-            first = way != "fused" or n == min(of_way)
+        for place, (n, rate) in enumerate(of_way.items()):
+            own_s = start_s * (place + 1) if way != "fused" else 0.1 if place else start_s
             each = host_gib if way != "fused" else host_gib / n
-            points.append(Point(way, n, rate, rate / alone, start_s=start_s if first else 0.1, host_gib=each, **more))
+            points.append(Point(way, n, rate, rate / alone, start_s=own_s, host_gib=each, **more))
     return Profile(SUBJECT, 1000, tuple(points))
 
 
@@ -78,7 +78,7 @@ def test_a_generation_bounds_what_runs_at_once() -> None:
 @pytest.mark.parametrize(
     ("room", "n", "bound"),
     [
-        (ROOMY, 3, "throughput peaks at 3"),
+        (ROOMY, 3, "measured up to 3"),
         (Room(host_gib=0.5, device_gib=None), 2, "host memory: 0.20 GiB each, 0.5 GiB free"),
         (Room(host_gib=1000, device_gib=7.0), 1, "device memory: 6.00 GiB each, 7.0 GiB free"),
         (Room(host_gib=1000, device_gib=14.0), 2, "device memory: 6.00 GiB each, 14.0 GiB free"),
@@ -121,7 +121,7 @@ def test_evaluation_takes_its_time() -> None:
     slow = Profile(
         SUBJECT,
         1000,
-        (Point("process", 1, 1e4, 1.0, start_s=4, evaluation_s=0.1), Point("process", 2, 2e4, 2.0, start_s=4)),
+        (Point("process", 1, 1e4, 1.0, start_s=4, evaluation_s=0.1), Point("process", 2, 2e4, 2.0, start_s=8)),
     )
     assert best(slow, 10, epochs=100).wall_s == pytest.approx(TUNE_S + 8 + 10 * 100 * 1000 * 2 / 2e4 + 10 / 2 * TRIAL_S)
 

@@ -45,7 +45,14 @@ def test_pack(path: Path) -> None:
 
 
 def test_there_is_a_file_for_each_published_curve() -> None:
-    assert {path.stem for path in PACKS} == {"digits", "mnist", "mnist_keras", "cifar_resnet18", "cifar_resnet50", "saturating"}
+    assert {path.stem for path in PACKS} == {
+        "digits",
+        "mnist",
+        "mnist_keras",
+        "cifar_resnet18",
+        "cifar_resnet50",
+        "saturating",
+    }
     assert (ROOT / DEFAULT).is_file()
     keras = load(ROOT / "conf/pack/mnist_keras.toml", {}, PackConfig)
     assert {"process", "split"} <= set(keras.chosen_ways)

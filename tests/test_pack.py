@@ -18,6 +18,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from raygpu import pack
+from raygpu.errors import BadInput
 from raygpu.profiles import Point, Profile, Profiles
 from tests.fakes.nvml import FakeNvml
 from tests.test_command_line import left_behind
@@ -225,6 +226,15 @@ def test_what_is_measured_on_a_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found.subject.device == "NVIDIA H100 80GB HBM3"
     assert [gpu.uuid for gpu in found.prepared.gpus] == [fake.uuids[1]]
     assert pack._ways(found) == (["process", "mps", "fused", "threads"], [])
+
+
+def test_a_card_that_takes_one_process_is_not_measured(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from raygpu.config import PackConfig
+
+    fake = FakeNvml(["NVIDIA A100-SXM4-40GB"]).install(monkeypatch)
+    fake.devices[0].compute_mode = 3
+    with pytest.raises(BadInput, match=r"nothing can be measured: .* exclusive-process.* `nvidia-smi -c DEFAULT`"):
+        pack.run(PackConfig(experiment="tests.models:Mlp", space={"hidden": 8}))  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu import placing, planning
+from raygpu import placing
 from raygpu.choosing import RESERVE, Option, Part, Size
 from raygpu.config import SweepConfig
 from raygpu.devices import host
@@ -70,12 +71,18 @@ def test_measured_memory_is_compared_with_each_types_own() -> None:
     here = profile("large", 2.5, best=5)
     part = Part(here, Size(trials=64, epochs=5, at_once=64), fusable=False)
     best = Option("process", 5, (False,), 10.0, None, "throughput peaks at 5")
-    choices = placing.measured([SMALL, LARGE], best, {ON_LARGE: part, ON_SMALL: part}, 2)
+    choices = placing.measured([SMALL, LARGE], best, {ON_LARGE: part, ON_SMALL: part}, 2, "large")
     assert (choices[ON_LARGE].share, choices[ON_SMALL].share) == (Share(5), Share(2))
     assert choices[ON_SMALL].reason == "device memory: 2.50 GiB each, 6.5 GiB free"
     own = Part(profile("small", 1.0, best=3), part.size, fusable=False)
-    choices = placing.measured([SMALL, LARGE], best, {ON_LARGE: part, ON_SMALL: own}, 2)
+    choices = placing.measured([SMALL, LARGE], best, {ON_LARGE: part, ON_SMALL: own}, 2, "large")
     assert choices[ON_SMALL] == Choice(Share(3), "throughput peaks at 3"), "its own profile"
+    fewer = replace(best, n=2, bound="asked by the sweep's size")
+    choices = placing.measured([SMALL, LARGE], fewer, {ON_LARGE: part, ON_SMALL: own}, 2, "large")
+    assert choices[ON_LARGE] == Choice(Share(2), "asked by the sweep's size"), "what was chosen for it holds"
+    under = replace(best, way="mps")
+    choices = placing.measured([SMALL, LARGE], under, {ON_LARGE: part, ON_SMALL: own}, 2, "large")
+    assert choices[ON_SMALL].share == Share(3), "of processes, where nothing is known of MPS"
 
 
 def test_a_card_that_takes_one_process_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +119,10 @@ def test_cards_that_the_wheel_has_no_code_for_are_left_out() -> None:
     assert lines[0].startswith("plan: left out: NVIDIA GTX 1080 (compute capability 6.1) is too old")
     with pytest.raises(BadInput, match=r"too old .*pip install 'torch>=2.11,<2.15' --index-url"):
         usable([old], built_for)
-    assert usable([old, new], None) == ([old, new], []), "a torch without CUDA is no torch for GPUs at all"
-    assert planning.architectures() is None or planning.architectures()
+    assert usable([old, new], None) == ([old, new], []), "of another framework nothing is known"
+    nodes, lines = usable([old, new], ())
+    assert nodes == [old, new]
+    assert lines[1].startswith("plan: trials train on the CPU: NVIDIA A100: the installed torch is built without CUDA")
 
 
 def test_a_box_is_divided_by_type(monkeypatch: pytest.MonkeyPatch) -> None:

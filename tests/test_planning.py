@@ -105,3 +105,16 @@ def test_a_dry_run_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     planner.ahead(ON_CARD, dry=True)
     assert said[-1] == "plan: the sweep itself would first measure which way is fastest here"
     assert measurer.probes == 0
+
+
+def test_a_resumed_sweep_keeps_mps() -> None:
+    under = decide(ON_CARD, config(), 32, GROUPS, FASTER)
+    assert under.settled(config().gpu)["mps"] == "on"
+    assert decide(ON_CARD, config(), 32, GROUPS, SLOWER).settled(config().gpu)["mps"] == "off"
+
+
+def test_who_asks_for_mps_gets_what_was_measured_under_it() -> None:
+    plan = decide(ON_CARD, config(mps="on"), 32, GROUPS, SLOWER).plan
+    assert plan.as_dict()["trials_per_gpu"] == 2
+    many = decide(ON_CARD, config(mps="on", fraction=0.01), 100, GROUPS, Estimates()).plan
+    assert many.as_dict()["trials_per_gpu"] == 48, "MPS serves no more"

@@ -163,3 +163,37 @@ def test_threads_stay_only_where_they_win() -> None:
     assert "process, 2 at once, 1.50x" in note
     for measured in (profile(process, points("threads", {2: 1.6})), profile(threads), profile(process)):
         assert measured.without_threads_that_lose() is measured
+
+
+@pytest.mark.parametrize(
+    ("gains", "n", "told"),
+    [
+        ({}, 2, False),
+        ({1: 1.0}, 2, False),
+        ({1: 1.0}, 1, True),
+        ({1: 1.0, 2: 1.8}, 8, False),
+        ({1: 1.0, 2: 1.8, 4: 1.7}, 8, True),
+        ({1: 1.0, 2: 1.8, 4: 3.0, 8: 4.0}, 8, True),
+    ],
+)
+def test_how_far_a_profile_tells_of_a_way(gains: dict[int, float], n: int, told: bool) -> None:
+    assert profile(points("process", gains)).tells_of("process", n) is told
+
+
+def test_memory_that_ended_and_a_note_tell_enough() -> None:
+    ended = profile(points("process", {1: 1.0}), [Point("process", 2, fault="out of memory")])
+    assert ended.tells_of("process", 8)
+    noted = profile(points("process", {1: 1.0}), notes=("mps: not measured: WSL2 has no CUDA MPS",))
+    assert noted.tells_of("mps", 2)
+    assert not noted.tells_of("fused", 2)
+
+
+def test_what_failed_earlier_may_not_fail_again(tmp_path: Path) -> None:
+    store = Profiles(tmp_path)
+    busy = [Point("fused", 8, fault="out of memory")]
+    store.keep(profile(points("process", {1: 1.0}), busy, notes=("fused: 8 at once failed", "mps: no")))
+    store.keep(profile(points("process", {1: 1.0}), points("fused", {4: 2.0})))
+    found = store.find(SUBJECT)
+    assert found is not None
+    assert [point.n for point in found.of("fused")] == [4]
+    assert found.notes == ("mps: no",)

@@ -35,20 +35,20 @@ class TorchCap:
 def torch_fraction(total_gib: float, share_gib: float, context_gib: float) -> float:
     """The argument of torch.cuda.set_per_process_memory_fraction: (share - context) / total.
 
-    total_gib: as CUDA counts it (torch.cuda.mem_get_info), somewhat less than NVML's. Raises ValueError.
+    total_gib: as CUDA counts it (torch.cuda.mem_get_info), somewhat less than NVML's. Raises MemoryError.
     """
     return min(1.0, _allocator_gib(share_gib, context_gib) / total_gib)
 
 
 def tensorflow_limit_mib(share_gib: float, context_gib: float) -> int:
-    """The `memory_limit` of a tf.config.LogicalDeviceConfiguration, which the context is not in. Raises ValueError."""
+    """The `memory_limit` of a tf.config.LogicalDeviceConfiguration, which the context is not in. Raises MemoryError."""
     return math.floor(_allocator_gib(share_gib, context_gib) * 1024)
 
 
 def _allocator_gib(share_gib: float, context_gib: float) -> float:
     rest = share_gib - context_gib
     if rest * 1024 < 1:
-        raise ValueError(
+        raise MemoryError(
             f"a share of {share_gib:.2f} GiB leaves nothing beside a CUDA context of {context_gib:.2f} GiB: take a "
             "larger fraction"
         )
@@ -56,7 +56,7 @@ def _allocator_gib(share_gib: float, context_gib: float) -> float:
 
 
 def cap_torch(share: float) -> TorchCap:
-    """Cap torch in this process to its share (0..1) of CUDA's current device. Raises ValueError if that holds nothing.
+    """Cap torch in this process to its share (0..1) of CUDA's current device. Raises MemoryError if that holds nothing.
 
     Call it before the training allocates. Once more with another share replaces the cap; 1.0 still leaves the context's
     room to the context.

@@ -24,6 +24,8 @@ from raygpu.errors import RaygpuError
 
 MAX_CLIENTS = 48
 """Of a server from Volta on (60 from CUDA 13.1)."""
+MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+"""Of a client: what it may take of its GPUs, by their indices."""
 VOLTA = (7, 0)
 START_S = 30.0
 STOP_S = 10.0
@@ -58,7 +60,7 @@ class Access:
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(min(100, math.ceil(100 * share_fraction * overlap - 1e-9))),
         }
         if memory_gib is not None:
-            variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={math.floor(memory_gib * 1024)}M"
+            variables[MEMORY_LIMIT] = f"0={math.floor(memory_gib * 1024)}M"
         return variables
 
 

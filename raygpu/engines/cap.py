@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import ray
 
 from raygpu.devices import limits
+from raygpu.devices.mps import MEMORY_LIMIT
 from raygpu.devices.release import wait_for_departed
 from raygpu.packing import Share
 
@@ -39,6 +41,8 @@ class Cap:
                 cap(limits.tensorflow_limit_mib(share_gib, limits.UNMEASURED_CONTEXT_GIB))
                 return
         elif self._torch_on_gpu():
+            if MEMORY_LIMIT in os.environ:
+                return  # the MPS server holds this process to its share
             if share != self._set:
                 limits.cap_torch(share.fraction)
                 self._set = share

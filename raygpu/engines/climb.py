@@ -16,6 +16,7 @@ from typing import Any
 from raygpu.config import WAYS, Way
 from raygpu.devices import nvml
 from raygpu.devices.host import available_memory_gib
+from raygpu.devices.limits import UNMEASURED_CONTEXT_GIB
 from raygpu.devices.mps import Access
 from raygpu.devices.telemetry import Telemetry
 from raygpu.engines.measured import Measured
@@ -206,7 +207,9 @@ class Climb:
         parts = [[trial] for trial in copies[n - len(new) :]] if way in ("process", "mps") else [copies]
         memory_gib = self.probe.device.memory_gib
         made = self.probe.make(way, new, parts, threads, memory_gib and MARGIN * memory_gib / n) if new else []
-        measured = Measured(way, n, threads, actors, start_s=time.monotonic() - started)
+        # Processes of fewer at once go on: their start belongs to what n take.
+        before_s = max((p.start_s or 0.0 for p in self._of(way)), default=0.0) if len(new) < len(actors) else 0.0
+        measured = Measured(way, n, threads, actors, start_s=before_s + time.monotonic() - started)
         if isinstance(made, Fault):
             measured.fault = made
             return measured
@@ -326,7 +329,8 @@ class Climb:
         uuid = self.probe.device.uuid
         by_pid = (nvml.process_memory(uuid) or {}) if uuid is not None and self.probe.local else {}
         measured.host_gib = _mean([part.host_gib for part in taken], measured.n)
-        measured.device_gib = _mean([_of_all(by_pid, part.pids) or part.device_gib for part in taken], measured.n)
+        held = [_of_all(by_pid, part.pids) or _with_context(part.device_gib) for part in taken]
+        measured.device_gib = _mean(held, measured.n)
 
     def _keep(self, measured: Measured) -> None:
         point = measured.point()
@@ -359,6 +363,11 @@ def _of_all(by_pid: Mapping[int, float | None], pids: Sequence[int]) -> float | 
     """What these processes hold together; None where none of them is listed."""
     found = [gib for pid in pids if (gib := by_pid.get(pid)) is not None]
     return sum(found) if found else None
+
+
+def _with_context(gib: float | None) -> float | None:
+    """What a framework holds, and what it does not count."""
+    return None if gib is None else gib + UNMEASURED_CONTEXT_GIB
 
 
 def _mean(parts: Sequence[float | None], n: int) -> float | None:

@@ -46,7 +46,9 @@ def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
         tune.with_parameters(TrialActor, shared=shared_by_all(work, plan), splits=work.splits),
         live.resources,
     )
-    with work.mps.watched(live.running_pids, work.say):
+    # What a script starts are the clients, and not the worker that starts it.
+    pids = live.running_pids if work.source.kind != "command" else set
+    with work.mps.watched(pids, work.say):
         return fit(
             config,
             trainable,

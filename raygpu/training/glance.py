@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 from raygpu.config import Precision, Way
-from raygpu.experiment import Experiment, Source, Splits
+from raygpu.experiment import Experiment, Source, Splits, num_samples
 from raygpu.profiles import Point
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import batch_size
 from raygpu.training.timed import Bench
-from raygpu.training.torch_solo import TorchSolo
+from raygpu.training.torch_solo import EVALUATION_BATCH, TorchSolo
 from raygpu.trials import Trial
 
 SAMPLES = 32
@@ -33,6 +33,8 @@ WINDOW_S = 0.1
 ROUNDS = 2
 STEPS = 8
 """Of each training: so many a look takes, in all."""
+EVALUATED = 2 / 3
+"""Two evaluations of a part, without the backward pass that makes a step three times as long."""
 
 
 class Glance:
@@ -59,6 +61,11 @@ class Glance:
                 return next(steps) / (time.perf_counter() - started)
         except Exception:  # noqa: BLE001 - the user's code: its trials show it, each alone
             return 0.0
+
+    def samples(self, trial: Trial) -> float:
+        """That `points` takes of each trial, in the time of training steps."""
+        evaluated = min(EVALUATION_BATCH, num_samples(self._splits.validation_inputs))
+        return STEPS * batch_size(trial.hyperparameters) + EVALUATED * evaluated
 
     def points(self, trials: Sequence[Trial], num_cpus: int) -> list[Point]:
         """What a probe of a simulated device might find: one training, one on each CPU, and an array of these trials.

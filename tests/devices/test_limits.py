@@ -25,9 +25,9 @@ def test_the_context_comes_out_of_the_share() -> None:
 
 
 def test_a_share_that_holds_no_more_than_the_context() -> None:
-    with pytest.raises(ValueError, match=r"a share of 0\.40 GiB .* context of 0\.50 GiB: take a larger fraction"):
+    with pytest.raises(MemoryError, match=r"a share of 0\.40 GiB .* context of 0\.50 GiB: take a larger fraction"):
         torch_fraction(total_gib=16, share_gib=0.4, context_gib=0.5)
-    with pytest.raises(ValueError, match="larger fraction"):
+    with pytest.raises(MemoryError, match="larger fraction"):
         tensorflow_limit_mib(share_gib=0.5, context_gib=0.5)
 
 
@@ -99,7 +99,7 @@ def test_torch_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cap.share_gib == pytest.approx(3.1)
     assert cap.allocator_gib == pytest.approx(2.65)
     assert fake.fraction == pytest.approx(2.65 / 15.5)
-    with pytest.raises(ValueError, match="larger fraction"):
+    with pytest.raises(MemoryError, match="larger fraction"):
         cap_torch(0.02)
 
 

@@ -23,3 +23,15 @@ def test_a_limit_that_is_set_twice_is_lifted(monkeypatch: pytest.MonkeyPatch) ->
     assert before != first != soft()
     cap.lift()
     assert soft() == before
+
+
+def test_under_mps_the_server_holds_torch_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.get_gpu_ids", lambda: ["-1"])
+    monkeypatch.setattr(Cap, "_torch_on_gpu", lambda cap: True)
+    capped: list[float] = []
+    monkeypatch.setattr("raygpu.devices.limits.cap_torch", capped.append)
+    Cap("torch", 40.0).set(Share(4))
+    assert capped == [0.25]
+    monkeypatch.setenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=10240M")
+    Cap("torch", 40.0).set(Share(4))
+    assert capped == [0.25], "the total that CUDA tells may be the limit already"
