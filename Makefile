@@ -42,8 +42,7 @@ bench-fused: $(VENV)/installed-torch
 # An hour on two cores that have nothing else to do: whether auto chooses well, predictions hold and caps hold.
 bench-pack: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.auto_choice
-	$(BIN)/python -m experiments.benchmarks.prediction
-	$(BIN)/python -m experiments.benchmarks.pack
+	$(BIN)/python -m experiments.benchmarks.pack --rounds 7 --most 89
 	$(BIN)/python -m experiments.benchmarks.greedy
 
 # On a machine with an NVIDIA GPU that nothing else uses: arrays within 8 minutes, then what the GPU carries, with and

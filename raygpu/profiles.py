@@ -15,6 +15,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,7 +70,8 @@ class Point:
     way: Way
     n: int
     samples_per_s: float | None = None
-    """In all, the median of the rounds; reports/s where raygpu does not run the loop; None where memory ended."""
+    """In all: the gain times the throughput of one training alone; reports/s where raygpu does not run the loop; None
+    where memory ended."""
     gain: float | None = None
     """Over one training alone in the same rounds, the median."""
     compiled: bool = False
@@ -191,7 +193,14 @@ class Profile:
         return Affine.fit(seconds) if seconds else None
 
     def rate(self, way: Way, n: int) -> float | None:
-        """Samples/s in all of n trainings at once: by the fitted curve."""
+        """Samples/s in all of n trainings at once: between two that were measured, else by the fitted curve.
+
+        The time of n trainings is taken for a line from one number to the next.
+        """
+        times = sorted((p.n, p.n / p.samples_per_s) for p in self.of(way) if p.samples_per_s)
+        for (low, low_s), (high, high_s) in pairwise(times):
+            if low <= n <= high:
+                return n / (low_s + (high_s - low_s) * (n - low) / (high - low))
         if way == "fused":
             step = self.step()
             return n / step.at(n) if step is not None else None

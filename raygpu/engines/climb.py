@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raygpu.config import WAYS, Way
@@ -333,7 +334,7 @@ class Climb:
         measured.device_gib = _mean(held, measured.n)
 
     def _keep(self, measured: Measured) -> None:
-        point = measured.point()
+        point = self._as_alone_was(measured.point())
         self.points.append(point)
         rate = "" if point.samples_per_s is None else f"{point.samples_per_s:,.0f}/s, {point.gain:.2f}x"
         self.say(f"{point.label}, {point.n} at once: {point.fault or rate}")
@@ -342,6 +343,16 @@ class Climb:
                 self._end_pools([measured.way])
             if not measured.fault.out_of_memory:
                 self.notes.append(f"{measured.way}: {measured.n} at once failed: {point.fault}")
+
+    def _as_alone_was(self, point: Point) -> Point:
+        """Its throughput by its gain over one training alone, whose first measurement counts for all numbers.
+
+        A machine that others use is slower for minutes; in the same rounds one training alone is slower too.
+        """
+        first = next((p.samples_per_s for p in self.points if (p.way, p.n) == ("process", 1)), None)
+        if first is None or point.gain is None:
+            return point
+        return replace(point, samples_per_s=first * point.gain)
 
     def _end_pools(self, ways: Sequence[Way]) -> None:
         """The processes of these ways, but for the one of the training alone."""
