@@ -1,7 +1,7 @@
 """What `python -m raygpu.pack` measures here, as a dated record: points, verdict, plot, and how well it predicts.
 
     python -m experiments.benchmarks.pack [--configurations conf/pack/digits.toml,conf/pack/cifar_resnet18.toml]
-                                          [--synthetic] [--rounds 5] [--most 34]
+                                          [--synthetic] [--rounds 5] [--most 34] [--window-s 2] [--ways process,fused]
 
 Each ratio is of medians of windows by turns: a way's best throughput over one training alone, and, where CUDA MPS is
 to be had, that of packed processes under MPS over that of the same number taking turns on the GPU. Each inner number
@@ -23,6 +23,9 @@ from raygpu import pack
 from raygpu.config import PackConfig, load
 from raygpu.profiles import Profile
 
+SAME = ("rounds", "most", "window_s", "ways")
+"""Flags that are raygpu.pack's own."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -32,13 +35,15 @@ def main() -> None:
     )
     parser.add_argument("--rounds", default=None)
     parser.add_argument("--most", default=None)
+    parser.add_argument("--window-s", default=None)
+    parser.add_argument("--ways", default=None)
     arguments = parser.parse_args()
     for path in map(Path, arguments.configurations.split(",")):
         with tempfile.TemporaryDirectory(prefix="raygpu-bench-") as folder:
             flags = {"runs_dir": folder, "profiles": folder, "tracking.enabled": "false"}
             if arguments.synthetic:
                 flags["data.synthetic"] = "true"
-            flags |= {name: value for name in ("rounds", "most") if (value := getattr(arguments, name)) is not None}
+            flags |= {name: value for name in SAME if (value := getattr(arguments, name)) is not None}
             result = pack.run(load(path, flags, PackConfig), stem=path.stem)
             written = record.write("pack", found(result.profile, result.verdict), vars(arguments), path.stem)
             shutil.copy(result.folder / "curve.png", written.with_suffix(".png"))
