@@ -63,6 +63,10 @@ class Access:
             variables[MEMORY_LIMIT] = f"0={math.floor(memory_gib * 1024)}M"
         return variables
 
+    def clients(self) -> list[int]:
+        """The pids of the processes that are attached to the daemon now. Asked on its own machine."""
+        return Control(Path(self.directories["CUDA_MPS_PIPE_DIRECTORY"]).parent).clients()
+
 
 class Mps:
     """A running daemon. Ended by `stop`, at the context's exit, and at the end of the process that started it."""

@@ -332,6 +332,13 @@ class Climb:
         measured.host_gib = _mean([part.host_gib for part in taken], measured.n)
         held = [_of_all(by_pid, part.pids) or _with_context(part.device_gib) for part in taken]
         measured.device_gib = _mean(held, measured.n)
+        if measured.way == "mps" and self.mps is not None:
+            attached = set(self.mps.clients())
+            past = sum(attached.isdisjoint(part.pids) for part in taken)
+            if past:
+                measured.fault = Fault(
+                    f"{past} of {measured.n} processes were not attached to MPS", out_of_memory=False
+                )
 
     def _keep(self, measured: Measured) -> None:
         point = self._as_alone_was(measured.point())

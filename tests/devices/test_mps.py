@@ -56,6 +56,7 @@ def test_a_daemon_from_start_to_stop(fake: FakeNvml, root: Path, monkeypatch: py
         assert mps.clients() == []
         (folder / "pipe" / "clients").write_text("123\n45\n")
         assert mps.clients() == [45, 123]
+        assert mps.access.clients() == [45, 123]
         assert mps.snapshot().startswith("PID")
         environment = (folder / "pipe" / "environ").read_text().splitlines()
         assert f"CUDA_VISIBLE_DEVICES={fake.uuids[0]}" in environment

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from raygpu.engines import climb as module
 from raygpu.engines.climb import Climb, Measured, fibonacci
 from raygpu.engines.cluster import Cluster, connect
 from raygpu.engines.probe import Probe
+from raygpu.engines.probe_actor import Taken
 from raygpu.experiment import Source, locate
 from raygpu.profiles import Point
 from raygpu.trials import Trial
@@ -216,3 +218,13 @@ def test_what_a_gpu_tells(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     point: Point = own.points[-1]
     assert (point.used_gib, point.util_pct, point.power_w, point.temperature_c) == (1.0, 40.0, 150.0, 61.0)
     assert point.sm_util_pct is None
+
+
+def test_processes_past_mps_are_no_measurement_of_it(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = climb("tests.models:Mlp", "process", "mps")
+    monkeypatch.setattr(module, "answers", lambda calls: [Taken([10, 11], 0.1, 0.2), Taken([12], 0.1, 0.2)])
+    for clients, fault in (([11, 12], None), ([11], "1 of 2 processes were not attached to MPS")):
+        own.mps = SimpleNamespace(clients=lambda clients=clients: clients)  # type: ignore[assignment]
+        measured = Measured("mps", 2, 1, [], rates=[1.0], gains=[1.0])
+        own._weigh(measured)
+        assert (measured.point().fault, measured.point().gain) == (fault, None if fault else 1.0)
