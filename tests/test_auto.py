@@ -55,6 +55,7 @@ def config(sweep_config: Any) -> Any:
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sweep is taken for one of hours, which repays a probe."""
     monkeypatch.setattr(Measurer, "_look", lambda measurer, site: Look(1e4))
+    monkeypatch.setattr("raygpu.probing.BUDGET", 1e4)
 
 
 @pytest.mark.usefixtures("long")
