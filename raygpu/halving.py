@@ -35,7 +35,7 @@ class Halving:
     """
 
     def __init__(self, grace_epochs: int, reduction: float, max_epochs: int, *, maximize: bool) -> None:
-        self.quantile = 1 - 1 / reduction
+        self.quantile = (1 - 1 / reduction) * 100 / 100  # as rounded on the way through numpy's percentiles
         self.sign = 1 if maximize else -1
         epochs = rungs(min(grace_epochs, max_epochs), reduction, max_epochs)
         self._sorted: dict[int, list[float]] = {rung: [] for rung in epochs}
@@ -55,8 +55,9 @@ class Halving:
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:
-    """As numpy's, by linear interpolation."""
+    """As numpy's, by linear interpolation, to the last bit: equal scores are compared with it."""
     place = (len(ordered) - 1) * q
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    part, step = place - low, ordered[high] - ordered[low]
+    return ordered[low] + step * part if part < 0.5 else ordered[high] - step * (1 - part)
