@@ -220,8 +220,7 @@ def _rate(profile: Profile, way: Way, n: int) -> float:
     """As it was measured, or by the fitted curve; one training alone is a process in every packed way."""
     if n == 1 and way != "fused":
         way = "process"
-    measured = next((p.samples_per_s for p in profile.of(way) if p.n == n), None)
-    rate = measured or profile.rate(way, n)
+    rate = profile.rate(way, n)
     assert rate is not None
     return rate
 

@@ -193,13 +193,16 @@ class Profile:
         return Affine.fit(seconds) if seconds else None
 
     def rate(self, way: Way, n: int) -> float | None:
-        """Samples/s in all of n trainings at once: between two that were measured, else by the fitted curve.
+        """Samples/s in all of n trainings at once: as measured, between two that were, else by the fitted curve.
 
         The time of n trainings is taken for a line from one number to the next.
         """
-        times = sorted((p.n, p.n / p.samples_per_s) for p in self.of(way) if p.samples_per_s)
+        rates = {p.n: p.samples_per_s for p in self.of(way) if p.samples_per_s}
+        if n in rates:
+            return rates[n]
+        times = sorted((number, number / rate) for number, rate in rates.items())
         for (low, low_s), (high, high_s) in pairwise(times):
-            if low <= n <= high:
+            if low < n < high:
                 return n / (low_s + (high_s - low_s) * (n - low) / (high - low))
         if way == "fused":
             step = self.step()
