@@ -43,6 +43,8 @@ bench-fused: $(VENV)/installed-torch
 bench-pack: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.auto_choice
 	$(BIN)/python -m experiments.benchmarks.pack --rounds 7 --most 89
+	$(BIN)/python -m experiments.benchmarks.pack --rounds 7 --window-s 1.5 --ways process,fused \
+		--numbers 1,2,3,4,5,6,8,10,13,16,21
 	$(BIN)/python -m experiments.benchmarks.greedy
 
 # On a machine with an NVIDIA GPU that nothing else uses: arrays within 8 minutes, then what the GPU carries, with and

@@ -190,6 +190,8 @@ class PackConfig(ProblemConfig):
     """Which ways of sharing the GPU: all that exist here, or some of process, mps, fused, split, threads by commas."""
     most: Annotated[int, Field(ge=1)] = 377
     """The most trainings at once that are tried."""
+    numbers: str = "auto"
+    """How many at once: auto (1, 2, 3, 5, 8, 13 ... while more gain), or these by commas, whether they gain or not."""
     rounds: Annotated[int, Field(ge=1)] = 3
     """How often each point is measured; a point is the median."""
     window_s: Annotated[float, Field(gt=0)] = 1.0
@@ -202,6 +204,19 @@ class PackConfig(ProblemConfig):
         if value != "all" and (unknown := [word for word in words if word not in WAYS]):
             raise ValueError(f"{unknown[0]!r} is no way; allowed: all, or some of {', '.join(WAYS)} by commas")
         return value
+
+    @field_validator("numbers", mode="before")
+    @classmethod
+    def _whole_numbers(cls, value: Any) -> str:
+        words = [word.strip() for word in str(value).split(",")]
+        if value != "auto" and not all(word.isdecimal() and int(word) > 0 for word in words):
+            raise ValueError("allowed: auto, or whole numbers above 0 by commas, as in 4,8,12")
+        return str(value)
+
+    @property
+    def chosen_numbers(self) -> tuple[int, ...] | None:
+        """Those that are asked for; None for auto."""
+        return None if self.numbers == "auto" else tuple(int(word) for word in self.numbers.split(","))
 
     @property
     def chosen_ways(self) -> tuple[Way, ...]:

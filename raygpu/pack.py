@@ -233,7 +233,14 @@ def _measured(
         )
         ending.callback(probe.close)
         climb = Climb(
-            probe, ways, most=config.most, rounds=config.rounds, window_s=config.window_s, mps=access, say=say
+            probe,
+            ways,
+            most=config.most,
+            rounds=config.rounds,
+            window_s=config.window_s,
+            mps=access,
+            numbers=config.chosen_numbers,
+            say=say,
         )
         climb.run()
         climb.compile()

@@ -2,10 +2,12 @@
 
     python -m experiments.benchmarks.pack [--configurations conf/pack/digits.toml,conf/pack/cifar_resnet18.toml]
                                           [--synthetic] [--rounds 5] [--most 34] [--window-s 2] [--ways process,fused]
+                                          [--numbers 1,2,3,4,5,6,8,10,13]
 
 Each ratio is of medians of windows by turns: a way's best throughput over one training alone, and, where CUDA MPS is
-to be had, that of packed processes under MPS over that of the same number taking turns on the GPU. Each inner number
-at once is left out in turn, and what the others predict there, throughput and memory, compared with what was measured.
+to be had, that of packed processes under MPS over that of the same number taking turns on the GPU. With --numbers,
+what a profile of 1, 2, 3, 5, 8, 13 ... at once predicts for the other numbers, throughput and memory, is compared with
+what was measured there.
 """
 
 from __future__ import annotations
@@ -14,16 +16,18 @@ import argparse
 import shutil
 import tempfile
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from experiments.benchmarks import record
 from raygpu import pack
 from raygpu.config import PackConfig, load
+from raygpu.engines.climb import fibonacci
 from raygpu.profiles import Profile
 
-SAME = ("rounds", "most", "window_s", "ways")
+SAME = ("rounds", "most", "window_s", "ways", "numbers")
 """Flags that are raygpu.pack's own."""
 
 
@@ -37,6 +41,7 @@ def main() -> None:
     parser.add_argument("--most", default=None)
     parser.add_argument("--window-s", default=None)
     parser.add_argument("--ways", default=None)
+    parser.add_argument("--numbers", default=None)
     arguments = parser.parse_args()
     for path in map(Path, arguments.configurations.split(",")):
         with tempfile.TemporaryDirectory(prefix="raygpu-bench-") as folder:
@@ -61,29 +66,31 @@ def found(profile: Profile, verdict: list[str]) -> dict[str, Any]:
         if way == "mps" and ("process", n) in rates:
             ratios[f"{n} under MPS / {n} taking turns (goal >= 1.2 at the best)"] = round(rate / rates["process", n], 2)
     untried = predictions(profile)
-    ratios["median of |predicted / measured - 1| at a number left out"] = untried.pop("medians")
+    for name in ("throughput", "host memory", "device memory"):
+        for label, rows in untried.items():
+            errors = [abs(row[name] - 1) for row in rows if name in row]
+            if errors:
+                key = f"{label}, {name}: median of |predicted / measured - 1| at an untried number"
+                ratios[key] = round(median(errors), 4)
     return {"verdict": verdict, "predicted / measured": untried, "profile": profile.as_dict(), "ratios": ratios}
 
 
-def predictions(profile: Profile) -> dict[str, Any]:
-    """Each inner number left out in turn: what the others predict there, over what was measured; by way."""
-    found: dict[str, Any] = {"medians": {}}
-    for way in profile.ways:
-        rows = []
-        for left_out in profile.of(way)[1:-1]:
-            if left_out.samples_per_s is None:
+def predictions(profile: Profile) -> dict[str, list[dict[str, float]]]:
+    """What the numbers that pack tries by itself predict for the others, over what was measured there; by way."""
+    tried = set(takewhile(lambda n: n <= max(p.n for p in profile.points), fibonacci()))
+    known = replace(profile, points=tuple(p for p in profile.points if p.n in tried))
+    found: dict[str, list[dict[str, float]]] = {}
+    for way in known.ways:
+        for point in profile.of(way):
+            if point.n in tried or point.samples_per_s is None:
                 continue
-            others = replace(profile, points=tuple(p for p in profile.points if p is not left_out))
-            rate, memory = others.rate(way, left_out.n), others.memory(way, "host_gib")
-            row = {"n": left_out.n, "throughput": round((rate or 0.0) / left_out.samples_per_s, 3)}
-            if memory is not None and left_out.host_gib:
-                row["host memory"] = round(memory.at(left_out.n) / (left_out.n * left_out.host_gib), 4)
-            rows.append(row)
-        found[way] = rows
-        for what in ("throughput", "host memory"):
-            errors = [abs(row[what] - 1) for row in rows if what in row]
-            if errors:
-                found["medians"][f"{way}, {what}"] = round(median(errors), 4)
+            row = {"n": point.n, "throughput": (known.rate(way, point.n) or 0.0) / point.samples_per_s}
+            kinds: tuple[Literal["host_gib", "device_gib"], ...] = ("host_gib", "device_gib")
+            for kind, name in zip(kinds, ("host memory", "device memory"), strict=True):
+                line, taken = known.memory(way, kind), getattr(point, kind)
+                if line is not None and taken:
+                    row[name] = line.at(point.n) / (point.n * taken)
+            found.setdefault(way, []).append({name: round(value, 4) for name, value in row.items()})
     return found
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from raygpu.config import WAYS, Way
 from raygpu.devices import nvml
@@ -21,6 +20,7 @@ from raygpu.devices.limits import UNMEASURED_CONTEXT_GIB
 from raygpu.devices.mps import Access
 from raygpu.devices.telemetry import Telemetry
 from raygpu.engines.measured import Measured
+from raygpu.engines.pools import Pools
 from raygpu.engines.probe import Probe, answers
 from raygpu.engines.probe_actor import Fault, Taken
 from raygpu.errors import last_line
@@ -44,7 +44,8 @@ MOST: Mapping[Way, int] = {"mps": 48, "threads": 8}
 class Climb:
     """Points at growing numbers of trainings, until nothing is gained or memory ends.
 
-    most: the highest number. mps: the daemon of packed processes under MPS. say: shows a line.
+    most: the highest number. mps: the daemon of packed processes under MPS. numbers: these, whether they gain or not.
+    say: shows a line.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Climb:
         rounds: int,
         window_s: float,
         mps: Access | None = None,
+        numbers: Sequence[int] | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.probe = probe
@@ -63,20 +65,21 @@ class Climb:
         self.rounds = rounds
         self.window_s = window_s
         self.mps = mps
+        self.numbers = numbers
         self.say = say
         self.points: list[Point] = []
         self.notes: list[str] = []
         self._ways = list(ways)
         """Those that go on to the next number."""
-        self._pools: dict[tuple[Way, int], list[Any]] = {}
-        """The processes of a way, and of a number of threads where the framework keeps those that it started with."""
+        self._pools = Pools(probe, mps)
         self._alone: Measured | None = None
 
     def begin(self) -> bool:
         """One training alone, which everything is compared with; False where it fails."""
         if "fused" in self._ways:
-            self._processes("fused", 1, self.probe.num_cpus)  # starts meanwhile
+            self._pools.take("fused", 1, self.probe.num_cpus)  # starts meanwhile
         self._alone = alone = self._ready("process", 1)
+        self._pools.alone = alone.actors
         if alone.fault is not None:
             self._keep(alone)
             return False
@@ -87,14 +90,14 @@ class Climb:
         return True
 
     def run(self) -> None:
-        """1, 2, 3, 5, 8 ... at once, in each way for as long as it gains."""
+        """1, 2, 3, 5, 8 ... at once, in each way for as long as it gains; or the numbers that were asked for."""
         if not self.begin():
             return
-        for n in fibonacci():
+        for n in fibonacci() if self.numbers is None else sorted({1, *self.numbers}):
             self._ways = [way for way in self._ways if n < LEAST.get(way, 1) or self._goes_on(way, n)]
             if not self.measurable or not self._ways or n > self.most:
                 break
-            self._end_pools([way for way, _ in self._pools if way not in self._ways])
+            self._pools.end([way for way in self._pools.ways if way not in self._ways])
             ways = [way for way in self._ways if n >= LEAST.get(way, 1)]
             if n == 1:  # one training alone is a point whether packed processes are asked for or not
                 ways = ["process", *(way for way in ways if way != "process")]
@@ -113,9 +116,9 @@ class Climb:
             if not any(turn.fault is not None and turn.fault.out_of_memory for turn in turns):
                 self._measure(turns)
                 return
-            self._end_pools([*numbers])
+            self._pools.end([*numbers])
         for way, n in numbers.items():
-            self._end_pools([other for other, _ in self._pools if other != way])
+            self._pools.end([other for other in self._pools.ways if other != way])
             self._measure([self._turn(way, n)])
 
     def _turn(self, way: Way, n: int) -> Measured:
@@ -142,7 +145,8 @@ class Climb:
 
     def _goes_on(self, way: Way, n: int) -> bool:
         points = self._of(way)
-        if n > MOST.get(way, n) or not rises(points):
+        gains = rises(points) if self.numbers is None else not any(p.fault for p in points)
+        if n > MOST.get(way, n) or not gains:
             return False
         short = self._short(way, n, points)
         if short is not None:
@@ -157,13 +161,13 @@ class Climb:
         host_gib, device_gib = self._free()
         others = [_last(found) for other in WAYS if other != way and (found := self._of(other))]
         if last.host_gib is not None:
-            host_gib += sum(self._given_back(p) * (p.host_gib or 0.0) for p in others)
-            if (n - self._held(last)) * last.host_gib > MARGIN * host_gib:
+            host_gib += sum(self._pools.given_back(p) * (p.host_gib or 0.0) for p in others)
+            if (n - self._pools.held(last)) * last.host_gib > MARGIN * host_gib:
                 return f"{last.host_gib:.2f} GiB of host memory each, and {host_gib:.1f} GiB are free for more"
         # An array has no context for each member: what it needs is seen when it runs out.
         if device_gib is not None and last.device_gib is not None and way != "fused":
-            device_gib += sum(self._given_back(p) * (p.device_gib or 0.0) for p in others)
-            if (n - self._held(last)) * last.device_gib > MARGIN * device_gib:
+            device_gib += sum(self._pools.given_back(p) * (p.device_gib or 0.0) for p in others)
+            if (n - self._pools.held(last)) * last.device_gib > MARGIN * device_gib:
                 return f"{last.device_gib:.2f} GiB of device memory each, and {device_gib:.1f} GiB are free for more"
         return None
 
@@ -173,7 +177,7 @@ class Climb:
             return True
         lasts = {way: _last(found) for way in numbers if (found := self._of(way))}
         host_gib, device_gib = self._free()
-        more = {way: numbers[way] - self._held(p) for way, p in lasts.items()}
+        more = {way: numbers[way] - self._pools.held(p) for way, p in lasts.items()}
         host_more = sum(more[way] * (p.host_gib or 0.0) for way, p in lasts.items())
         device_more = sum(more[way] * (p.device_gib or 0.0) for way, p in lasts.items())
         return host_more <= MARGIN * host_gib and (device_gib is None or device_more <= MARGIN * device_gib)
@@ -186,24 +190,13 @@ class Climb:
     def _of(self, way: Way) -> list[Point]:
         return [p for p in self.points if p.way == way]
 
-    def _held(self, last: Point) -> int:
-        """The trainings of a way, since its last point, whose memory is not free: one alone always stays."""
-        actors = [actor for key, pool in self._pools.items() if key[0] == last.way for actor in pool]
-        if all(actor in self._alone_actors for actor in actors):
-            return 1 if last.way == "process" else 0
-        return last.n
-
-    def _given_back(self, last: Point) -> int:
-        """Of them, those that end where another way needs their memory."""
-        return self._held(last) - (last.way == "process")
-
     # Getting ready
 
     def _ready(self, way: Way, n: int) -> Measured:
         """n trainings that have taken their first steps; of processes, those of a smaller n go on."""
         started = time.monotonic()
         threads = self._threads(way, n)
-        actors, new = self._processes(way, n, threads)
+        actors, new = self._pools.take(way, n, threads)
         copies = self.probe.copies(n)
         parts = [[trial] for trial in copies[n - len(new) :]] if way in ("process", "mps") else [copies]
         memory_gib = self.probe.device.memory_gib
@@ -224,29 +217,6 @@ class Climb:
         """CPU threads of each training, or of an array; of TensorFlow, whose threads are one pool, of the process."""
         shared = way == "fused" or (way in ("split", "threads") and self.probe.source.kind == "keras")
         return self.probe.num_cpus if shared else max(1, self.probe.num_cpus // n)
-
-    def _processes(self, way: Way, n: int, threads: int) -> tuple[list[Any], list[Any]]:
-        """The processes for n trainings, and those of them in which trainings have to be made."""
-        if way not in ("process", "mps"):
-            pool = self._pools.setdefault((way, 0), [])
-            if way == "split":  # TensorFlow splits a device before it starts
-                self.probe.end(pool)
-                pool.clear()
-            if not pool:
-                pool.append(self.probe.start(threads, yielding=way == "fused"))
-            return pool, list(pool)
-        key = way, (0 if self.probe.source.kind == "torch" else threads)
-        environment = None
-        if way == "mps" and self.mps is not None:  # a client keeps the share that it started with
-            key, share, memory_gib = ("mps", n), 1 / n, self.probe.device.memory_gib
-            environment = self.mps.environment(share, memory_gib and share * memory_gib)
-        for other in [k for k in self._pools if k[0] == way and k != key and n > 1]:
-            pool = self._pools.pop(other)  # one training alone stays, for its turns
-            self.probe.end([actor for actor in pool if actor not in self._alone_actors])
-        pool = self._pools.setdefault(key, [])
-        new = [self.probe.start(threads, environment=environment) for _ in range(n - len(pool))]
-        pool += new
-        return pool[:n], new
 
     def _choose_threads(self, alone: Measured) -> None:
         """One training alone with all threads or with one, whichever is faster."""
@@ -347,7 +317,7 @@ class Climb:
         self.say(f"{point.label}, {point.n} at once: {point.fault or rate}")
         if measured.fault is not None:
             if measured is not self._alone:
-                self._end_pools([measured.way])
+                self._pools.end([measured.way])
             if not measured.fault.out_of_memory:
                 self.notes.append(f"{measured.way}: {measured.n} at once failed: {point.fault}")
 
@@ -360,17 +330,6 @@ class Climb:
         if first is None or point.gain is None:
             return point
         return replace(point, samples_per_s=first * point.gain)
-
-    def _end_pools(self, ways: Sequence[Way]) -> None:
-        """The processes of these ways, but for the one of the training alone."""
-        for key, pool in self._pools.items():
-            if key[0] in ways:
-                self.probe.end([actor for actor in pool if actor not in self._alone_actors])
-                self._pools[key] = [actor for actor in pool if actor in self._alone_actors]
-
-    @property
-    def _alone_actors(self) -> list[Any]:
-        return self._alone.actors if self._alone is not None else []
 
 
 def _last(points: Sequence[Point]) -> Point:
