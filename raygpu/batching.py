@@ -1,10 +1,20 @@
-"""The order in which samples are seen: from a seed, the same in every mode."""
+"""Batches: the order of samples, a batch split by ratios over unequal devices, and what a larger batch still gains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 
 import numpy as np
+
+MOVED = 0.05
+"""Of a rate: a change by more than this moves the split of a batch."""
+BEHIND = 0.02
+"""Of the mean time of a step: so does a device that is behind it by more."""
+WINDOW = 64
+"""Latest estimates that a noise scale is taken from."""
 
 
 def epoch_order(seed: int, epoch: int, num_samples: int) -> np.ndarray:
@@ -15,14 +25,131 @@ def epoch_order(seed: int, epoch: int, num_samples: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(num_samples)
 
 
-def batch_bounds(num_samples: int, batch_size: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each batch. A short last batch is kept, but joined to the one before if it is one sample,
-    because BatchNorm cannot train on one."""
+def batch_bounds(num_samples: int, batch_size: int, least: int = 2) -> Iterator[tuple[int, int]]:
+    """Start and end of each batch. A short last batch is kept, but joined to the one before if it is smaller than
+    `least`: BatchNorm cannot train on one sample, and no rank on none."""
     starts = list(range(0, num_samples, batch_size))
-    if len(starts) > 1 and batch_size > 1 and num_samples - starts[-1] == 1:
+    if len(starts) > 1 and num_samples - starts[-1] < min(least, batch_size):
         starts.pop()
     yield from zip(starts, [*starts[1:], num_samples], strict=True)
 
 
-def num_batches(num_samples: int, batch_size: int) -> int:
-    return sum(1 for _ in batch_bounds(num_samples, batch_size))
+def num_batches(num_samples: int, batch_size: int, least: int = 2) -> int:
+    return sum(1 for _ in batch_bounds(num_samples, batch_size, least))
+
+
+def split(total: int, ratios: Sequence[float], most: Sequence[float] | None = None) -> list[int]:
+    """Samples of a batch for each device: in these ratios, by largest remainder, so that they add up to `total`.
+
+    768:560 of 100 is 58 and 42. Each gets one at least. most: what each can hold; what one cannot, the others get.
+    Raises ValueError where there are fewer samples than devices, or more than all can hold.
+    """
+    if total < len(ratios):
+        raise ValueError(f"{total} samples for {len(ratios)} devices; each needs one at least")
+    limits = [math.inf] * len(ratios) if most is None else most
+    room = [limit if limit == math.inf else max(1, math.floor(limit)) for limit in limits]
+    if sum(room) < total:
+        raise ValueError(f"{total} samples, and the devices hold {sum(room):g}")
+    found = _largest_remainder(total, ratios)
+    others = len(ratios) - 1
+    settled = {i: int(min(room[i], total - others)) for i, n in enumerate(found) if n > room[i]}
+    settled = settled or {i: 1 for i, n in enumerate(found) if n < 1}
+    if not settled:
+        return found
+    free = [i for i in range(len(ratios)) if i not in settled]
+    rest = split(total - sum(settled.values()), [ratios[i] for i in free], [room[i] for i in free]) if free else []
+    settled |= dict(zip(free, rest, strict=True))
+    return [settled[i] for i in range(len(ratios))]
+
+
+def _largest_remainder(total: int, ratios: Sequence[float]) -> list[int]:
+    exact = [total * ratio / sum(ratios) for ratio in ratios]
+    found = [math.floor(share) for share in exact]
+    order = sorted(range(len(ratios)), key=lambda i: (found[i] - exact[i], i))
+    for i in order[: total - sum(found)]:
+        found[i] += 1
+    return found
+
+
+def parts(count: int, number: int) -> list[int]:
+    """`count` samples in `number` parts, or as many as there are samples, as equal as can be; the larger ones first."""
+    number = min(count, number)
+    return [count // number + (i < count % number) for i in range(number)]
+
+
+@dataclass(slots=True)
+class Balance:
+    """The split of a batch over devices by their measured speed, moved when a speed changes.
+
+    A device's time for its share is a cost of its own beside one for each sample, so its speed depends on its share;
+    splitting by the speeds at the last split, again and again, ends where all devices take the same time.
+    """
+
+    ratios: list[float]
+    most: list[float] = field(default_factory=list)
+    """Samples of a batch that each device can hold; empty where that is not known."""
+    made_by: list[float] = field(default_factory=list)
+    """Samples/s of each device, by which the present split was made; empty before the first measurement."""
+
+    def split(self, total: int) -> list[int]:
+        return split(total, self.ratios, self.most or None)
+
+    def tell(self, shares: Sequence[int], rates: Sequence[float]) -> bool:
+        """The devices' samples/s with these shares of a batch; whether the split moved."""
+        changed = [abs(now / then - 1) for now, then in zip(rates, self.made_by or rates, strict=True)]
+        seconds = [share / rate for share, rate in zip(shares, rates, strict=True)]
+        if self.made_by and max(changed) <= MOVED and max(seconds) <= (1 + BEHIND) * fmean(seconds):
+            return False
+        self.ratios, self.made_by = list(rates), list(rates)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseScale:
+    """The simple gradient noise scale, in samples, and its band: of one standard error either way."""
+
+    samples: float
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class NoiseEstimator:
+    """The gradient noise scale tr(S) / |G|^2 from gradients of small and of large batches.
+
+    A batch's mean gradient has E|g|^2 = |G|^2 + tr(S) / samples, so two sizes tell both. S. McCandlish et al., An
+    Empirical Model of Large-Batch Training (2018), appendix A.1. Where a batch is much smaller than the noise scale,
+    more samples shorten the training in proportion; where it is much larger, they hardly shorten it.
+    """
+
+    _estimates: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, sizes: Sequence[int], squares: Sequence[float], whole: float) -> None:
+        """One step: |g|^2 of each rank's part, of so many samples, and of the whole batch."""
+        if len(sizes) < 2:
+            return
+        # Of unequal parts E|g_i|^2 differs: their mean is that of one part of the harmonic mean size.
+        small, large = 1 / fmean(1 / size for size in sizes), sum(sizes)
+        square = fmean(squares)
+        signal = (large * whole - small * square) / (large - small)
+        noise = (square - whole) / (1 / small - 1 / large)
+        self._estimates = [*self._estimates[1 - WINDOW :], (signal, noise)]
+
+    def scale(self) -> NoiseScale | None:
+        """Of the latest estimates; None while they are too few, or the gradient drowns in the noise.
+
+        Single estimates are far off, and their ratios more so: the ratio is that of the means, its error by the
+        jackknife.
+        """
+        count = len(self._estimates)
+        if count < 8:
+            return None
+        signal, noise = (sum(column) for column in zip(*self._estimates, strict=True))
+        without = [(signal - g, noise - s) for g, s in self._estimates]
+        if signal <= 0 or noise <= 0 or any(g <= 0 for g, _ in without):
+            return None
+        left_out = [s / g for g, s in without]
+        mean = fmean(left_out)
+        error = math.sqrt((count - 1) / count * sum((value - mean) ** 2 for value in left_out))
+        value = noise / signal
+        return NoiseScale(value, max(0.0, value - error), value + error)

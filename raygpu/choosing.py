@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from raygpu.config import Way
 from raygpu.packing import Node
 from raygpu.profiles import FALLING, Profile
+from raygpu.sections import Way
 
 TUNE_S = 3.5
 """Of every sweep, what Tune takes before its first trial and after its last."""

@@ -9,115 +9,40 @@ The file comes first, flags override it, and pydantic checks the result: every f
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from raygpu.errors import BadInput
+from raygpu.sections import (
+    WAYS,
+    CheckpointSection,
+    ClusterSection,
+    DataSection,
+    DevicesSection,
+    Direction,
+    GpuSection,
+    SearchSection,
+    Section,
+    StoppingSection,
+    SweepClusterSection,
+    TrackingSection,
+    Way,
+)
 
-Direction = Literal["max", "min"]
-Precision = Literal["float32", "tf32", "bf16"]
-Way = Literal["process", "mps", "fused", "split", "threads"]
-"""How trainings share a GPU: processes side by side, the same under CUDA MPS, one array of models, one TensorFlow
-process with a logical device for each, or threads of one process."""
-WAYS: tuple[Way, ...] = get_args(Way)
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
-class Section(BaseModel):
-    """A table of the file: frozen, and unknown keys are faults."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class DataSection(Section):
-    """What data the trials see, and how much of it."""
-
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Train on a seeded, stratified part of the training data: 0.2 is a fifth. Validation data stays whole."""
-    synthetic: bool = False
-    """Made-up data of the same shapes, to measure speed offline; scores mean nothing."""
-
-
-class SearchSection(Section):
-    """How hyper-parameters are chosen."""
-
-    algorithm: Literal["random", "grid", "optuna"] = "random"
-    """random: drawn from [space]. grid: every combination of its choices. optuna: learns from earlier results."""
-    generation: Annotated[int, Field(ge=1)] = 8
-    """optuna: trials asked for at once, before their results are told. Wider is faster and learns less."""
-
-
-class StoppingSection(Section):
-    """When a trial ends before its last epoch."""
-
-    algorithm: Literal["none", "halving", "median"] = "none"
-    """halving: ASHA. median: stop below the median of the other trials' running means."""
-    grace_epochs: Annotated[int, Field(ge=1)] = 1
-    """No trial is stopped before this many epochs."""
-    reduction: Annotated[float, Field(gt=1)] = 3.0
-    """halving: one trial in this many survives each rung; rungs lie at grace_epochs x reduction^k."""
-    min_trials: Annotated[int, Field(ge=1)] = 3
-    """median: no trial is stopped before this many others have results."""
-
-
-class GpuSection(Section):
-    """How trials share the GPUs."""
-
-    mode: Literal["auto", "process", "fused", "split"] = "auto"
-    """process: one process per trial, packed on fractions of a GPU. fused: torch trials of one signature train as one
-    array of models; the others as in process mode. split: Keras trials share a process, each on a logical device.
-    auto: what is fastest here by a kept profile (python -m raygpu.pack) or, where that repays, a probe in the sweep."""
-    width: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """fused: how many members of an array step as one program; auto measures it when the array starts. split: the
-    number of logical devices."""
-    fraction: Literal["auto"] | float = "auto"
-    """The share of a GPU that a trial or an array asks for, snapped to 1/N; or a whole number of GPUs per trial."""
-    memory_limit: bool = True
-    """Hold every trial to its share of the GPU's memory: past it, it runs out of memory alone, and again with more."""
-    mps: Literal["auto", "on", "off"] = "auto"
-    """Pack processes under CUDA MPS, in which their kernels run at the same time; auto: where a gain was measured."""
-    devices: str = "all"
-    """Which GPUs of this machine: all, or indices (nvidia-smi's) and UUIDs separated by commas, as in 0,GPU-8a1b."""
-    precision: Precision = "float32"
-    """float32, tf32 (float32 with TF32 matrix products), or bf16 (automatic mixed precision)."""
-
-    @field_validator("fraction", mode="before")
-    @classmethod
-    def _whole_or_part(cls, value: Any) -> Any:
-        if value == "auto":
-            return value
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = -1.0
-        if 0.001 <= number <= 1 or (1 < number < 1e6 and number == int(number)):
-            return number
-        raise ValueError('allowed: "auto", a fraction from 0.001 to 1, or a whole number of GPUs')
-
-
-class TrackingSection(Section):
-    """Where MLflow keeps the runs."""
-
-    enabled: bool = True
-    """Log every trial to MLflow."""
-    uri: str = "sqlite:///runs/mlflow.db"
-    """The MLflow tracking store: sqlite:///FILE, postgresql://..., or http(s)://SERVER."""
-    experiment: Annotated[str, Field(min_length=1)] = "raygpu"
-    """The MLflow experiment that the sweep's runs go to."""
-
-
-class ClusterSection(Section):
-    """Which Ray runs the trials."""
-
-    address: str = "local"
-    """local: a Ray of this sweep's own, on this machine. auto or HOST:PORT: a Ray cluster that runs already."""
-    max_failures: Annotated[int, Field(ge=0)] = 2
-    """How often a trial whose worker was lost (killed, out of memory, node gone) goes on from its checkpoint."""
+def maximizes(metric: str, direction: Direction | None) -> bool:
+    """Whether a larger score is better; without a direction by the metric's name."""
+    if direction is not None:
+        return direction == "max"
+    return not any(word in metric.lower() for word in ("loss", "error"))
 
 
 class ProblemConfig(Section):
@@ -135,13 +60,14 @@ class ProblemConfig(Section):
     """Decides the trials, their initial parameters and their order of data."""
     runs_dir: str = "runs"
     """The folder that holds the runs' folders."""
-    profiles: str | None = None
-    """The folder of kept profiles. Default: raygpu/profiles in the user's cache folder."""
-    space: dict[str, Any] = Field(default_factory=dict)
-    """The search space: a distribution or a constant for each hyper-parameter."""
     data: DataSection = DataSection()
-    gpu: GpuSection = GpuSection()
+    gpu: DevicesSection = DevicesSection()
     tracking: TrackingSection = TrackingSection()
+
+    TABLE: ClassVar[str] = ""
+    """Where the hyper-parameters are."""
+    REFUSED: ClassVar[Mapping[str, str]] = {}
+    """Keys of other commands that this one cannot do without, and why."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -150,7 +76,19 @@ class ProblemConfig(Section):
         return self
 
 
-class SweepConfig(ProblemConfig):
+class TrialsConfig(ProblemConfig):
+    """Trainings that share GPUs, with hyper-parameters from a space."""
+
+    profiles: str | None = None
+    """The folder of kept profiles. Default: raygpu/profiles in the user's cache folder."""
+    space: dict[str, Any] = Field(default_factory=dict)
+    """The search space: a distribution or a constant for each hyper-parameter."""
+    gpu: GpuSection = GpuSection()
+
+    TABLE: ClassVar[str] = "space"
+
+
+class SweepConfig(TrialsConfig):
     """A search over hyper-parameters, packed on fractions of a GPU."""
 
     trials: Annotated[int, Field(ge=1)] | None = None
@@ -165,7 +103,7 @@ class SweepConfig(ProblemConfig):
     """Seconds between a running trial's checkpoints, from which a lost or interrupted trial goes on."""
     search: SearchSection = SearchSection()
     stopping: StoppingSection = StoppingSection()
-    cluster: ClusterSection = ClusterSection()
+    cluster: SweepClusterSection = SweepClusterSection()
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepConfig:
@@ -178,12 +116,10 @@ class SweepConfig(ProblemConfig):
     @property
     def maximize(self) -> bool:
         """Whether a larger score is better."""
-        if self.direction is not None:
-            return self.direction == "max"
-        return not any(word in self.metric.lower() for word in ("loss", "error"))
+        return maximizes(self.metric, self.direction)
 
 
-class PackConfig(ProblemConfig):
+class PackConfig(TrialsConfig):
     """How many trainings one GPU carries: measured for a single draw of [space], at growing numbers at once."""
 
     ways: str = "all"
@@ -225,19 +161,90 @@ class PackConfig(ProblemConfig):
         return tuple(way for way in WAYS if self.ways == "all" or way in words)
 
 
-SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig)
+class TrainConfig(ProblemConfig):
+    """A production training: one set of hyper-parameters, data-parallel over all devices."""
+
+    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    """The hyper-parameters; also as flags, --hyperparameters.lr 0.1."""
+    source: dict[str, Any] = Field(default_factory=dict)
+    """The sweep and the trial that they come from, and its score; written by a sweep."""
+    metric: Annotated[str, Field(min_length=1)] = "loss"
+    """The metric that scores the model, measured on the validation data."""
+    direction: Direction | None = None
+    """max or min. Default: min for a metric named loss or error, otherwise max."""
+    workers: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
+    """Processes that train together: all, one on each GPU, or a number of them."""
+    global_batch: Annotated[int, Field(ge=1)] | None = None
+    """Samples of an optimizer step, on all workers together. Default: batch_size x workers x accumulate."""
+    accumulate: Annotated[int, Field(ge=1)] = 1
+    """Parts in which each worker takes its share of a batch, where memory does not hold it at once."""
+    ratios: str = "equal"
+    """How a batch is split over the workers: equal, auto (by their measured speeds, and again when these change), or
+    numbers by commas in the order of the devices, as in 3,2."""
+    compile: bool = False
+    """Compile the model (torch.compile)."""
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """Multiply the learning rate by global batch / batch_size, or by its root."""
+    warmup_epochs: Annotated[float, Field(ge=0)] | None = None
+    """Epochs over which the learning rate rises. Default: the hyper-parameter's; where the rate is scaled, 5 %."""
+    max_failures: Annotated[int, Field(ge=0)] = 2
+    """How often the training goes on from its last checkpoint after a worker was lost."""
+    registered_name: Annotated[str, Field(min_length=1)] | None = None
+    """The name of the model in MLflow's registry, where it goes if it beats the trial's score; --register for short."""
+    checkpoint: CheckpointSection = CheckpointSection()
+    cluster: ClusterSection = ClusterSection()
+
+    TABLE: ClassVar[str] = "hyperparameters"
+    REFUSED: ClassVar[Mapping[str, str]] = {
+        "space": "is for a search; a training has [hyperparameters]: take a sweep's best trial by --from runs/<sweep>"
+    }
+
+    @field_validator("ratios", mode="before")
+    @classmethod
+    def _numbers(cls, value: Any) -> str:
+        if value not in ("equal", "auto"):
+            try:
+                numbers = [float(word) for word in str(value).split(",")]
+            except ValueError:
+                numbers = [0.0]
+            if not all(0 < number < math.inf for number in numbers):
+                raise ValueError("allowed: equal, auto, or numbers above 0 by commas, as in 3,2")
+        return str(value)
+
+    @property
+    def chosen_ratios(self) -> tuple[float, ...]:
+        """Those that are asked for; none for equal and auto."""
+        return () if self.ratios in ("equal", "auto") else tuple(float(word) for word in self.ratios.split(","))
+
+    @property
+    def maximize(self) -> bool:
+        """Whether a larger score is better."""
+        return maximizes(self.metric, self.direction)
+
+
+SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig)
+TABLES_OF_VALUES = ("space", "hyperparameters", "source")
+"""Fields that are no flags, since what is in them has a person's own names."""
+OWN_NAMES = "hyperparameters."
+"""Begins the flags that are such names none the less."""
 C = TypeVar("C", bound=ProblemConfig)
 
 
-def load(path: Path, overrides: Mapping[str, str], schema: type[C]) -> C:
+def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given: Mapping[str, Any] | None = None) -> C:
     """Read a configuration file and apply flags by dotted name, `{"gpu.fraction": "0.2"}`.
 
-    Keys that only another command knows are left out: a sweep's file says what to train to every command.
-    Raises BadInput with a line for each fault: the key, what was read, what is allowed.
+    given: values that are there already, which the file is laid over. Keys that only another command knows are left
+    out: a sweep's file says what to train to every command. Raises BadInput with a line for each fault: the key, what
+    was read, what is allowed.
     """
     others = {name for other in SCHEMAS for name in other.model_fields} - set(schema.model_fields)
-    values = {key: value for key, value in read_toml(path).items() if key not in others}
-    for key, value in overrides.items():
+    read = read_toml(path) if path is not None else {}
+    path = path or Path("command line")
+    if faults := [f"{path}: {key}: {why}" for key, why in schema.REFUSED.items() if key in read]:
+        raise BadInput(faults)
+    values = _laid_over(given or {}, {key: value for key, value in read.items() if key not in others})
+    for key, text in overrides.items():
+        value = _literal(text) if key.startswith(OWN_NAMES) else text
         *tables, leaf = key.split(".")
         table = values
         for name in tables:
@@ -249,6 +256,23 @@ def load(path: Path, overrides: Mapping[str, str], schema: type[C]) -> C:
         return schema.model_validate(values)
     except ValidationError as error:
         raise BadInput([_fault(path, detail, overrides, schema) for detail in _distinct(error.errors())]) from error
+
+
+def _laid_over(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, key by key; tables too."""
+    found = {key: dict(value) if isinstance(value, dict) else value for key, value in given.items()}
+    for key, value in values.items():
+        both = isinstance(value, dict) and isinstance(found.get(key), dict)
+        found[key] = {**found[key], **value} if both else value
+    return found
+
+
+def _literal(text: str) -> Any:
+    """A flag's value as TOML has it, or as the text that it is."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -264,11 +288,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field that is a flag: its dotted name and its annotation. `[space]` is none."""
+    """Every field that is a flag: its dotted name and its annotation."""
     for name, info in section.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
             yield from fields(info.annotation, f"{prefix}{name}.")
-        elif prefix + name != "space":
+        elif prefix + name not in TABLES_OF_VALUES:
             yield prefix + name, info.annotation
 
 

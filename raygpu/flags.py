@@ -60,7 +60,7 @@ def split(
             arguments.switches.add(name)
         elif key != negated and annotations.get(negated) is bool and not has_value:
             arguments.overrides[negated] = "false"
-        elif key in annotations or name in options:
+        elif key in annotations or name in options or _is_own_name(key, schema):
             bare = annotations.get(key) is bool and (not words or words[0].lower() not in _BOOLS)
             if not has_value and bare:
                 value = "true"
@@ -83,6 +83,12 @@ def split(
     if faults:
         raise BadInput(faults)
     return arguments
+
+
+def _is_own_name(key: str, schema: type[config.ProblemConfig]) -> bool:
+    """Whether a flag is a name of a person's own, as `hyperparameters.lr`."""
+    table, _, name = key.partition(".")
+    return table + "." == config.OWN_NAMES and table in schema.model_fields and bool(name)
 
 
 def _drop_value(words: list[str]) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from raygpu.config import Precision
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits
 from raygpu.grouping import ITS_OWN, Group, Signature, Signatures, representatives
+from raygpu.sections import Precision
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, batch_size
 from raygpu.trials import Trial
 

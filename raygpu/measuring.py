@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from raygpu.choosing import WORKER_S, Part, Room, Size, options
-from raygpu.config import SweepConfig, Way
+from raygpu.config import SweepConfig
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.experiment import Source, Splits
@@ -19,6 +19,7 @@ from raygpu.packing import Affine, Node, by_type
 from raygpu.probing import BEATEN, BUDGET, MOST_PACKED, WIDTHS, Probing
 from raygpu.profiles import Profile, Profiles, Subject
 from raygpu.records import SIMULATED
+from raygpu.sections import Way
 from raygpu.subjects import subject
 
 if TYPE_CHECKING:  # Ray takes seconds to import

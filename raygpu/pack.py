@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu import exits, flags
-from raygpu.config import PackConfig, Way, load
+from raygpu.config import PackConfig, load
 from raygpu.devices import host
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.mps import Access, Mps, NoMps
@@ -29,6 +29,7 @@ from raygpu.measuring import Site
 from raygpu.preparation import PreparedPack, find, load_data, prepare_pack
 from raygpu.profiles import Profile, Subject
 from raygpu.runfolder import RunFolder
+from raygpu.sections import Way
 from raygpu.subjects import signature, subject
 from raygpu.views import console as views
 from raygpu.views import curves

@@ -8,7 +8,7 @@ from typing import Any
 
 from raygpu import choosing, placing
 from raygpu.choosing import Option, Room
-from raygpu.config import GpuSection, SweepConfig
+from raygpu.config import SweepConfig
 from raygpu.devices.fitness import too_old
 from raygpu.errors import BadInput
 from raygpu.experiment import Source, Splits
@@ -17,6 +17,7 @@ from raygpu.grouping import Group, Signature
 from raygpu.measuring import Estimates, Site
 from raygpu.packing import Choice, FusedPlan, Node, Plan, by_type, plan, snap
 from raygpu.search import Drawn, Proposer
+from raygpu.sections import GpuSection
 from raygpu.space import Space, random_trials
 from raygpu.subjects import signature
 from raygpu.views.plans import fused_lines, mps_lines, plan_lines, split_lines

@@ -6,12 +6,12 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import C, PackConfig, ProblemConfig, SweepConfig
+from raygpu.config import C, PackConfig, ProblemConfig, SweepConfig, TrainConfig
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu, gpus
 from raygpu.devices.selection import select
@@ -26,6 +26,9 @@ from raygpu.tracking.session import absolute
 from raygpu.tracking.stores import check
 from raygpu.training.script import OWN_PLACEHOLDERS, placeholders
 from raygpu.trials import Scoring, Trial
+
+BF16 = (8, 0)
+"""The first compute capability that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,39 @@ def prepare_pack(config: PackConfig, stem: str) -> PreparedPack:
         raise BadInput(faults)
     trial = Trial(Trial.name(0), trial_seed(config.seed, 0), hyperparameters)
     return PreparedPack(located, trial, chosen, profiles)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTrain:
+    """A production training whose configuration is sound."""
+
+    config: TrainConfig
+    """With the name and absolute paths filled in."""
+    trial: Trial
+    gpus: list[Gpu]
+    """Those of this machine that are used; none where one is simulated, or where the cluster is not local."""
+    left_out: list[str]
+    """A line for each GPU that cannot be used."""
+
+
+def prepare_train(config: TrainConfig, stem: str, *, resuming: bool = False) -> PreparedTrain:
+    """As `prepare`, for a production training."""
+    faults: list[str] = []
+    chosen: list[Gpu] = []
+    left_out: list[str] = []
+    with _noted(faults):
+        if config.cluster.address == "local":
+            chosen, left_out = host.computing(chosen_gpus(config))
+        elif config.gpu.devices != "all":
+            faults.append("gpu.devices: chooses GPUs of this machine; a cluster's nodes are started with theirs")
+    if config.gpu.precision == "bf16":
+        lacking = [gpu.name for gpu in chosen if gpu.capability is not None and gpu.capability < BF16]
+        faults += [f"gpu.precision: read bf16, which a {name} does not have" for name in dict.fromkeys(lacking)]
+    located = _located(config, stem, faults, resuming=resuming)
+    if faults:
+        raise BadInput(faults)
+    trial = Trial(str(config.source.get("trial_id", Trial.name(0))), config.seed, config.hyperparameters)
+    return PreparedTrain(located, trial, chosen, left_out)
 
 
 @contextlib.contextmanager
@@ -218,10 +254,10 @@ def _command_faults(config: ProblemConfig) -> list[str]:
         used = placeholders(config.command)
     except BadInput as error:
         return list(error.faults)
-    known = {*config.space, *OWN_PLACEHOLDERS}
+    names = getattr(config, config.TABLE)
     return [
-        f"command: {{{name}}} is no hyper-parameter; [space] has: {', '.join(sorted(config.space)) or 'none'}"
-        for name in sorted(used - known)
+        f"command: {{{name}}} is no hyper-parameter; [{config.TABLE}] has: {', '.join(sorted(names)) or 'none'}"
+        for name in sorted(used - {*names, *OWN_PLACEHOLDERS})
     ]
 
 
@@ -239,16 +275,11 @@ def _folder_faults(config: ProblemConfig, runs_dir: Path) -> list[str]:
 
 def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> None:
     """Evaluate a new model on a few samples. What else its code raises is for the trials to show, each alone."""
-    if source.kind == "torch":
-        from raygpu.training.torch_solo import metric_names
-    else:
-        from raygpu.training.keras_solo import metric_names
     config = prepared.config
     grid = config.search.algorithm == "grid"
     hp = next(prepared.space.grid()) if grid else prepared.space.draw(config.seed, 0)
     try:
-        with contextlib.chdir(source.folder):
-            names = metric_names(code, hp, splits)
+        names = _metric_names(source, code, hp, splits)
     except MissingHyperparameter as error:
         if error.name in config.space:
             return  # a conditional one, which this draw happens to lack
@@ -256,3 +287,32 @@ def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: 
     except Exception:  # noqa: BLE001 - a fault of the user's code is its trials' result
         return
     Scoring(config.metric, config.maximize).key(dict.fromkeys(names))
+
+
+def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Problem:
+    """Load the data, and see that the model can be made and the metric exists. Raises BadInput."""
+    config = prepared.config
+    if source.kind != "torch":
+        raise BadInput(f"experiment: {source.name} is a {source.kind}; raygpu.train takes a TorchExperiment")
+    if config.epochs is None:
+        raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
+    splits = load_data(config, source, code)
+    try:
+        names = _metric_names(source, code, config.hyperparameters, splits)
+    except MissingHyperparameter as error:
+        raise BadInput(
+            f"hyperparameters: {config.experiment} reads {error.name!r}, which [hyperparameters] does not have"
+        ) from error
+    except Exception as error:  # the user's code: whatever it raises is the message
+        raise BadInput(f"experiment: {source.name}: an evaluation failed: {one_line(error)}") from error
+    Scoring(config.metric, config.maximize).key(dict.fromkeys(names))
+    return Problem(source, code, splits.part(config.data.fraction, config.seed))
+
+
+def _metric_names(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
+    if source.kind == "torch":
+        from raygpu.training.torch_solo import metric_names
+    else:
+        from raygpu.training.keras_solo import metric_names
+    with contextlib.chdir(source.folder):
+        return metric_names(code, hp, splits)

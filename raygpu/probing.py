@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from raygpu.choosing import WORKER_S
-from raygpu.config import Precision, Way
 from raygpu.experiment import Source, Splits
+from raygpu.sections import Precision, Way
 from raygpu.training.hyperparameters import batch_size
 from raygpu.trials import Trial
 

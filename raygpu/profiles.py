@@ -19,9 +19,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from raygpu.config import WAYS, Way
 from raygpu.errors import BadInput
 from raygpu.packing import Affine, Usl
+from raygpu.sections import WAYS, Way
 
 FILLED = 1.1
 """Of the throughput of one: what sharing has to reach, or one training fills the device."""

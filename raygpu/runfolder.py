@@ -13,14 +13,14 @@ from typing import Any
 
 import tomli_w
 
-from raygpu.config import SweepConfig, load
+from raygpu.config import ProblemConfig, SweepConfig, load
 from raygpu.errors import BadInput
 from raygpu.trials import TrialRecord
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """The folder of one sweep. `path` is absolute."""
+    """The folder of one run. `path` is absolute."""
 
     path: Path
 
@@ -89,23 +89,28 @@ class RunFolder:
         return folder
 
     @classmethod
-    def existing(cls, path: Path) -> RunFolder:
-        """The folder of an earlier sweep. Raises BadInput."""
+    def existing(cls, path: Path, kind: str = "sweep") -> RunFolder:
+        """The folder of an earlier run. kind: of which command. Raises BadInput."""
         folder = cls(path.resolve())
         for needed in (folder.config, folder.run):
             if not needed.is_file():
                 raise BadInput(f"--resume: {path} is no run's folder: it has no {needed.name}")
+        own = folder.read_run().get("kind", "sweep")
+        if own != kind:
+            raise BadInput(
+                f"--resume: {path} is not a {kind}'s; go on with it by python -m raygpu.{own} --resume {path}"
+            )
         return folder
 
     def remove(self) -> None:
         """Delete the folder with all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def write_config(self, config: SweepConfig, source_folder: Path) -> None:
+    def write_config(self, config: ProblemConfig, source_folder: Path, kind: str = "sweep") -> None:
         """The resolved configuration. A field without a value is left out, as TOML has no null."""
         values = config.model_dump(exclude_none=True) | {"name": self.name}
         self.config.write_text(tomli_w.dumps(values))
-        self.write_run({"source_folder": str(source_folder)})
+        self.write_run({"source_folder": str(source_folder), "kind": kind})
 
     @property
     def source_folder(self) -> Path:
@@ -157,6 +162,7 @@ class RunFolder:
         values: dict[str, Any] = {
             "experiment" if config.experiment else "command": config.experiment or config.command,
             "metric": config.metric,
+            "direction": "max" if config.maximize else "min",
             "epochs": config.epochs or best.epochs,
             "seed": best.trial.seed,
             "hyperparameters": dict(best.trial.hyperparameters),

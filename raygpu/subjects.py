@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import raygpu
-from raygpu.config import Precision
 from raygpu.devices import nvml
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Experiment, Source, Splits, named
 from raygpu.grouping import Signature
 from raygpu.profiles import Subject
+from raygpu.sections import Precision
 from raygpu.trials import Trial
 
 

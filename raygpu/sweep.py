@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from raygpu import exits, flags
 from raygpu.clock import process_age_s
 from raygpu.config import SweepConfig, load
-from raygpu.engines import environment
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.finish import summarize, write_files
 from raygpu.measuring import Measurer, Site
@@ -27,6 +24,7 @@ from raygpu.planning import Decision, Grouped, grouped
 from raygpu.preparation import Prepared, Problem, apart, find, prepare, problem
 from raygpu.records import Records
 from raygpu.runfolder import RunFolder
+from raygpu.starting import started, told_at_once
 from raygpu.trials import Scoring, TrialRecord
 from raygpu.views import console as views
 from raygpu.views.console import SweepConsole
@@ -86,7 +84,10 @@ def run(
     console.lines([*sweep_lines(config, simulated=local and not prepared.gpus), *prepared.left_out])
     source, code = find(config, source_folder)
     timing: dict[str, float | None] = {"code_s": process_age_s()}
-    with _ray(prepared, started=not dry_run) as starting, _told_at_once():
+    with (
+        started(config.cluster.address, prepared.gpus, apart=apart(config), wanted=not dry_run) as starting,
+        told_at_once(),
+    ):
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
         timing["data_s"] = process_age_s()
         groups = grouped(config, prepared.space, prepared.proposer, source, code, found.splits)
@@ -132,7 +133,8 @@ class _Training:
         resume: RunFolder | None,
         console: SweepConsole,
     ) -> None:
-        from raygpu.tracking.session import Session
+        from raygpu.tracking.session import FUSED_CPU_SHARE, SweepSession
+        from raygpu.tracking.writer import CPU_SHARE
 
         config = prepared.config
         self.prepared, self.found, self.groups, self.decision = prepared, found, groups, decision
@@ -141,7 +143,9 @@ class _Training:
         self.folder = self._ready_folder(resume, source_folder)
         scoring = Scoring(config.metric, config.maximize)
         self.records = Records(prepared.proposer.num_trials, scoring, cluster.devices, config.epochs)
-        self.session = Session(config, self.folder, tree, fused=isinstance(decision.plan, FusedPlan))
+        # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
+        share = FUSED_CPU_SHARE if isinstance(decision.plan, FusedPlan) else CPU_SHARE
+        self.session = SweepSession(config, self.folder, tree, cpu_share=share)
         self.checkpoints: dict[str, str] = {}
         self.summary: dict[str, Any] = {}
         self.interrupted = False
@@ -227,31 +231,6 @@ class _Training:
         finally:
             self.console.lines(self.session.close(self.summary, interrupted=self.interrupted))
         return self.summary, self.folder
-
-
-@contextmanager
-def _ray(prepared: Prepared, *, started: bool) -> Iterator[Future[Cluster] | None]:
-    """Ray, starting in the background; None where it is not to be started."""
-    if not started:
-        yield None
-        return
-    environment.prepare()
-    from raygpu.engines.cluster import in_background  # Ray takes seconds to import
-
-    config = prepared.config
-    with in_background(config.cluster.address, prepared.gpus, apart=apart(config)) as starting:
-        yield starting
-
-
-@contextmanager
-def _told_at_once() -> Iterator[None]:
-    """A fault is shown before Ray is shut down, which takes its time."""
-    try:
-        yield
-    except BadInput as error:
-        views.faults(error.faults)
-        error.shown = True
-        raise
 
 
 def _print_end(result: Result, config: SweepConfig, console: SweepConsole, curves: str | None) -> None:

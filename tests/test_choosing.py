@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raygpu.choosing import DRIVER_S, TRIAL_S, TUNE_S, Option, Part, Room, Size, at_once, options
-from raygpu.config import Way
 from raygpu.profiles import Point, Profile, Subject
+from raygpu.sections import Way
 
 ROOMY = Room(host_gib=1000, device_gib=None)
 SUBJECT = Subject("experiments.digits:Mlp", {}, "", "float32", "NVIDIA A100", 40.0, 16, {})

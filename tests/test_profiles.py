@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from raygpu.config import Way
 from raygpu.errors import BadInput
 from raygpu.profiles import Point, Profile, Profiles, Subject, rises
+from raygpu.sections import Way
 
 SUBJECT = Subject(
     "experiments.digits:Mlp",

@@ -20,13 +20,13 @@ import ray
 from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
-from raygpu.config import Precision
 from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.devices.mps import Access
 from raygpu.engines.cap import Cap
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Source, Splits
 from raygpu.packing import Plan, Share
+from raygpu.sections import Precision
 from raygpu.training.base import Settings, Training, surroundings
 from raygpu.training.start import start
 from raygpu.trials import EpochResult, Scoring, Trial

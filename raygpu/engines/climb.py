@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from raygpu.config import WAYS, Way
 from raygpu.devices import nvml
 from raygpu.devices.host import available_memory_gib
 from raygpu.devices.limits import UNMEASURED_CONTEXT_GIB
@@ -25,6 +24,7 @@ from raygpu.engines.probe import Probe, answers
 from raygpu.engines.probe_actor import Fault, Taken
 from raygpu.errors import last_line
 from raygpu.profiles import Point, rises
+from raygpu.sections import WAYS, Way
 from raygpu.training.timed import LEAD
 
 HOPELESS = 0.4

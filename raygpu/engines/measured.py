@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from raygpu.config import Way
 from raygpu.engines.probe_actor import Fault
 from raygpu.errors import last_line
 from raygpu.profiles import Point
+from raygpu.sections import Way
 
 
 @dataclass(slots=True)

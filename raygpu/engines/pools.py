@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raygpu.config import Way
 from raygpu.devices.mps import Access
 from raygpu.engines.probe import Probe
 from raygpu.profiles import Point
+from raygpu.sections import Way
 
 
 class Pools:

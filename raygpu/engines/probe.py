@@ -14,12 +14,12 @@ from typing import Any
 
 import ray
 
-from raygpu.config import Precision, Way
 from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.probe_actor import Fault, Made, spawn
 from raygpu.experiment import Source, Splits
 from raygpu.records import Device
+from raygpu.sections import Precision, Way
 from raygpu.training.base import surroundings
 from raygpu.trials import Trial
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import ray
 
-from raygpu.config import Precision, Way
 from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.experiment import Source, Splits
+from raygpu.sections import Precision, Way
 from raygpu.training import memory
 from raygpu.training.base import Settings
 from raygpu.training.timed import Bench, Window

@@ -1,11 +1,13 @@
-"""A sweep's tracking from start to end: begun in the background, closed with the run's files as artifacts."""
+"""A run's tracking from start to end: begun in the background, closed with the run's files as artifacts."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
-from raygpu.config import ProblemConfig, SweepConfig
+from raygpu.config import ProblemConfig, TrainConfig
 from raygpu.errors import TrackingError
 from raygpu.runfolder import RunFolder
 from raygpu.tracking.batches import set_aside
@@ -27,20 +29,24 @@ def absolute(uri: str) -> str:
     return f"sqlite:///{sqlite_path(uri)}{question}{options}"
 
 
-def open_store(config: SweepConfig) -> RunTree | None:
+def open_store(config: ProblemConfig) -> RunTree | None:
     """Import MLflow, which takes seconds, and open the store; None where tracking is off. Raises TrackingError."""
     if not config.tracking.enabled:
         return None
     return RunTree.open(config.tracking.uri, config.tracking.experiment)
 
 
-class Session:
-    """The sweep's runs in MLflow, begun and written in the writer's thread."""
+class Session(ABC):
+    """A run and what is below it in MLflow, begun and written in the writer's thread."""
 
+    kind: ClassVar[str]
+    """Of which command."""
     writer: Writer | NullWriter
 
-    def __init__(self, config: SweepConfig, folder: RunFolder, tree: RunTree | None, *, fused: bool = False) -> None:
-        """fused: hundreds of trials run at once and end together, so writing keeps pace with them."""
+    def __init__(
+        self, config: ProblemConfig, folder: RunFolder, tree: RunTree | None, *, cpu_share: float = CPU_SHARE
+    ) -> None:
+        """cpu_share: of this machine's CPUs, what writing takes at most."""
         self.config = config
         self.folder = folder
         self.enabled = tree is not None
@@ -50,8 +56,7 @@ class Session:
         self._earlier = set_aside(folder.spool)
         self.writer = NullWriter()
         if tree is not None:
-            share = FUSED_CPU_SHARE if fused else CPU_SHARE
-            self.writer = Writer(lambda: self._begin(tree), folder.spool, cpu_share=share)
+            self.writer = Writer(lambda: self._begin(tree), folder.spool, cpu_share=cpu_share)
 
     def _begin(self, tree: RunTree) -> RunTree:
         if self.config.data.synthetic:
@@ -62,7 +67,7 @@ class Session:
                 delivered = replay(self._earlier, tree, self._lines)
                 self._lines.append(f"MLflow: {delivered} writes that an earlier start had left were delivered")
         else:
-            self.run_id = tree.start_sweep(self.folder.name, {}, flat(self.config))
+            self.run_id = tree.start_sweep(self.folder.name, self.tags(), self.params(), self.kind)
             self.folder.write_run({"mlflow_run_id": self.run_id})
         try:
             tree.log_artifact(self.run_id, self.folder.config)
@@ -70,8 +75,16 @@ class Session:
             self._lines.append(str(error))
         return tree
 
+    def tags(self) -> dict[str, Any]:
+        """Of the run, beside those of every run."""
+        return {}
+
+    def params(self) -> dict[str, Any]:
+        """Of the run."""
+        return flat(self.config)
+
     def address_line(self) -> str:
-        """Where a person looks while the sweep runs."""
+        """Where a person looks meanwhile."""
         if not self.enabled:
             return "MLflow: off (tracking.enabled = false)"
         uri = self.config.tracking.uri
@@ -80,26 +93,34 @@ class Session:
         return f"MLflow UI: http://127.0.0.1:{UI_PORT}, once started by: {ui_command(uri, UI_PORT)}"
 
     def next_line(self) -> str | None:
-        """What shows the sweep's curves, once it has ended."""
+        """What shows the run's curves, once it has ended."""
         if not isinstance(self.writer, Writer) or self._fault is not None:
             return None
         tree = self.writer.ready(0)
+        whose = "every trial's" if self.kind == "sweep" else "its"
         if tree.served:
-            return f"every trial's curves: {tree.ui_url}"
-        return f"every trial's curves: {ui_command(tree.uri, UI_PORT)}, then {tree.ui_url}"
+            return f"{whose} curves: {tree.ui_url}"
+        return f"{whose} curves: {ui_command(tree.uri, UI_PORT)}, then {tree.ui_url}"
 
     def identity(self) -> dict[str, str | None]:
         """The `tracking` of `summary.json`."""
         if not self.enabled:
             return {"uri": None, "run_id": None}
-        try:
-            self.writer.ready(CLOSE_S)
-        except TrackingError as error:
-            self._fault = str(error)
+        self.tree()
         return {"uri": redacted(self.config.tracking.uri), "run_id": self.run_id}
 
+    def tree(self) -> RunTree | None:
+        """What holds the run; None where tracking is off, or its store is out of reach."""
+        if not isinstance(self.writer, Writer):
+            return None
+        try:
+            return self.writer.ready(CLOSE_S)
+        except TrackingError as error:
+            self._fault = str(error)
+            return None
+
     def close(self, summary: Mapping[str, Any], *, interrupted: bool) -> list[str]:
-        """Deliver what waits, end the sweep's run, and add the run's files; lines for the person."""
+        """Deliver what waits, end the run, and add its files; lines for the person."""
         undelivered = self.writer.close(CLOSE_S)
         if not isinstance(self.writer, Writer):
             return []
@@ -114,19 +135,29 @@ class Session:
         if undelivered:
             lines.append(
                 f"MLflow: {undelivered} writes could not be delivered and lie in {self.folder.spool};"
-                f" deliver them by: python -m raygpu.sweep --resume {self.folder.path}"
+                f" deliver them by: python -m raygpu.{self.kind} --resume {self.folder.path}"
             )
         return lines
 
     def discard(self) -> None:
-        """The sweep ended by a fault in what the user gave, before any trial did: nothing of it stays."""
+        """The run ended by a fault in what the user gave, before there was a result: nothing of it stays."""
         self.writer.close(CLOSE_S)
         try:
             tree = self.writer.ready(0)
             if tree is not None:
                 tree.discard_sweep()
         except TrackingError:
-            pass  # the fault that ended the sweep is the one to be shown
+            pass  # the fault that ended the run is the one to be shown
+
+    @abstractmethod
+    def _end(self, summary: Mapping[str, Any], *, interrupted: bool) -> None:
+        """Add the run's files, and end it."""
+
+
+class SweepSession(Session):
+    """A sweep's run, and one for each of its trials."""
+
+    kind = "sweep"
 
     def _end(self, summary: Mapping[str, Any], *, interrupted: bool) -> None:
         tree = self.writer.ready(0)
@@ -148,6 +179,36 @@ class Session:
         tags = {"raygpu.best_trial": best["trial_id"]} if best is not None else {}
         status: Status = "interrupted" if interrupted else "failed" if all_failed else "finished"
         tree.end_sweep(self.run_id, status, metrics, tags)
+
+
+class TrainSession(Session):
+    """A production training's run."""
+
+    kind = "train"
+
+    def tags(self) -> dict[str, Any]:
+        """Where its hyper-parameters come from."""
+        assert isinstance(self.config, TrainConfig)
+        names = {"sweep": "raygpu.sweep", "trial_id": "raygpu.trial_id", "mlflow_run_id": "raygpu.sweep_run_id"}
+        return {tag: self.config.source[name] for name, tag in names.items() if name in self.config.source}
+
+    def params(self) -> dict[str, Any]:
+        """The hyper-parameters by the names that a trial's run has, and the configuration."""
+        assert isinstance(self.config, TrainConfig)
+        own = ("hyperparameters.", "source.")
+        settings = {name: value for name, value in flat(self.config).items() if not name.startswith(own)}
+        return settings | self.config.hyperparameters
+
+    def _end(self, summary: Mapping[str, Any], *, interrupted: bool) -> None:
+        tree = self.writer.ready(0)
+        assert tree is not None
+        assert self.run_id is not None
+        tree.log_artifact(self.run_id, self.folder.summary)
+        if summary["checkpoint"] is not None:
+            tree.log_artifact(self.run_id, Path(summary["checkpoint"]), "checkpoint")
+        best = summary["best"]
+        metrics = {"best/score": best["score"], "best/epoch": best["epoch"]} if best is not None else {}
+        tree.end_sweep(self.run_id, "interrupted" if interrupted else "finished", metrics)
 
 
 def flat(config: ProblemConfig) -> dict[str, Any]:

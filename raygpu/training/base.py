@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from raygpu.config import Precision
+    from raygpu.sections import Precision
     from raygpu.trials import EpochResult
 
 

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from raygpu.config import Precision
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.sections import Precision
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings, batch_size
 from raygpu.training.torch_array import TorchArray

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
-from raygpu.config import Precision, Way
 from raygpu.experiment import Experiment, Source, Splits, num_samples
 from raygpu.profiles import Point
+from raygpu.sections import Precision, Way
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import batch_size
 from raygpu.training.timed import Bench

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
-from raygpu.config import Way
 from raygpu.experiment import Experiment, Source, Splits
+from raygpu.sections import Way
 from raygpu.training.base import Settings, Training
 from raygpu.training.start import start
 from raygpu.trials import Trial

@@ -48,7 +48,7 @@ class TorchSolo:
         self.seed = trial.seed
         self.epochs = settings.epochs
         self.device = device or default_device()
-        self._autocast = prepare_torch(settings, self.device)
+        self.autocast = prepare_torch(settings, self.device)
         self.data = DeviceData.of(splits, self.device, dtype)
         self.num_train = self.data.num_train
         self.batch_size = min(batch_size(self.hp), self.num_train)
@@ -69,7 +69,7 @@ class TorchSolo:
         train_loss = self._train()
         train_s = time.perf_counter() - started
         metrics = {"train/loss": train_loss}
-        metrics |= {f"validation/{name}": value for name, value in self._evaluate().items()}
+        metrics |= {f"validation/{name}": value for name, value in self.evaluate().items()}
         return EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=train_s)
 
     def _train(self) -> float:
@@ -86,9 +86,9 @@ class TorchSolo:
         first_step = (epoch - 1) * self.steps_per_epoch
         for number, (start, end) in enumerate(batch_bounds(self.num_train, self.batch_size)):
             chosen = order[start:end]
-            with self._autocast():
-                inputs = self.experiment.augment(self._batch(self.data.train_inputs, chosen), self.hp)
-                loss = self.experiment.loss(forward(self.model, inputs), self._batch(self.data.train_targets, chosen))
+            with self.autocast():
+                inputs = self.experiment.augment(self.batch(self.data.train_inputs, chosen), self.hp)
+                loss = self.experiment.loss(forward(self.model, inputs), self.batch(self.data.train_targets, chosen))
             loss.backward()
             if self.settings.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
@@ -103,7 +103,7 @@ class TorchSolo:
 
     def trial_evaluation(self) -> tuple[int, int]:
         """The first batch of an evaluation, to be timed: its samples, and those of all of it."""
-        self._evaluate(most=EVALUATION_BATCH)
+        self.evaluate(most=EVALUATION_BATCH)
         return min(EVALUATION_BATCH, self.data.num_validation), self.data.num_validation
 
     def wait(self) -> None:
@@ -112,22 +112,22 @@ class TorchSolo:
             torch.cuda.synchronize(self.device)
 
     @torch.no_grad()
-    def _evaluate(self, most: int | None = None) -> dict[str, float]:
+    def evaluate(self, most: int | None = None) -> dict[str, float]:
         """Means over the validation data, or its first `most` samples, weighted by the size of each batch."""
         self.model.eval()
         sums: dict[str, torch.Tensor] = {}
         count = min(self.data.num_validation, most or self.data.num_validation)
         for part in evaluation_parts(count):
-            targets = self._batch(self.data.validation_targets, part)
-            with self._autocast():
-                outputs = forward(self.model, self._batch(self.data.validation_inputs, part))
+            targets = self.batch(self.data.validation_targets, part)
+            with self.autocast():
+                outputs = forward(self.model, self.batch(self.data.validation_inputs, part))
                 values = {"loss": self.experiment.loss(outputs, targets), **self.experiment.metrics(outputs, targets)}
             for name, value in values.items():
                 weighted = torch.as_tensor(value, device=self.device).detach().double() * (part.stop - part.start)
                 sums[name] = sums[name] + weighted if name in sums else weighted
         return {name: value.item() / count for name, value in sums.items()}
 
-    def _batch(self, parts: Tensors, chosen: torch.Tensor | slice) -> Tensors:
+    def batch(self, parts: Tensors, chosen: torch.Tensor | slice) -> Tensors:
         """The chosen samples, on the device."""
         return moved(rows(parts, chosen), self.device)
 

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: its plan, a live table or plain lines, and the five best trials at the end."""
+"""What a person sees of a run: a live table or plain lines; of a sweep, the five best trials at the end."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ from raygpu.records import Device, Snapshot
 from raygpu.trials import TrialRecord
 
 PLAIN_INTERVAL_S = 5.0
+ALIVE_S = 60.0
+"""Between two lines that say the same."""
 LONGEST_VALUE = 24
 """Characters of a hyper-parameter that are shown."""
 
 
-class SweepConsole:
-    """Prints to standard output, or with `json` to standard error, where standard output is for the summary."""
+class LiveConsole:
+    """A live table on a terminal, else a line now and then, when it says something new.
+
+    Prints to standard output, or with `json` to standard error, where standard output is for the summary.
+    """
 
     def __init__(self, *, json: bool = False, stream: TextIO | None = None) -> None:
         self.console = Console(file=stream, stderr=json and stream is None, highlight=False, soft_wrap=True)
-        self.devices: Sequence[Device] = ()
         self._live: Live | None = None
         self._last_line = 0.0
-        self._last_text = ""
+        self._last_text: str | None = None
+        self._last_said = 0.0
         self._trouble: str | None = None
-        self._best = "best"
 
     def line(self, text: str) -> None:
         self.console.print(escape(text))
@@ -40,49 +44,67 @@ class SweepConsole:
         for text in texts:
             self.line(text)
 
+    def _begin(self, table: Table) -> None:
+        self._last_line = time.monotonic()
+        if self.console.is_terminal:
+            self._live = Live(table, console=self.console, refresh_per_second=2, transient=False)
+            self._live.start(refresh=True)
+
+    def _show(self, table: Callable[[], Table], text: Callable[[], str], trouble: str | None) -> None:
+        """trouble: why nothing reaches MLflow at present."""
+        if trouble is not None and trouble != self._trouble:
+            self.line(f"{trouble} Work goes on; what waits for MLflow is kept in the run's folder.")
+        self._trouble = trouble
+        if self._live is not None:
+            self._live.update(table())
+        elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_S:
+            self._plain(text())
+
+    def _end(self, table: Callable[[], Table], text: Callable[[], str]) -> None:
+        """Leave the last state on the screen."""
+        if self._live is not None:
+            self._live.update(table())
+            self._live.stop()
+            self._live = None
+        else:
+            self._plain(text())
+
+    def _plain(self, text: str) -> None:
+        now = self._last_line = time.monotonic()
+        said, _, _ = text.rpartition(" | ")  # the time alone is nothing new, but for a sign of life
+        if said != self._last_text or now - self._last_said >= ALIVE_S:
+            self._last_text, self._last_said = said, now
+            self.line(text)
+
+
+class SweepConsole(LiveConsole):
+    """A sweep's."""
+
+    def __init__(self, *, json: bool = False, stream: TextIO | None = None) -> None:
+        super().__init__(json=json, stream=stream)
+        self.devices: Sequence[Device] = ()
+        self._best = "best"
+
     def start(self, devices: Sequence[Device], snapshot: Callable[[], Snapshot], *, synthetic: bool = False) -> None:
         """Begin the live table; plain lines when this is not a terminal. synthetic: the scores are of made-up data."""
         self.devices = devices
         self._best = "best on synthetic data" if synthetic else "best"
-        self._last_line = time.monotonic()
-        if self.console.is_terminal:
-            self._live = Live(self._table(snapshot()), console=self.console, refresh_per_second=2, transient=False)
-            self._live.start(refresh=True)
+        self._begin(self._table(snapshot()))
 
     def update(self, snapshot: Snapshot, trouble: str | None = None) -> None:
         """Show the state. trouble: why nothing reaches MLflow at present."""
-        if trouble is not None and trouble != self._trouble:
-            self.line(f"{trouble} Trials go on; what waits for MLflow is kept in the run's folder.")
-        self._trouble = trouble
-        if self._live is not None:
-            self._live.update(self._table(snapshot))
-        elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_S:
-            self._plain(snapshot)
+        self._show(lambda: self._table(snapshot), lambda: plain(snapshot, self._best), trouble)
 
     def stop(self, snapshot: Snapshot) -> None:
         """Leave the last state on the screen."""
-        if self._live is not None:
-            self._live.update(self._table(snapshot))
-            self._live.stop()
-            self._live = None
-        else:
-            self._plain(snapshot)
-
-    def _plain(self, snapshot: Snapshot) -> None:
-        self._last_line = time.monotonic()
-        text = plain(snapshot, self._best)
-        if text != self._last_text:
-            self._last_text = text
-            self.line(text)
+        self._end(lambda: self._table(snapshot), lambda: plain(snapshot, self._best))
 
     def _table(self, s: Snapshot) -> Table:
         outer = Table.grid(padding=(0, 2))
         outer.add_column(style="dim", justify="right")
         outer.add_column()
         done = s.finished + s.stopped + s.failed
-        filled = round(30 * done / s.num_trials)
-        bar = Text("━" * filled, style="green") + Text("━" * (30 - filled), style="grey37")
-        outer.add_row("trials", bar + Text(f" {done}/{s.num_trials}"))
+        outer.add_row("trials", bar(done / s.num_trials) + Text(f" {done}/{s.num_trials}"))
         counts = Text(f"{s.running} running   {s.finished} finished   {s.stopped} stopped early   ")
         outer.add_row("", counts + Text(f"{s.failed} failed", style="bold red" if s.failed else ""))
         if s.best is not None:
@@ -104,6 +126,12 @@ class SweepConsole:
         for first, *others in rows:
             cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
             self.line("  ".join([first.ljust(widths[0]), *cells]))
+
+
+def bar(part: float) -> Text:
+    """What is done of the whole."""
+    filled = round(30 * part)
+    return Text("━" * filled, style="green") + Text("━" * (30 - filled), style="grey37")
 
 
 def plain(s: Snapshot, best: str = "best") -> str:

@@ -9,8 +9,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import Way
 from raygpu.profiles import FILLED, Point, Profile
+from raygpu.sections import Way
 
 NAMES: Mapping[Way, str] = {
     "process": "packed processes",

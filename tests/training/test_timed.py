@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from raygpu.config import Way
 from raygpu.experiment import Source, locate
+from raygpu.sections import Way
 from raygpu.training.base import Settings
 from raygpu.training.timed import Bench, _Runner
 from raygpu.trials import Trial

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from raygpu.config import Way
 from raygpu.profiles import Point, Profile, Subject
+from raygpu.sections import Way
 from raygpu.views import curves
 
 SUBJECT = Subject("mine:Net", {"batch_size": "100"}, "", "float32", "NVIDIA A100-SXM4-40GB", 40.0, 8, {})

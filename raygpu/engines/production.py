@@ -1,0 +1,185 @@
+"""A production training under Ray Train: started, listened to, stopped with a checkpoint, and its checkpoints found."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from raygpu.engines.cluster import Cluster
+from raygpu.engines.production_worker import Desk, Failed, Job, Told, last_words, train
+from raygpu.errors import RaygpuError, last_line
+from raygpu.experiment import Splits
+from raygpu.packing import floor_to_step
+
+POLL_S = 0.2
+NAME = "training"
+"""Of Ray Train's run, and of its folder."""
+BEST = "best"
+A_DAY_S = 86_400
+"""How long a rank waits for another that evaluates: one that dies ends the wait at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """What each worker takes."""
+
+    workers: int
+    per_gpu: int
+    """Workers on a GPU."""
+    cpus: float
+    backend: str
+    """Of torch.distributed."""
+
+
+def placing(cluster: Cluster, workers: int) -> Placing:
+    """`workers` of them, spread evenly over the cluster's GPUs; several on one take turns, which NCCL refuses."""
+    num_gpus = len(cluster.devices)
+    per_gpu = -(-workers // num_gpus)
+    per_node = [min(workers, node.num_gpus * per_gpu) for node in cluster.nodes]
+    cpus = min(
+        floor_to_step(Fraction(node.num_cpus).limit_denominator(10_000) / count)
+        for node, count in zip(cluster.nodes, per_node, strict=True)
+    )
+    simulated = any(device.uuid is None for device in cluster.devices)
+    return Placing(workers, per_gpu, cpus, "gloo" if simulated or per_gpu > 1 else "nccl")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a training ended."""
+
+    last: Path | None
+    """The folder of its last checkpoint."""
+    best: Path | None
+    interrupted: bool
+
+
+class KeepBest(ray.train.UserCallback):
+    """Copies each checkpoint that is the best so far, since Ray Train keeps the last ones. Runs in its controller."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        if checkpoint is None or not metrics[0]["is_best"]:
+            return
+        part = self.folder.with_name(f".{self.folder.name}")
+        shutil.rmtree(part, ignore_errors=True)
+        checkpoint.to_directory(part)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        part.rename(self.folder)
+
+
+def run(
+    cluster: Cluster,
+    job: Job,
+    splits: Splits,
+    where: Placing,
+    folder: Path,
+    *,
+    keep: int,
+    max_failures: int,
+    listen: Callable[[Told], None],
+    tick: Callable[[], None],
+    say: Callable[[str], None],
+) -> Ended:
+    """Train to the end, to Ctrl-C, or until it fails for good, which raises RaygpuError.
+
+    folder: of the checkpoints; one that has some is gone on from. listen: hears all that workers tell, in this thread.
+    tick: called between. A second Ctrl-C raises KeyboardInterrupt without a checkpoint.
+    """
+    logging.getLogger("ray.train").setLevel(logging.ERROR)
+    folder.mkdir(parents=True, exist_ok=True)
+    desk = _desk()
+    trainer = TorchTrainer(
+        train,
+        train_loop_config={"job": job, "desk": desk, "splits": ray.put(splits)},
+        torch_config=TorchConfig(backend=where.backend, timeout_s=A_DAY_S),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=where.workers,
+            use_gpu=True,
+            resources_per_worker={"CPU": where.cpus, "GPU": floor_to_step(Fraction(1, where.per_gpu))},
+        ),
+        run_config=ray.train.RunConfig(
+            name=NAME,
+            storage_path=str(folder),
+            failure_config=ray.train.FailureConfig(max_failures=max_failures),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=keep),
+            callbacks=[KeepBest(folder / BEST)],
+            logging_config=ray.train.LoggingConfig(log_level="ERROR"),
+        ),
+    )
+    failed: list[Failed] = []
+
+    def hear() -> None:
+        for told in ray.get(desk.take.remote()):
+            if isinstance(told, Failed):
+                failed.append(told)
+            listen(told)
+
+    interrupted = False
+    with _fitting(trainer) as fitting:
+        while True:
+            try:
+                with contextlib.suppress(TimeoutError):
+                    fitting.exception(POLL_S)
+                hear()
+                tick()
+                if fitting.done():
+                    hear()
+                    break
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise
+                interrupted = True
+                say("stopping after a checkpoint; Ctrl-C again stops without one")
+                desk.stop.remote()
+    if failed:
+        raise TrainingFailed(last_words(failed[0]), failed[0].error)
+    error = fitting.exception()
+    if error is not None:
+        raise TrainingFailed(f"workers were lost more than {max_failures} times: {last_line(str(error))}", str(error))
+    checkpoint = fitting.result().checkpoint
+    best = folder / BEST
+    return Ended(Path(checkpoint.path) if checkpoint else None, best if best.is_dir() else None, interrupted)
+
+
+class TrainingFailed(RaygpuError):
+    """The training cannot go on. `traceback`: of the worker that failed first."""
+
+    def __init__(self, line: str, traceback: str) -> None:
+        super().__init__(line)
+        self.traceback = traceback
+
+
+@contextlib.contextmanager
+def _fitting(trainer: TorchTrainer) -> Iterator[Future[Any]]:
+    """Ray Train's `fit` in a thread: in the main one it would take Ctrl-C, and end without a checkpoint."""
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray-train")
+    try:
+        yield pool.submit(trainer.fit)
+    finally:
+        pool.shutdown(wait=False)
+
+
+def _desk() -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(Desk).options(num_cpus=0, scheduling_strategy=here).remote()
+
+
+def kept(folder: Path) -> bool:
+    """Whether a training has left a checkpoint there to go on from."""
+    return any((folder / NAME).glob("checkpoint_*"))

@@ -1,0 +1,299 @@
+"""A worker of a production training under Ray Train: its part of the training, its checkpoints, and what it tells.
+
+Ray Train calls `train` on every worker, and again on new ones when one was lost; it goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+
+from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.errors import last_line
+from raygpu.experiment import Source, Splits
+from raygpu.progress import Progress, Wish
+from raygpu.sections import Precision
+from raygpu.training.base import Settings, surroundings
+from raygpu.training.parallel import OneRank, Parallel, ParallelTraining, Ranks
+from raygpu.trials import Scoring, Trial
+
+PROGRESS = "progress.json"
+"""In a checkpoint: how far the training is, and its best score."""
+LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "ProcessGroup")
+"""In the message of what a rank raises when another one is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every worker has to know. Travels through the object store."""
+
+    source: Source
+    trial: Trial
+    epochs: int
+    precision: Precision
+    threads: int
+    parallel: Parallel
+    """Its ratios by device, in the order of `devices`."""
+    devices: tuple[tuple[str, str], ...]
+    """The node and Ray's name of each device, in the order of their indices."""
+    scoring: Scoring
+    checkpoint_epochs: int
+    checkpoint_s: float | None
+    warm_start: str | None = None
+    """The folder of a trial's checkpoint, whose parameters the training begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A worker has begun."""
+
+    rank: int
+    device: int
+    """Its place in `Job.devices`."""
+    pid: int
+    epoch: int
+    """After which it goes on; 0 at the beginning."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint is kept."""
+
+    epoch: int
+    step: int
+    score: float | None
+    best: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The user's code has raised, which another try would not mend."""
+
+    rank: int
+    error: str
+    """A traceback."""
+    out_of_memory: bool
+
+
+Told = Joined | Progress | Saved | Failed
+
+
+class Desk:
+    """Between the workers and the driver: an actor without CPUs, on the driver's node."""
+
+    def __init__(self) -> None:
+        self._told: list[Told] = []
+        self._wish: Wish = ""
+        self._failed = False
+
+    def tell(self, told: Told) -> None:
+        self._failed = self._failed or isinstance(told, Failed)
+        self._told.append(told)
+
+    def take(self) -> list[Told]:
+        """What was told since this was asked last."""
+        told, self._told = self._told, []
+        return told
+
+    def stop(self) -> None:
+        """The person wants the training to end after a checkpoint."""
+        self._wish = "stop"
+
+    def wish(self) -> Wish:
+        return self._wish
+
+    def failed(self) -> bool:
+        return self._failed
+
+
+@dataclass(slots=True)
+class _Wishes:
+    """What rank 0 asks of all: what the person wants, and checkpoints by the clock. Never waits for the desk."""
+
+    desk: Any
+    checkpoint_s: float | None
+    _asked: Any = None
+    _saved_at: float = field(default_factory=time.monotonic)
+
+    def __call__(self) -> Wish:
+        wish: Wish = ""
+        if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
+            wish, self._asked = ray.get(self._asked), None
+        if self._asked is None:
+            self._asked = self.desk.wish.remote()
+        if not wish and self.checkpoint_s is not None and time.monotonic() - self._saved_at >= self.checkpoint_s:
+            return "checkpoint"
+        return wish
+
+    def saved(self) -> None:
+        self._saved_at = time.monotonic()
+
+
+def train(config: dict[str, Any]) -> None:
+    """What Ray Train runs on each worker. config: the Job, the Desk, and a reference to the data."""
+    job, desk = config["job"], config["desk"]
+    rank = ray.train.get_context().get_world_rank()
+    if ray.get(desk.failed.remote()):
+        return  # Ray Train tries again after any error; one of the user's code would come again
+    try:
+        _train(job, desk, ray.get(config["splits"]))
+    except BaseException as error:
+        if isinstance(error, Exception) and not _is_lost_peer(error):
+            ray.get(desk.tell.remote(Failed(rank, traceback.format_exc(), is_out_of_memory(error))))
+        raise
+
+
+def _is_lost_peer(error: Exception) -> bool:
+    import torch.distributed as dist
+
+    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in LOST_PEER)
+
+
+def _train(job: Job, desk: Any, splits: Splits) -> None:
+    os.environ.update(surroundings(job.threads))
+    os.chdir(job.source.folder)
+    wishes = _Wishes(desk, job.checkpoint_s)
+    ranks, device = _ranks(), _device(job)
+    order = ranks.gather(device)
+    training = _begin(job, splits, ranks, _by_rank(job.parallel, order), wishes)
+    keeper = _Keeper(job, ranks, training)
+    try:
+        keeper.go_on()
+        _tell(desk, Joined(ranks.rank, device, os.getpid(), training.epoch, tuple(training.notes)))
+        while (progress := training.advance()) is not None:
+            if ranks.rank == 0:
+                _tell(desk, progress)
+            if keeper.due(progress):
+                saved = keeper.save(progress)
+                wishes.saved()
+                if ranks.rank == 0:
+                    _tell(desk, saved)
+            if progress.wish == "stop" or keeper.diverged(progress):
+                break
+    finally:
+        training.close()
+
+
+def _tell(desk: Any, told: Told) -> None:
+    desk.tell.remote(told)
+
+
+def _ranks() -> Ranks:
+    if ray.train.get_context().get_world_size() == 1:
+        return OneRank()
+    from raygpu.training.torch_parallel import TorchRanks
+
+    return TorchRanks()
+
+
+def _device(job: Job) -> int:
+    """This worker's place in the list of devices."""
+    own = ray.get_runtime_context().get_node_id(), str(ray.get_gpu_ids()[0])
+    return job.devices.index(own)
+
+
+def _by_rank(parallel: Parallel, devices: Sequence[int]) -> Parallel:
+    """Its ratios by rank. devices: each rank's; where ranks share one, they are counted by their order.
+
+    Ray numbers workers as it likes, a person numbers devices.
+    """
+    if not parallel.ratios:
+        return parallel
+    places = sorted(range(len(devices)), key=lambda rank: (devices[rank], rank))
+    ratios = [0.0] * len(devices)
+    for ratio, rank in zip(parallel.ratios, places, strict=True):
+        ratios[rank] = ratio
+    return replace(parallel, ratios=tuple(ratios))
+
+
+def _begin(job: Job, splits: Splits, ranks: Ranks, parallel: Parallel, wishes: _Wishes) -> ParallelTraining:
+    import torch
+
+    from raygpu.training.torch_parallel import TorchParallel
+
+    settings = Settings(job.epochs, job.threads, job.precision, Path.cwd())
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        from ray.train.torch import get_device
+
+        device = get_device()
+    code: Any = job.source.resolve()
+    return TorchParallel(code, splits, job.trial, settings, parallel, ranks, wish=wishes, device=device)
+
+
+class _Keeper:
+    """Checkpoints of a training, by way of Ray Train, which keeps the last ones and hands a new worker the latest."""
+
+    def __init__(self, job: Job, ranks: Ranks, training: ParallelTraining) -> None:
+        self.job, self.ranks, self.training = job, ranks, training
+        self.score: float | None = None
+        """The last epoch's."""
+        self.best: float | None = None
+
+    def go_on(self) -> None:
+        """From the latest checkpoint, if there is one; else, if that is asked for, from a trial's parameters."""
+        checkpoint = ray.train.get_checkpoint()
+        if checkpoint is not None:
+            with checkpoint.as_directory() as folder:
+                self.training.load(Path(folder))
+                kept = json.loads((Path(folder) / PROGRESS).read_text())
+                self.score, self.best = kept["score"], kept["best"]
+        elif self.job.warm_start is not None:
+            self.training.load_parameters(Path(self.job.warm_start))
+
+    def due(self, progress: Progress) -> bool:
+        """The same on all ranks."""
+        if progress.result is None or self.diverged(progress):
+            return bool(progress.wish) and not self.diverged(progress)
+        ended = progress.epoch % self.job.checkpoint_epochs == 0 or progress.epoch == self.job.epochs
+        return ended or bool(progress.wish)
+
+    def diverged(self, progress: Progress) -> bool:
+        """Whether the training loss is not finite. The same on all ranks, which validation metrics are not."""
+        return progress.result is not None and not math.isfinite(progress.result.metrics["train/loss"])
+
+    def save(self, progress: Progress) -> Saved:
+        """All ranks save together."""
+        is_best = False
+        if progress.result is not None and self.ranks.rank == 0:
+            self.score = self.job.scoring.value(progress.result.metrics)
+            is_best = self._is_best(self.score)
+        with tempfile.TemporaryDirectory(prefix="raygpu-checkpoint-") as folder:
+            self.training.save(Path(folder))
+            step = progress.step if progress.result is None else 0
+            told = {"epoch": self.training.epoch, "step": step, "score": self.score, "best": self.best}
+            told["is_best"] = is_best
+            checkpoint = None
+            if self.ranks.rank == 0:
+                (Path(folder) / PROGRESS).write_text(json.dumps(told))
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+            ray.train.report(told, checkpoint)
+        return Saved(self.training.epoch, step, self.score, is_best)
+
+    def _is_best(self, score: float | None) -> bool:
+        if score is None or score == self.job.scoring.worst:
+            return False
+        sign = 1 if self.job.scoring.maximize else -1
+        if self.best is not None and sign * score <= sign * self.best:
+            return False
+        self.best = score
+        return True
+
+
+def last_words(failed: Failed) -> str:
+    """Why a training failed, in one line."""
+    if failed.out_of_memory:
+        return f"out of memory on rank {failed.rank}; take a batch in more parts by --accumulate, or a smaller one"
+    return last_line(failed.error)

@@ -1,0 +1,127 @@
+"""The tables of `conf/*.toml`: each a frozen model in which unknown keys are faults, and every field is documented."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Direction = Literal["max", "min"]
+Precision = Literal["float32", "tf32", "bf16"]
+Way = Literal["process", "mps", "fused", "split", "threads"]
+"""How trainings share a GPU: processes side by side, the same under CUDA MPS, one array of models, one TensorFlow
+process with a logical device for each, or threads of one process."""
+WAYS: tuple[Way, ...] = get_args(Way)
+
+
+class Section(BaseModel):
+    """A table of the file: frozen, and unknown keys are faults."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DataSection(Section):
+    """What data the trials see, and how much of it."""
+
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Train on a seeded, stratified part of the training data: 0.2 is a fifth. Validation data stays whole."""
+    synthetic: bool = False
+    """Made-up data of the same shapes, to measure speed offline; scores mean nothing."""
+
+
+class SearchSection(Section):
+    """How hyper-parameters are chosen."""
+
+    algorithm: Literal["random", "grid", "optuna"] = "random"
+    """random: drawn from [space]. grid: every combination of its choices. optuna: learns from earlier results."""
+    generation: Annotated[int, Field(ge=1)] = 8
+    """optuna: trials asked for at once, before their results are told. Wider is faster and learns less."""
+
+
+class StoppingSection(Section):
+    """When a trial ends before its last epoch."""
+
+    algorithm: Literal["none", "halving", "median"] = "none"
+    """halving: ASHA. median: stop below the median of the other trials' running means."""
+    grace_epochs: Annotated[int, Field(ge=1)] = 1
+    """No trial is stopped before this many epochs."""
+    reduction: Annotated[float, Field(gt=1)] = 3.0
+    """halving: one trial in this many survives each rung; rungs lie at grace_epochs x reduction^k."""
+    min_trials: Annotated[int, Field(ge=1)] = 3
+    """median: no trial is stopped before this many others have results."""
+
+
+class DevicesSection(Section):
+    """Which GPUs, and in what precision."""
+
+    devices: str = "all"
+    """Which GPUs of this machine: all, or indices (nvidia-smi's) and UUIDs separated by commas, as in 0,GPU-8a1b."""
+    precision: Precision = "float32"
+    """float32, tf32 (float32 with TF32 matrix products), or bf16 (automatic mixed precision)."""
+
+
+class GpuSection(DevicesSection):
+    """How trials share the GPUs."""
+
+    mode: Literal["auto", "process", "fused", "split"] = "auto"
+    """process: one process per trial, packed on fractions of a GPU. fused: torch trials of one signature train as one
+    array of models; the others as in process mode. split: Keras trials share a process, each on a logical device.
+    auto: what is fastest here by a kept profile (python -m raygpu.pack) or, where that repays, a probe in the sweep."""
+    width: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    """fused: how many members of an array step as one program; auto measures it when the array starts. split: the
+    number of logical devices."""
+    fraction: Literal["auto"] | float = "auto"
+    """The share of a GPU that a trial or an array asks for, snapped to 1/N; or a whole number of GPUs per trial."""
+    memory_limit: bool = True
+    """Hold every trial to its share of the GPU's memory: past it, it runs out of memory alone, and again with more."""
+    mps: Literal["auto", "on", "off"] = "auto"
+    """Pack processes under CUDA MPS, in which their kernels run at the same time; auto: where a gain was measured."""
+
+    @field_validator("fraction", mode="before")
+    @classmethod
+    def _whole_or_part(cls, value: Any) -> Any:
+        if value == "auto":
+            return value
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = -1.0
+        if 0.001 <= number <= 1 or (1 < number < 1e6 and number == int(number)):
+            return number
+        raise ValueError('allowed: "auto", a fraction from 0.001 to 1, or a whole number of GPUs')
+
+
+class TrackingSection(Section):
+    """Where MLflow keeps the runs."""
+
+    enabled: bool = True
+    """Log every trial to MLflow."""
+    uri: str = "sqlite:///runs/mlflow.db"
+    """The MLflow tracking store: sqlite:///FILE, postgresql://..., or http(s)://SERVER."""
+    experiment: Annotated[str, Field(min_length=1)] = "raygpu"
+    """The MLflow experiment that the sweep's runs go to."""
+
+
+class ClusterSection(Section):
+    """Which Ray does the work."""
+
+    address: str = "local"
+    """local: a Ray of this run's own, on this machine. auto or HOST:PORT: a Ray cluster that runs already."""
+
+
+class SweepClusterSection(ClusterSection):
+    """Which Ray runs the trials."""
+
+    max_failures: Annotated[int, Field(ge=0)] = 2
+    """How often a trial whose worker was lost (killed, out of memory, node gone) goes on from its checkpoint."""
+
+
+class CheckpointSection(Section):
+    """What a production training keeps, to go on from."""
+
+    epochs: Annotated[int, Field(ge=1)] = 1
+    """Epochs between two checkpoints."""
+    minutes: Annotated[float, Field(gt=0)] | None = None
+    """Or minutes, within an epoch too."""
+    keep: Annotated[int, Field(ge=1)] = 2
+    """How many of the last stay; the one with the best score stays beside them."""

@@ -1,0 +1,40 @@
+"""Ray, starting while a command imports its experiment, and faults shown before it is shut down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from raygpu.devices.nvml import Gpu
+from raygpu.engines import environment
+from raygpu.errors import BadInput
+from raygpu.views import console as views
+
+if TYPE_CHECKING:
+    from raygpu.engines.cluster import Cluster
+
+
+@contextmanager
+def started(address: str, gpus: Sequence[Gpu], *, apart: bool, wanted: bool = True) -> Iterator[Future[Cluster] | None]:
+    """Ray, starting in the background, or the cluster at this address; None where it is not wanted."""
+    if not wanted:
+        yield None
+        return
+    environment.prepare()
+    from raygpu.engines.cluster import in_background  # Ray takes seconds to import
+
+    with in_background(address, gpus, apart=apart) as starting:
+        yield starting
+
+
+@contextmanager
+def told_at_once() -> Iterator[None]:
+    """A fault is shown before Ray is shut down, which takes its time."""
+    try:
+        yield
+    except BadInput as error:
+        views.faults(error.faults)
+        error.shown = True
+        raise

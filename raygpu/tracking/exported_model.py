@@ -1,0 +1,32 @@
+"""A torch model with named inputs, as MLflow loads it: a program that torch.export wrote, without the code behind it.
+
+MLflow keeps this file with the model ("models from code") and runs it where the model is loaded; raygpu is not needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlflow.models
+import mlflow.pyfunc
+
+
+class ExportedModel(mlflow.pyfunc.PythonModel):
+    """predict: named arrays, or a table with a column for each, to the model's output, (samples, ...)."""
+
+    def load_context(self, context: Any) -> None:
+        import torch
+
+        self.program = torch.export.load(context.artifacts["program"]).module()
+
+    def predict(self, context: Any, model_input: Any, params: dict[str, Any] | None = None) -> Any:
+        import numpy as np
+        import torch
+
+        names = model_input.columns if hasattr(model_input, "columns") else model_input.keys()
+        with torch.no_grad():
+            output = self.program(**{name: torch.from_numpy(np.asarray(model_input[name])) for name in names})
+        return output.numpy()
+
+
+mlflow.models.set_model(ExportedModel())

@@ -1,0 +1,95 @@
+"""A finished model in MLflow: with its signature and an example of its input, and in the registry.
+
+What is kept is a program without the code that it came from: it loads where neither raygpu nor the experiment is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raygpu.experiment import Arrays
+from raygpu.tracking import client
+from raygpu.tracking.runs import RunTree
+
+NAME = "model"
+"""Of the model in its run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A model in MLflow's registry."""
+
+    name: str
+    version: str
+
+    @property
+    def uri(self) -> str:
+        """What `mlflow.pyfunc.load_model` takes."""
+        return f"models:/{self.name}/{self.version}"
+
+
+def log_torch(tree: RunTree, run_id: str, model: Any, program: Path | None, inputs: Arrays, outputs: np.ndarray) -> str:
+    """Keep a torch model with the run; its URI. Raises TrackingError.
+
+    inputs: a few samples. outputs: the model's for them. program: what torch.export wrote of a model with named inputs.
+    """
+    import mlflow
+    from mlflow.models import infer_signature
+
+    signature = infer_signature(dict(inputs) if isinstance(inputs, Mapping) else inputs, outputs)
+    what = {"name": NAME, "signature": signature, "pip_requirements": _requirements("torch", "numpy")}
+    try:
+        with _active(tree, run_id):
+            if isinstance(inputs, Mapping):
+                assert program is not None
+                code = Path(__file__).with_name("exported_model.py")
+                info = mlflow.pyfunc.log_model(
+                    python_model=str(code), artifacts={"program": str(program)}, input_example=dict(inputs), **what
+                )
+            else:
+                info = mlflow.pytorch.log_model(model, input_example=inputs, serialization_format="pt2", **what)
+    except Exception as error:
+        raise client.fault(tree.uri, error) from error
+    return str(info.model_uri)
+
+
+def register(tree: RunTree, uri: str, name: str, tags: Mapping[str, Any]) -> Registered:
+    """A new version of the registered model `name`. Raises TrackingError."""
+    import mlflow
+
+    try:
+        _use(tree)
+        with contextlib.redirect_stderr(io.StringIO()):  # which tells in two lines what is told in one
+            version = mlflow.register_model(uri, name, tags={key: str(value) for key, value in tags.items()})
+    except Exception as error:
+        raise client.fault(tree.uri, error) from error
+    return Registered(name, str(version.version))
+
+
+def _active(tree: RunTree, run_id: str) -> Any:
+    import mlflow
+
+    _use(tree)
+    return mlflow.start_run(run_id=run_id)
+
+
+def _use(tree: RunTree) -> None:
+    import mlflow
+
+    for name in ("mlflow.models.model", "mlflow.utils.environment", "mlflow.tracking._model_registry.fluent"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # advice that is not for whoever runs raygpu
+    mlflow.set_tracking_uri(tree.uri)
+
+
+def _requirements(*packages: str) -> list[str]:
+    """With the versions that are installed here."""
+    return [f"{package}=={metadata.version(package).partition('+')[0]}" for package in packages]

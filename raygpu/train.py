@@ -1,0 +1,416 @@
+"""Train one set of hyper-parameters for production, data-parallel over all devices, and keep the model.
+
+python -m raygpu.train --from runs/digits                          the best trial of a sweep
+python -m raygpu.train conf/train/digits.toml --workers 2 --ratios 3,2
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raygpu import exits, flags
+from raygpu.clock import process_age_s
+from raygpu.config import TrainConfig, load
+from raygpu.errors import BadInput, RaygpuError, TrackingError, one_line
+from raygpu.experiment import Arrays, take
+from raygpu.preparation import PreparedTrain, Problem, find, prepare_train, training_problem
+from raygpu.progress import History, Progress
+from raygpu.promotion import promoted
+from raygpu.runfolder import RunFolder, rounded
+from raygpu.spreading import Spread, spread
+from raygpu.starting import started, told_at_once
+from raygpu.trials import Scoring
+from raygpu.views import console as views
+from raygpu.views.production import TrainConsole
+
+if TYPE_CHECKING:
+    from raygpu.engines.cluster import Cluster
+    from raygpu.engines.production import Ended
+    from raygpu.engines.production_worker import Told
+    from raygpu.tracking.runs import RunTree
+    from raygpu.training.torch_export import Exported
+
+DEFAULT = Path("conf/train/digits.toml")
+SWITCHES = {
+    "warm-start": "With --from: begin with the trial's parameters, and not with new ones.",
+    "json": "Print the summary as JSON on standard output, and all else on standard error.",
+}
+OPTIONS = {
+    "from": "A sweep's folder, runs/<sweep>: train its best trial.",
+    "register": "Put the model into MLflow's registry under this name, if it beats the trial's score.",
+    "resume": "Go on with the training in this folder, from its last checkpoint.",
+}
+
+NUM_SAMPLES = 4
+"""That the example of the model's input has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a training came to."""
+
+    summary: dict[str, Any]
+    """The content of `summary.json`."""
+    folder: Path
+    interrupted: bool
+
+
+def run(
+    config: TrainConfig,
+    *,
+    stem: str = "train",
+    source_folder: Path | None = None,
+    warm_start: Path | None = None,
+    resume: RunFolder | None = None,
+    console: TrainConsole | None = None,
+) -> Result:
+    """Train, or go on with a training, and leave its checkpoints in `runs/<name>/` and its curves in MLflow.
+
+    stem: begins the name of a run that has none. source_folder: where relative paths of the experiment start, by
+    default the working directory. warm_start: the folder of a checkpoint whose parameters are the first. Raises
+    BadInput, with a line for each fault.
+    """
+    console = console or TrainConsole()
+    source_folder = (source_folder or Path.cwd()).resolve()
+    prepared = prepare_train(config, stem, resuming=resume is not None)
+    config = prepared.config
+    console.lines([*_lines(prepared), *prepared.left_out])
+    source, code = find(config, source_folder)
+    with started(config.cluster.address, prepared.gpus, apart=False) as starting, told_at_once():
+        found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
+
+        from raygpu.tracking.session import open_store
+
+        tree = open_store(config)
+        cluster = _cluster(starting)
+        workers = len(cluster.devices) if config.workers == "all" else config.workers
+        earlier = resume.read_run() if resume is not None else {}
+        assert found.splits is not None
+        what = spread(config, workers, found.splits.num_train, global_batch=earlier.get("global_batch"))
+        training = _Training(prepared, found, what, cluster, tree, source_folder, resume, console)
+        ended = training.run(warm_start)
+    return training.finish(ended)
+
+
+class _Training:
+    """A training that is planned: its folder, its history, its run in MLflow, and its workers."""
+
+    def __init__(
+        self,
+        prepared: PreparedTrain,
+        found: Problem,
+        what: Spread,
+        cluster: Cluster,
+        tree: RunTree | None,
+        source_folder: Path,
+        resume: RunFolder | None,
+        console: TrainConsole,
+    ) -> None:
+        from raygpu.engines.production import placing
+        from raygpu.tracking.session import TrainSession
+
+        config = prepared.config
+        self.prepared, self.config, self.found, self.spread = prepared, config, found, what
+        self.cluster, self.console, self.resuming = cluster, console, resume is not None
+        self.placing = placing(cluster, what.workers)
+        self.folder = self._ready_folder(resume, source_folder)
+        assert config.epochs is not None
+        self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
+        self.session = TrainSession(config, self.folder, tree)
+        console.lines([self._workers_line(), *what.lines, cluster.address_line(), self.session.address_line()])
+
+    def _ready_folder(self, resume: RunFolder | None, source_folder: Path) -> RunFolder:
+        folder = resume or RunFolder.create(Path(self.config.runs_dir), str(self.config.name))
+        try:
+            if resume is None:
+                folder.write_config(self.config, source_folder, kind="train")
+                folder.write_run({"global_batch": self.spread.parallel.global_batch})
+            self.cluster.require([folder.config, source_folder])
+        except BadInput:
+            if resume is None:
+                folder.remove()
+            raise
+        return folder
+
+    def _workers_line(self) -> str:
+        count, placing = self.spread.workers, self.placing
+        names = ", ".join(dict.fromkeys(device.name for device in self.cluster.devices))
+        where = f"{len(self.cluster.devices)} x {names}" if len(self.cluster.devices) > 1 else names
+        shared = f", {placing.per_gpu} on each" if placing.per_gpu > 1 else ""
+        together = f", {placing.backend}" if count > 1 else ""
+        workers = "1 worker" if count == 1 else f"{count} workers"
+        return f"{workers} on {where}{shared}{together}, {placing.cpus:g} CPU{'' if placing.cpus == 1 else 's'} each"
+
+    def run(self, warm_start: Path | None) -> Ended:
+        """To its end, or Ctrl-C; nothing is left of a training that failed before its first checkpoint."""
+        from raygpu.engines import production
+
+        config, console = self.config, self.console
+        console.start(self.history, synthetic=config.data.synthetic)
+        assert self.found.splits is not None
+        try:
+            return production.run(
+                self.cluster,
+                self._job(warm_start),
+                self.found.splits,
+                self.placing,
+                self.folder.checkpoints,
+                keep=config.checkpoint.keep,
+                max_failures=config.max_failures,
+                listen=self._hear,
+                tick=lambda: console.update(self.history, self._readings(), self.session.writer.delayed),
+                say=console.line,
+            )
+        except BaseException as error:
+            console.stop(self.history)
+            self._abandon(error)
+            raise
+        finally:
+            console.stop(self.history)
+
+    def _abandon(self, error: BaseException) -> None:
+        from raygpu.engines.production import TrainingFailed
+
+        if isinstance(error, TrainingFailed):
+            (self.folder.path / "error.txt").write_text(error.traceback)
+        if not self.resuming and not self.history.checkpoints and not isinstance(error, TrainingFailed):
+            self.session.discard()
+            self.folder.remove()
+        else:
+            self.session.writer.close(0)
+
+    def _job(self, warm_start: Path | None) -> Any:
+        from raygpu.engines.production_worker import Job
+
+        config = self.config
+        assert config.epochs is not None
+        return Job(
+            source=self.found.source,
+            trial=self.prepared.trial,
+            epochs=config.epochs,
+            precision=config.gpu.precision,
+            threads=max(1, int(self.placing.cpus)),
+            parallel=self.spread.parallel,
+            devices=tuple((device.node_id, device.local_id) for device in self.cluster.devices),
+            scoring=self.history.scoring,
+            checkpoint_epochs=config.checkpoint.epochs,
+            checkpoint_s=config.checkpoint.minutes and 60 * config.checkpoint.minutes,
+            warm_start=str(warm_start) if warm_start is not None else None,
+        )
+
+    def _hear(self, told: Told) -> None:
+        from raygpu.engines.production_worker import Joined, Saved
+
+        history, writer = self.history, self.session.writer
+        match told:
+            case Joined():
+                history.join(told.rank, told.device)
+                if told.rank == 0:
+                    self._joined(told.epoch, told.notes)
+            case Progress():
+                is_new = history.advance(told)
+                metrics = history.curves()
+                writer.gpu(told.steps * (told.epoch - 1) + told.step, metrics)
+                if is_new:
+                    writer.gpu(told.epoch, history.metrics)
+            case Saved():
+                history.keep(told.epoch, told.score, best=told.best)
+
+    def _joined(self, epoch: int, notes: Sequence[str]) -> None:
+        if self.history.starts == 1:
+            self.console.lines(notes)
+            if self.resuming:
+                self.console.line(f"goes on after epoch {epoch}")
+        else:
+            self.console.line(f"a worker was lost; all go on after epoch {epoch}")
+
+    def _readings(self) -> Mapping[int, Mapping[str, float]]:
+        return {index: reading.metrics() for index, reading in self.cluster.readings().items()}
+
+    def finish(self, ended: Ended) -> Result:
+        """Write the summary, keep the model, and end the run in MLflow."""
+        summary = self._summary(ended)
+        interrupted = ended.interrupted and self.history.epoch < self.history.epochs
+        if not interrupted and ended.best is not None:
+            summary |= self._keep_model(ended.best)
+        self.folder.write_summary(summary)
+        self.console.lines(self.session.close(summary, interrupted=interrupted))
+        self._print_end(summary, interrupted)
+        return Result(summary, self.folder.path, interrupted)
+
+    def _keep_model(self, checkpoint: Path) -> dict[str, Any]:
+        """In MLflow, and in its registry where it is asked for and the model is better than the trial's."""
+        name, tree = self.config.registered_name, self.session.tree()
+        if tree is None:
+            if name is not None:
+                self.console.line("not registered: MLflow is off, or out of reach")
+            return {}
+        from raygpu.training.torch_export import export
+
+        assert self.found.splits is not None
+        few = take(self.found.splits.validation_inputs, slice(0, NUM_SAMPLES))
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                made = export(self.found.code, self.config.hyperparameters, checkpoint, few, Path(folder))
+            except Exception as error:  # noqa: BLE001 - the user's model: its checkpoint is kept all the same
+                self.console.line(f"the model is not in MLflow, for torch.export failed: {one_line(error)}")
+                return {}
+            return self._in_mlflow(tree, made, few)
+
+    def _in_mlflow(self, tree: RunTree, made: Exported, few: Arrays) -> dict[str, Any]:
+        from raygpu.tracking import models
+
+        name, best = self.config.registered_name, self.history.best
+        assert best is not None
+        try:
+            uri = models.log_torch(tree, str(self.session.run_id), made.model, made.program, few, made.outputs)
+            if name is None:
+                return {"model": {"uri": uri}}
+            if (refusal := self._gate(best.score)) is not None:
+                self.console.line(f"not registered: {refusal}")
+                return {"model": {"uri": uri, "refused": refusal}}
+            tags = self.session.tags() | {"raygpu.score": best.score, "raygpu.metric": self.config.metric}
+            registered = models.register(tree, uri, name, tags)
+        except TrackingError as error:
+            self.console.line(str(error))
+            return {}
+        self.console.line(f"registered: {registered.uri}")
+        return {"model": {"uri": uri, "registered": registered.uri}}
+
+    def _gate(self, score: float) -> str | None:
+        """Why a model with this score stays out of the registry; None where it may go."""
+        if self.config.data.synthetic:
+            return "it was trained on synthetic data"
+        trial = self.config.source.get("score")
+        if trial is None or (score > trial if self.config.maximize else score < trial):
+            return None
+        return f"{self.config.metric} {score:.6g} does not beat the trial's {trial:.6g}"
+
+    def _summary(self, ended: Ended) -> dict[str, Any]:
+        h, config = self.history, self.config
+        by_device = h.by_device()
+        return {
+            "name": config.name,
+            "source": config.source,
+            "hyperparameters": config.hyperparameters,
+            "seed": config.seed,
+            "data": "synthetic" if config.data.synthetic else "real",
+            "workers": self.spread.workers,
+            "global_batch": self.spread.parallel.global_batch,
+            "shares": list(h.last.shares) if h.last is not None else None,
+            "epochs": h.epoch,
+            "metrics": h.metrics,
+            "best": {"score": h.best.score, "epoch": h.best.epoch} if h.best is not None else None,
+            "retries": max(0, h.starts - 1),
+            "wall_s": round(h.elapsed_s, 2),
+            "samples_per_s": rounded(h.samples_per_s),
+            "noise_scale": h.last.noise.samples if h.last is not None and h.last.noise is not None else None,
+            "gpus": [
+                {"index": d.index, "uuid": d.uuid, "name": d.name, "samples_per_s": rounded(by_device.get(d.index))}
+                for d in self.cluster.devices
+            ],
+            "timing": {"first_epoch_s": rounded(h.first_epoch_s, 2), "ended_s": rounded(process_age_s(), 2)},
+            "checkpoint": str(ended.best or ended.last) if ended.best or ended.last else None,
+            "tracking": self.session.identity(),
+        }
+
+    def _print_end(self, summary: Mapping[str, Any], interrupted: bool) -> None:
+        console, best = self.console, summary["best"]
+        if best is not None:
+            trial = self.config.source.get("score")
+            compared = f"; the trial's was {trial:.6g}" if trial is not None else ""
+            console.line(f"{self.config.metric} {best['score']:.6g} after epoch {best['epoch']}{compared}")
+            if self.config.data.synthetic:
+                console.line("on synthetic data: these scores mean nothing")
+        console.line(
+            f"{summary['epochs']} epochs in {views.duration(summary['wall_s'])}; all of it in {self.folder.path}"
+        )
+        if summary["checkpoint"] is not None:
+            console.line(f"the model: {summary['checkpoint']}")
+        if (curves := self.session.next_line()) is not None:
+            console.line(curves)
+        if interrupted:
+            console.line(f"interrupted; go on with: python -m raygpu.train --resume {self.folder.path}")
+
+
+def _cluster(starting: Future[Cluster] | None) -> Cluster:
+    assert starting is not None
+    return starting.result()
+
+
+def _lines(prepared: PreparedTrain) -> list[str]:
+    config = prepared.config
+    what = config.experiment or config.command
+    lines = [f"train {config.name}: {what}, {config.epochs} epochs; {views.hyperparameters(config.hyperparameters)}"]
+    if config.source:
+        score = config.source.get("score")
+        told = f", {config.metric} {score:.6g}" if score is not None else ""
+        lines.append(f"from trial {config.source['trial_id']} of sweep {config.source['sweep']}{told}")
+    if config.data.synthetic:
+        lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
+    if config.cluster.address == "local" and not prepared.gpus:
+        lines.append("no NVIDIA GPU here: the training runs on one simulated device, on the CPU")
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    try:
+        arguments = flags.split(argv, TrainConfig, switches=list(SWITCHES), options=list(OPTIONS))
+        if "help" in arguments.switches:
+            flags.print_help("python -m raygpu.train", __doc__ or "", TrainConfig, DEFAULT, SWITCHES, OPTIONS)
+            return 0
+        with exits.terminable(), exits.output_to_stderr("json" in arguments.switches) as output:
+            result = _run(arguments)
+            if "json" in arguments.switches:
+                print(json.dumps(result.summary), file=output)
+    except BadInput as error:
+        if not error.shown:
+            views.faults(error.faults)
+        return 2
+    except RaygpuError as error:
+        views.faults([str(error)])
+        return 1
+    except KeyboardInterrupt:
+        views.faults(["interrupted before there was a checkpoint; nothing was kept"])
+        return 130
+    return 130 if result.interrupted else 0
+
+
+def _run(arguments: flags.Arguments) -> Result:
+    console = TrainConsole(json="json" in arguments.switches)
+    options = arguments.options
+    if "resume" in options:
+        if arguments.file or arguments.overrides or len(options) > 1 or "warm-start" in arguments.switches:
+            raise BadInput("--resume: takes the run's own configuration; give no file and no other flag")
+        earlier = RunFolder.existing(Path(options["resume"]), "train")
+        config = load(earlier.config, {}, TrainConfig)
+        return run(config, source_folder=earlier.source_folder, resume=earlier, console=console)
+    origin = promoted(Path(options["from"])) if "from" in options else None
+    if "warm-start" in arguments.switches and (origin is None or origin.checkpoint is None):
+        what = "has no checkpoint of its best trial" if origin is not None else "is not given"
+        raise BadInput(f"--warm-start: takes the parameters of a sweep's best trial, and --from {what}")
+    if "register" in options:
+        arguments.overrides["registered_name"] = options["register"]
+    path = Path(arguments.file) if arguments.file else None if origin is not None else DEFAULT
+    config = load(path, arguments.overrides, TrainConfig, origin.values if origin is not None else None)
+    folder = origin.source_folder if origin is not None else flags.source_folder(config.experiment, path or DEFAULT)
+    return run(
+        config,
+        stem=path.stem if path is not None else f"{Path(options['from']).resolve().name}-train",
+        source_folder=folder,
+        warm_start=origin.checkpoint if origin is not None and "warm-start" in arguments.switches else None,
+        console=console,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""What a person sees of a production training: shares and speeds of its devices, curves' last values, time left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from raygpu.progress import History
+from raygpu.records import Device
+from raygpu.views.console import LiveConsole, bar, duration, left, throughput
+
+UNITS = {"util_pct": "{:.0f} %", "memory_gib": "{:.1f} GiB", "power_w": "{:.0f} W", "temperature_c": "{:.0f} °C"}
+"""Of NVML's readings that have a column."""
+
+
+class TrainConsole(LiveConsole):
+    """A production training's."""
+
+    def __init__(self, *, json: bool = False, stream: TextIO | None = None) -> None:
+        super().__init__(json=json, stream=stream)
+        self._metric, self._best = "", "best"
+
+    def start(self, history: History, *, synthetic: bool = False) -> None:
+        """Begin the live table; plain lines when this is not a terminal. synthetic: the scores are of made-up data."""
+        self._metric = history.scoring.metric
+        self._best = "best on synthetic data" if synthetic else "best"
+        self._begin(self._table(history, {}))
+
+    def update(self, history: History, readings: Mapping[int, Mapping[str, float]], trouble: str | None = None) -> None:
+        """readings: what NVML tells, by device. trouble: why nothing reaches MLflow at present."""
+        self._show(lambda: self._table(history, readings), lambda: self._text(history), trouble)
+
+    def stop(self, history: History) -> None:
+        """Leave the last state on the screen."""
+        self._end(lambda: self._table(history, {}), lambda: self._text(history))
+
+    def _table(self, h: History, readings: Mapping[int, Mapping[str, float]]) -> Table:
+        outer = Table.grid(padding=(0, 2))
+        outer.add_column(style="dim", justify="right")
+        outer.add_column()
+        last = h.last
+        inner = last.step / last.steps if last is not None and last.result is None else 0.0
+        outer.add_row("epochs", bar((h.epoch + inner) / h.epochs) + Text(f" {h.epoch}/{h.epochs}"))
+        if last is not None and last.result is None:
+            outer.add_row("", f"step {last.step} of {last.steps}")
+        for name, value in h.metrics.items():
+            outer.add_row(name, f"{value:.6g}")
+        if h.best is not None:
+            outer.add_row(self._best, Text(f"{h.best.score:.6g}", style="bold green") + Text(f"  epoch {h.best.epoch}"))
+        if last is not None:
+            outer.add_row("learning rate", f"{last.lr:.4g}")
+            for rank, row in enumerate(self._ranks(h, readings)):
+                outer.add_row(f"rank {rank}", escape("   ".join(row)))
+            outer.add_row("together", "   ".join(_together(h)))
+        outer.add_row("time", f"{duration(h.elapsed_s)}, {left(h.time_left_s)}")
+        return outer
+
+    def _ranks(self, h: History, readings: Mapping[int, Mapping[str, float]]) -> list[list[str]]:
+        last = h.last
+        assert last is not None
+        rows = []
+        for rank, samples in enumerate(last.samples):
+            device = h.devices[h.device_of[rank]]
+            row = [_name(device, h.devices), f"{last.shares[rank]} of {sum(last.shares)}"]
+            row.append(throughput(samples / last.wall_s))
+            told = readings.get(device.index, {})
+            row += [form.format(told[name]) for name, form in UNITS.items() if name in told]
+            rows.append(row)
+        return rows
+
+    def _text(self, h: History) -> str:
+        parts = [f"epoch {h.epoch}/{h.epochs}"]
+        if h.last is not None and h.last.result is None:
+            parts.append(f"step {h.last.step}/{h.last.steps}")
+        parts += [f"{name} {value:.4g}" for name, value in h.metrics.items()]
+        parts += [f"{self._best} {self._metric} {h.best.score:.6g} (epoch {h.best.epoch})"] if h.best else []
+        if h.last is not None:
+            parts.append(", ".join(_together(h)))
+            if len(h.last.shares) > 1:
+                parts.append(f"shares {' + '.join(map(str, h.last.shares))}")
+        parts.append(f"{duration(h.elapsed_s)}, {left(h.time_left_s)}")
+        return " | ".join(parts)
+
+
+def _name(device: Device, devices: Sequence[Device]) -> str:
+    return f"gpu {device.index} {device.name}" if len(devices) > 1 or device.uuid else device.name
+
+
+def _together(h: History) -> list[str]:
+    last = h.last
+    assert last is not None
+    found = [throughput(last.samples_per_s)]
+    if last.efficiency is not None and len(last.shares) > 1:
+        found.append(f"{last.efficiency:.0%} of the devices alone")
+    if last.noise is not None:
+        found.append(f"noise scale {last.noise.samples:,.0f} ({last.noise.low:,.0f} to {last.noise.high:,.0f})")
+    return found
