@@ -18,15 +18,24 @@ def terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def as_interrupt(*_: Any) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-
-    before = signal.signal(signal.SIGTERM, as_interrupt)
+    before = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _as_interrupt(*_: Any) -> None:
+    signal.alarm(0)  # Ray's own handler, if it came first, aborts the process three seconds later
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
+        raise KeyboardInterrupt
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def retake_signals() -> None:
+    """After Ray has started: it handles SIGTERM by three lines of addresses, and by the end of the process."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _as_interrupt:
+        signal.signal(signal.SIGTERM, _as_interrupt)
 
 
 @contextmanager

@@ -227,6 +227,7 @@ def _measured(
                 ways.remove("mps")
                 notes.append(f"mps: not measured: {error}")
         cluster: Cluster = start_local(measuring.prepared.gpus)
+        exits.retake_signals()
         ending.callback(cluster.close)
         trial = measuring.prepared.trial
         probe = Probe(

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from raygpu import exits
 from raygpu.devices.nvml import Gpu
 from raygpu.engines import environment
 from raygpu.errors import BadInput
@@ -27,6 +28,14 @@ def started(address: str, gpus: Sequence[Gpu], *, apart: bool, wanted: bool = Tr
 
     with in_background(address, gpus, apart=apart) as starting:
         yield starting
+
+
+def arrived(starting: Future[Cluster]) -> Cluster:
+    """What `started` gave, when it is there. Called in the main thread, which keeps its signals."""
+    try:
+        return starting.result()
+    finally:
+        exits.retake_signals()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from raygpu.planning import Decision, Grouped, grouped
 from raygpu.preparation import Prepared, Problem, apart, find, prepare, problem
 from raygpu.records import Records
 from raygpu.runfolder import RunFolder
-from raygpu.starting import started, told_at_once
+from raygpu.starting import arrived, started, told_at_once
 from raygpu.trials import Scoring, TrialRecord
 from raygpu.views import console as views
 from raygpu.views.console import SweepConsole
@@ -103,7 +103,7 @@ def run(
 
         tree = open_store(config)
         timing["tracking_s"] = process_age_s()
-        cluster = starting.result()
+        cluster = arrived(starting)
         timing["ray_s"] = process_age_s()
         decision = planner.on(cluster)
         timing["plan_s"] = process_age_s()

@@ -10,7 +10,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from raygpu.progress import History, Progress
 from raygpu.promotion import promoted
 from raygpu.runfolder import RunFolder, rounded
 from raygpu.spreading import Spread, spread
-from raygpu.starting import started, told_at_once
+from raygpu.starting import arrived, started, told_at_once
 from raygpu.trials import Scoring
 from raygpu.views import console as views
 from raygpu.views.production import TrainConsole
@@ -89,7 +88,8 @@ def run(
         from raygpu.tracking.session import open_store
 
         tree = open_store(config)
-        cluster = _cluster(starting)
+        assert starting is not None
+        cluster = arrived(starting)
         workers = len(cluster.devices) if config.workers == "all" else config.workers
         earlier = resume.read_run() if resume is not None else {}
         assert found.splits is not None
@@ -338,11 +338,6 @@ class _Training:
             console.line(curves)
         if interrupted:
             console.line(f"interrupted; go on with: python -m raygpu.train --resume {self.folder.path}")
-
-
-def _cluster(starting: Future[Cluster] | None) -> Cluster:
-    assert starting is not None
-    return starting.result()
 
 
 def _lines(prepared: PreparedTrain) -> list[str]:
