@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -118,6 +119,11 @@ class History:
         self.checkpoints += 1
         if best and score is not None:
             self.best = Best(score, epoch)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the last epoch's training loss is not finite."""
+        return not math.isfinite(self.metrics.get("train/loss", 0.0))
 
     @property
     def elapsed_s(self) -> float:

@@ -97,9 +97,7 @@ class RunFolder:
                 raise BadInput(f"--resume: {path} is no run's folder: it has no {needed.name}")
         own = folder.read_run().get("kind", "sweep")
         if own != kind:
-            raise BadInput(
-                f"--resume: {path} is not a {kind}'s; go on with it by python -m raygpu.{own} --resume {path}"
-            )
+            raise BadInput(f"--resume: {path} is a {own}'s; go on with it by python -m raygpu.{own} --resume {path}")
         return folder
 
     def remove(self) -> None:

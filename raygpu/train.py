@@ -306,7 +306,7 @@ class _Training:
             "global_batch": self.spread.parallel.global_batch,
             "shares": list(h.last.shares) if h.last is not None else None,
             "epochs": h.epoch,
-            "metrics": h.metrics,
+            "metrics": {name: rounded(value, 9) for name, value in h.metrics.items()},
             "best": {"score": h.best.score, "epoch": h.best.epoch} if h.best is not None else None,
             "retries": max(0, h.starts - 1),
             "wall_s": round(h.elapsed_s, 2),
@@ -323,6 +323,8 @@ class _Training:
 
     def _print_end(self, summary: Mapping[str, Any], interrupted: bool) -> None:
         console, best = self.console, summary["best"]
+        if self.history.diverged:
+            console.line(f"diverged: the training loss of epoch {summary['epochs']} is not finite")
         if best is not None:
             trial = self.config.source.get("score")
             compared = f"; the trial's was {trial:.6g}" if trial is not None else ""

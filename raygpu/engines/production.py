@@ -178,8 +178,3 @@ def _desk() -> Any:
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     return ray.remote(Desk).options(num_cpus=0, scheduling_strategy=here).remote()
-
-
-def kept(folder: Path) -> bool:
-    """Whether a training has left a checkpoint there to go on from."""
-    return any((folder / NAME).glob("checkpoint_*"))

@@ -25,7 +25,8 @@ class ExportedModel(mlflow.pyfunc.PythonModel):
 
         names = model_input.columns if hasattr(model_input, "columns") else model_input.keys()
         with torch.no_grad():
-            output = self.program(**{name: torch.from_numpy(np.asarray(model_input[name])) for name in names})
+            inputs = {name: torch.from_numpy(np.ascontiguousarray(model_input[name])) for name in names}
+            output = self.program(**inputs)
         return output.numpy()
 
 

@@ -56,7 +56,8 @@ def log_torch(tree: RunTree, run_id: str, model: Any, program: Path | None, inpu
                     python_model=str(code), artifacts={"program": str(program)}, input_example=dict(inputs), **what
                 )
             else:
-                info = mlflow.pytorch.log_model(model, input_example=inputs, serialization_format="pt2", **what)
+                whole = np.ascontiguousarray(inputs)
+                info = mlflow.pytorch.log_model(model, input_example=whole, serialization_format="pt2", **what)
     except Exception as error:
         raise client.fault(tree.uri, error) from error
     return str(info.model_uri)

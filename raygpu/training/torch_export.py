@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters
-from raygpu.training.torch_data import tensors
+from raygpu.training.torch_data import Tensors, tensors
 from raygpu.training.torch_solo import CHECKPOINT, forward
 
 
@@ -36,7 +36,7 @@ def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inpu
     state = torch.load(checkpoint / CHECKPOINT, map_location="cpu", weights_only=True)
     model.load_state_dict(state["model"])
     model.eval()
-    given = tensors(inputs)
+    given = _whole(tensors(inputs))
     with torch.no_grad():
         outputs = forward(model, given)
     if not isinstance(outputs, torch.Tensor):
@@ -47,3 +47,10 @@ def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inpu
         shapes = {name: {0: torch.export.Dim.AUTO} for name in given}
         torch.export.save(torch.export.export(model, (), given, dynamic_shapes=shapes), program)
     return Exported(model, outputs.numpy(), program)
+
+
+def _whole(given: Tensors) -> Tensors:
+    """In one piece of memory each: a program may be bound to how its example lay there."""
+    if isinstance(given, dict):
+        return {name: tensor.contiguous() for name, tensor in given.items()}
+    return given.contiguous()

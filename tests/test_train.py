@@ -1,0 +1,306 @@
+"""Whole production trainings through `raygpu.train`, on a real Ray Train and a real MLflow store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mlflow.tracking import MlflowClient
+
+from raygpu import sweep, train
+from raygpu.config import TrainConfig, load
+from raygpu.errors import BadInput, RaygpuError
+from raygpu.promotion import promoted
+from raygpu.runfolder import RunFolder
+from tests.models import few
+
+pytestmark = pytest.mark.timeout(600)
+HP = {"hidden": 8, "lr": 0.1, "momentum": 0.9, "batch_size": 16}
+Make = Callable[..., TrainConfig]
+
+
+@pytest.fixture
+def config(ray_address: str, tmp_path: Path) -> Make:
+    """Makes the configuration of a small training on two workers that writes below tmp_path."""
+
+    def make(**values: Any) -> TrainConfig:
+        defaults: dict[str, Any] = {
+            "name": "test",
+            "experiment": "tests.train_cases:Small",
+            "epochs": 4,
+            "metric": "accuracy",
+            "workers": 2,
+            "ratios": "3,2",
+            "runs_dir": str(tmp_path / "runs"),
+            "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
+            "cluster": {"address": ray_address},
+        }
+        hp = HP | values.pop("hyperparameters", {})
+        return TrainConfig.model_validate(defaults | {"hyperparameters": hp} | values)
+
+    return make
+
+
+def without_tracking(make: Make, **values: Any) -> TrainConfig:
+    return make(**{"tracking": {"enabled": False}, **values})
+
+
+def last(result: train.Result) -> dict[str, torch.Tensor]:
+    """The parameters of the last checkpoint."""
+    folders = sorted((result.folder / "checkpoints" / "training").glob("checkpoint_*/checkpoint.pt"))
+    state = torch.load(folders[-1], weights_only=True)
+    return dict(state["model"])
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any, tmp_path: Path) -> None:
+    found = sweep.run(
+        sweep_config(
+            name="search",
+            experiment="tests.train_cases:Small",
+            metric="accuracy",
+            epochs=1,
+            trials=2,
+            keep="all",
+            gpu={"mode": "process", "fraction": 0.5},
+            space={**HP, "lr": {"choice": [1e-4, 2e-4]}},
+        )
+    )
+    assert found.folder is not None
+    origin = promoted(found.folder)
+    given = config().model_dump(exclude={"experiment", "hyperparameters", "metric", "seed", "source", "gpu"})
+    wanted = TrainConfig.model_validate(origin.values | given | {"registered_name": "digits", "epochs": 12,
+                                                                 "lr_scaling": "linear"})  # fmt: skip
+    wanted = wanted.model_copy(update={"hyperparameters": {**wanted.hyperparameters, "lr": 0.05}})
+    result = train.run(wanted, source_folder=origin.source_folder, warm_start=origin.checkpoint)
+    summary = json.loads((result.folder / "summary.json").read_text())
+    assert summary == result.summary
+    best = found.summary["best"]
+    assert summary["source"]["trial_id"] == best["trial_id"]
+    assert summary["source"]["mlflow_run_id"] == found.summary["tracking"]["run_id"]
+    assert summary["best"]["score"] > best["score"]
+    assert (summary["workers"], summary["global_batch"], summary["shares"]) == (2, 32, [19, 13])
+    assert summary["model"]["registered"] == "models:/digits/1"
+
+    client = MlflowClient(wanted.tracking.uri)
+    run = client.get_run(summary["tracking"]["run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["raygpu.kind"] == "train"
+    assert run.data.tags["raygpu.sweep"] == "search"
+    assert run.data.tags["raygpu.trial_id"] == best["trial_id"]
+    assert run.data.params["lr"] == "0.05"
+    assert run.data.params["workers"] == "2"
+    curves = {"lr", "samples_per_s", "gpu/0/samples_per_s", "scaling_efficiency", "train/loss", "validation/accuracy"}
+    assert curves | {"rank/0/share", "rank/1/share", "best/score"} <= set(run.data.metrics)
+    assert len(client.get_metric_history(run.info.run_id, "validation/accuracy")) == 12
+    version = client.get_model_version("digits", "1")
+    assert version.tags["raygpu.sweep"] == "search"
+    assert float(version.tags["raygpu.score"]) == summary["best"]["score"]
+
+    inputs = np.asarray(few().validation_inputs[:7])  # type: ignore[index]
+    predicted = elsewhere(wanted.tracking.uri, "models:/digits/1", {"": inputs}, tmp_path)
+    from raygpu.training.torch_solo import predict
+    from tests.train_cases import Small
+
+    _, outputs = predict(Small(), wanted.hyperparameters, Path(summary["checkpoint"]), inputs)
+    assert np.allclose(predicted, np.stack(outputs), atol=1e-6)
+
+
+def elsewhere(uri: str, model: str, inputs: dict[str, np.ndarray], folder: Path) -> np.ndarray:
+    """What a registered model predicts in a fresh process, which does not have the experiment."""
+    np.savez(folder / "inputs.npz", **{name or "alone": array for name, array in inputs.items()})
+    code = (
+        "import mlflow, numpy, sys\n"
+        f"mlflow.set_tracking_uri({uri!r})\n"
+        "inputs = dict(numpy.load('inputs.npz'))\n"
+        f"found = mlflow.pyfunc.load_model({model!r}).predict(inputs.get('alone', inputs))\n"
+        "assert not [name for name in sys.modules if name.startswith(('raygpu', 'tests', 'experiments'))]\n"
+        "numpy.save('outputs.npy', found)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, check=True, timeout=300)
+    return np.asarray(np.load(folder / "outputs.npy"))
+
+
+@pytest.mark.slow
+def test_named_inputs_are_registered_too(config: Make, tmp_path: Path) -> None:
+    result = train.run(
+        config(experiment="tests.train_cases:Named", workers=1, ratios="equal", epochs=2, registered_name="halves")
+    )
+    assert result.summary["model"]["registered"] == "models:/halves/1", "there is no trial to beat"
+    from raygpu.training.torch_solo import predict
+    from tests.train_cases import Named
+
+    inputs = {name: np.asarray(array[:5]) for name, array in dict(Named().data().validation_inputs).items()}
+    predicted = elsewhere(f"sqlite:///{tmp_path}/mlflow.db", "models:/halves/1", inputs, tmp_path)
+    _, outputs = predict(Named(), HP, Path(result.summary["checkpoint"]), inputs)
+    assert np.allclose(predicted, np.stack(outputs), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_beat_its_trial_stays_out(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    source = {"sweep": "search", "trial_id": "t0003", "score": 1.0}
+    result = train.run(config(epochs=1, registered_name="worse", source=source))
+    assert "does not beat the trial's 1" in result.summary["model"]["refused"]
+    assert "not registered: accuracy" in capsys.readouterr().out
+    assert not MlflowClient(result.summary["tracking"]["uri"]).search_registered_models("name = 'worse'")
+
+
+def test_killed_workers_change_nothing(config: Make, tmp_path: Path) -> None:
+    def run(name: str, deaths: list[int]) -> train.Result:
+        hp = {"folder": str(tmp_path), "deaths": deaths}
+        values = {"experiment": "tests.train_cases:Fragile", "hyperparameters": hp, "name": name}
+        return train.run(without_tracking(config, **values))
+
+    undisturbed = run("undisturbed", [])
+    # 7 steps an epoch, and one for the look at unused parameters: in the second epoch, and again in the third.
+    killed = run("killed", [11, 9])
+    assert killed.summary["retries"] == 2
+    assert killed.summary["epochs"] == 4
+    assert same(last(killed), last(undisturbed))
+    assert killed.summary["metrics"] == undisturbed.summary["metrics"]
+
+
+def test_an_interrupted_training_goes_on_to_the_same_end(
+    config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def slow(name: str) -> TrainConfig:
+        values = {"experiment": "tests.train_cases:Slow", "hyperparameters": {"folder": str(tmp_path)}, "epochs": 8}
+        return config(name=name, **values)
+
+    def interrupt() -> None:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.1)
+        time.sleep(0.6)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    result = train.run(slow("broken"))
+    thread.join()
+    assert result.interrupted
+    out = capsys.readouterr().out
+    assert "stopping after a checkpoint" in out
+    assert f"go on with: python -m raygpu.train --resume {result.folder}" in out
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    run_id = result.summary["tracking"]["run_id"]
+    assert client.get_run(run_id).info.status == "KILLED"
+
+    folder = RunFolder.existing(result.folder, "train")
+    whole = train.run(load(folder.config, {}, TrainConfig), source_folder=folder.source_folder, resume=folder)
+    assert not whole.interrupted
+    assert whole.summary["tracking"]["run_id"] == run_id
+    assert client.get_run(run_id).info.status == "FINISHED"
+    assert len({m.step for m in client.get_metric_history(run_id, "validation/accuracy")}) == 8
+    undisturbed = train.run(slow("undisturbed"))
+    assert same(last(whole), last(undisturbed))
+
+
+@pytest.mark.slow
+def test_a_training_that_raises_is_not_tried_again(config: Make) -> None:
+    wanted = without_tracking(config, experiment="tests.train_cases:Raises")
+    with pytest.raises(RaygpuError, match="ValueError: this training was meant to fail"):
+        train.run(wanted)
+    error = (Path(wanted.runs_dir) / "test" / "error.txt").read_text()
+    assert error.startswith("Traceback")
+    assert "train_cases.py" in error
+
+
+@pytest.mark.slow
+def test_a_training_that_diverges_ends(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    result = train.run(without_tracking(config, experiment="tests.train_cases:Diverges", ratios="auto"))
+    assert result.summary["epochs"] == 2
+    assert result.summary["best"]["epoch"] == 1
+    assert "diverged" in capsys.readouterr().out
+
+
+SMALL = """
+experiment = "tests.train_cases:Small"
+epochs = 2
+metric = "accuracy"
+[hyperparameters]
+hidden = 8
+batch_size = 16
+[tracking]
+enabled = false
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "fault"),
+    [
+        (SMALL, ["--workers", "3", "--ratios", "3,2"], "ratios: read 3,2, 2 numbers for 3 workers"),
+        (SMALL, ["--ratios", "3,none"], "--ratios: read '3,none'; allowed: equal, auto, or numbers above 0 by commas"),
+        (SMALL, ["--workers", "2", "--global-batch", "1"], "global_batch: read 1; 2 workers need 2 samples at least"),
+        (SMALL, ["--metric", "speed"], "metric: read 'speed'; the experiment reports: train/loss"),
+        (SMALL, ["--hyperparameters.batch-size", "x"], "hyperparameters: batch_size: read 'x'"),
+        (SMALL, ["--worker", "2"], "--worker: unknown flag (did you mean 'workers'?)"),
+        (SMALL.replace("hidden = 8", ""), [], "hyperparameters: tests.train_cases:Small reads 'hidden', which"),
+        (SMALL.replace("epochs = 2", ""), [], "epochs: not given"),
+        (SMALL.replace("[hyperparameters]", "[space]"), [], "space: is for a search; a training has [hyperparameters]"),
+        (SMALL, ["--from", "nowhere"], "--from: nowhere: no such folder; name a sweep's"),
+        (SMALL, ["--from", "."], "--from: . is no sweep's folder: it has no config.toml"),
+        (SMALL, ["--resume", "nowhere"], "--resume: takes the run's own configuration"),
+        (None, ["--resume", "nowhere"], "--resume: nowhere is no run's folder"),
+        (SMALL, ["--warm-start"], "--warm-start: takes the parameters of a sweep's best trial, and --from is not"),
+    ],
+)  # fmt: skip
+def test_bad_input(
+    text: str | None, flags: list[str], fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("raygpu.starting.started", _no_ray)
+    monkeypatch.setattr("raygpu.train.started", _no_ray)
+    (tmp_path / "case.toml").write_text(text or "")
+    assert train.main([*(["case.toml"] if text else []), *flags]) == 2
+    _, err = capsys.readouterr()
+    assert err.startswith("raygpu: ")
+    assert fault in err, err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+class _no_ray:
+    """In place of Ray, which no fault of the input has to wait for."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None: ...
+
+    def __enter__(self) -> Any:
+        from concurrent.futures import Future
+        from types import SimpleNamespace
+
+        future: Future[Any] = Future()
+        future.set_result(SimpleNamespace(devices=[None]))
+        return future
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_a_sweep_without_a_score_has_nothing_to_promote(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.config.write_text('experiment = "a:B"\ntrials = 1\n')
+    folder.write_run({})
+    with pytest.raises(BadInput, match=r"has no best\.toml: no trial of that sweep has ended with a score"):
+        promoted(tmp_path)
+
+
+def test_another_command_s_folder_is_not_resumed(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.config.write_text("")
+    folder.write_run({"kind": "sweep"})
+    with pytest.raises(BadInput, match=r"is a sweep's; go on with it by python -m raygpu\.sweep --resume"):
+        RunFolder.existing(tmp_path, "train")

@@ -1,0 +1,99 @@
+"""Experiments for production trainings: a small one, and some whose workers die or fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from experiments.digits import Mlp as DigitsMlp
+from raygpu.experiment import Splits, TorchExperiment
+from tests.models import few
+
+
+class Small(DigitsMlp):
+    """With dropout, so that random state matters."""
+
+    def data(self) -> Splits:
+        return few()
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, hp["hidden"]), nn.ReLU(), nn.Dropout(0.2), nn.Linear(hp["hidden"], 10))
+
+
+class Fragile(Small):
+    """Its worker of rank 1 dies at each of the calls in `deaths`, once."""
+
+    calls = 0
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        import torch.distributed as dist
+
+        if dist.is_initialized() and dist.get_rank() == 1:
+            self.calls += 1
+            for death in hp["deaths"]:
+                mark = Path(hp["folder"]) / str(death)
+                if self.calls == death and not mark.exists():
+                    mark.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+        return inputs
+
+
+class Slow(Small):
+    """Takes long enough to be interrupted; its command hears of it by a file."""
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        time.sleep(0.02)
+        (Path(hp["folder"]) / "begun").touch()
+        return inputs
+
+
+class Raises(Small):
+    """On rank 1 alone, in its second step."""
+
+    calls = 0
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        import torch.distributed as dist
+
+        self.calls += 1
+        if self.calls > 2 and dist.get_rank() == 1:
+            raise ValueError("this training was meant to fail")
+        return inputs
+
+
+class Diverges(Small):
+    """From its second epoch on."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        self.seen = getattr(self, "seen", 0) + 1
+        return super().loss(outputs, targets) * (float("nan") if self.seen > 12 else 1.0)
+
+
+class Named(TorchExperiment):
+    """Two inputs by name."""
+
+    def data(self) -> Splits:
+        part = few()
+        halves = [{"left": x[:, :32], "right": np.ascontiguousarray(x[:, 32:])} for x in
+                  (np.asarray(part.train_inputs), np.asarray(part.validation_inputs))]  # fmt: skip
+        return Splits(halves[0], part.train_targets, halves[1], part.validation_targets)
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Halves(hp["hidden"])
+
+
+class Halves(nn.Module):
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.left, self.right, self.last = nn.Linear(32, hidden), nn.Linear(32, hidden), nn.Linear(hidden, 10)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.left(left) + self.right(right)))  # type: ignore[no-any-return]
