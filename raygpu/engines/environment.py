@@ -9,6 +9,7 @@ SETTINGS = {
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "180",  # ten processes: a cold machine of two cores takes its time
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # raygpu has its own console output, files and checks.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # how soon the end of a training, or of a worker, is noticed
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",

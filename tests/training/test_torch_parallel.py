@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.benchmarks.ranks import on_ranks
 from raygpu.experiment import Splits
 from raygpu.training.base import Settings
 from raygpu.training.parallel import OneRank, Parallel, Ranks
@@ -17,7 +18,7 @@ from raygpu.training.torch_parallel import TorchParallel
 from raygpu.training.torch_solo import TorchSolo
 from raygpu.trials import Trial
 from tests.models import Cnn, Mlp, few
-from tests.training.rank_processes import gradient, on_ranks, parameters, training
+from tests.training.parts import gradient, parameters, training
 
 HP = {"hidden": 16, "lr": 0.05, "momentum": 0.9, "batch_size": 32, "clip_norm": 1.0}
 
@@ -91,7 +92,7 @@ def test_parameters_without_a_gradient() -> None:
 
 
 def saved_and_gone_on(ranks: Ranks, folder: str) -> Any:
-    hp = {"channels": 4, "lr": 0.05, "momentum": 0.9, "dropout": 0.3, "hidden": 8}
+    hp = {"channels": 4, "blocks": 1, "lr": 0.05, "momentum": 0.9}
     parallel = Parallel(20, 2, (3.0, 2.0))
     whole = run(training(Cnn(), few(), hp, parallel, ranks, epochs=3))
     first = training(Cnn(), few(), hp, parallel, ranks, epochs=3, wish=lambda: "checkpoint")
@@ -133,11 +134,12 @@ def test_one_rank_trains_as_a_trial_does() -> None:
 
 
 def test_a_scaled_learning_rate_rises_from_its_warm_up() -> None:
-    own = training(Mlp(), few(), {**HP, "schedule": "constant"}, Parallel(100, lr_factor=4.0, warmup_epochs=1.0))
+    own = training(Mlp(), few(), {**HP, "schedule": "constant"}, Parallel(50, lr_factor=4.0, warmup_epochs=1.0))
     rates = []
     while (progress := own.advance()) is not None:
-        rates.append(round(progress.lr, 6))
-    assert rates == [0.2, 0.2], "the end of each epoch of two steps"
+        rates.append((progress.epoch, progress.step, round(progress.lr, 6)))
+    assert rates[:2] == [(1, 3, 0.15), (1, 4, 0.2)], "four steps an epoch, to 4 x 0.05"
+    assert {lr for _, _, lr in rates[1:]} == {0.2}
 
 
 def test_another_batch_is_refused_within_an_epoch(tmp_path: Path) -> None:
