@@ -13,6 +13,8 @@ MOVED = 0.05
 """Of a rate: a change by more than this moves the split of a batch."""
 BEHIND = 0.02
 """Of the mean time of a step: so does a device that is behind it by more."""
+NEW = 0.3
+"""Weight of the latest measurement of a speed, in the average of all."""
 WINDOW = 64
 """Latest estimates that a noise scale is taken from."""
 
@@ -90,17 +92,26 @@ class Balance:
     """Samples of a batch that each device can hold; empty where that is not known."""
     made_by: list[float] = field(default_factory=list)
     """Samples/s of each device, by which the present split was made; empty before the first measurement."""
+    _smooth: list[float] = field(default_factory=list)
+    """Seconds a sample, averaged over the latest measurements: a single one may be far off."""
+    _told: int = 0
 
     def split(self, total: int) -> list[int]:
         return split(total, self.ratios, self.most or None)
 
     def tell(self, shares: Sequence[int], rates: Sequence[float]) -> bool:
         """The devices' samples/s with these shares of a batch; whether the split moved."""
-        changed = [abs(now / then - 1) for now, then in zip(rates, self.made_by or rates, strict=True)]
-        seconds = [share / rate for share, rate in zip(shares, rates, strict=True)]
-        if self.made_by and max(changed) <= MOVED and max(seconds) <= (1 + BEHIND) * fmean(seconds):
+        self._told += 1
+        new = max(NEW, 1 / self._told)
+        seconds = [1 / rate for rate in rates]
+        before = self._smooth or seconds
+        self._smooth = [old + new * (now - old) for old, now in zip(before, seconds, strict=True)]
+        smooth = [1 / each for each in self._smooth]
+        changed = [abs(now / then - 1) for now, then in zip(smooth, self.made_by or smooth, strict=True)]
+        steps = [share * each for share, each in zip(shares, self._smooth, strict=True)]
+        if self.made_by and max(changed) <= MOVED and max(steps) <= (1 + BEHIND) * fmean(steps):
             return False
-        self.ratios, self.made_by = list(rates), list(rates)
+        self.ratios, self.made_by = smooth, smooth
         return True
 
 

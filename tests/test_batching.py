@@ -139,10 +139,18 @@ def test_a_balance_stays_while_rates_hardly_change() -> None:
     assert balance.split(160) == [100, 60]
     assert not balance.tell([100, 60], [101.0, 59.0])
     assert balance.split(160) == [100, 60]
-    assert balance.tell([100, 60], [100.0, 56.0]), "one is behind"
-    assert balance.tell([100, 60], [50.0, 30.0]), "and where both are slower, one may be more so with another share"
-    assert balance.tell([100, 60], [50.0, 60.0])
-    assert balance.split(110) == [50, 60]
+    assert balance.tell([100, 60], [100.0, 52.0]), "one is behind"
+
+
+def test_a_single_measurement_that_is_far_off_moves_a_split_but_a_little() -> None:
+    balance = Balance([1.0, 1.0])
+    for _ in range(5):
+        balance.tell([80, 80], [100.0, 60.0])
+    balance.tell([100, 60], [100.0, 30.0])
+    assert 48 <= balance.split(160)[1] < 60
+    for _ in range(12):
+        balance.tell(balance.split(160), [50.0, 50.0])
+    assert abs(balance.split(160)[0] - 80) <= 1, "but a change that stays is followed"
 
 
 def test_the_noise_scale_of_gradients_that_are_known() -> None:

@@ -13,12 +13,12 @@ from raygpu.experiment import Splits, TorchExperiment
 
 
 class Convolutions(Digits, TorchExperiment):
-    """Three convolutions of `channels` maps, without BatchNorm, whose statistics are a rank's own on a CPU."""
+    """`layers` convolutions of `channels` maps, without BatchNorm, whose statistics are a rank's own on a CPU."""
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         channels = hp["channels"]
         layers: list[nn.Module] = [nn.Unflatten(1, (1, 8, 8))]
-        for before in (1, channels, channels):
+        for before in [1, *[channels] * (hp["layers"] - 1)]:
             layers += [nn.Conv2d(before, channels, 3, padding=1), nn.ReLU()]
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, 10))
 

@@ -16,18 +16,10 @@ import torch.multiprocessing as multiprocessing
 from raygpu.training.torch_parallel import TorchRanks
 
 
-def on_ranks(
-    world: int, function: Callable[..., Any], *arguments: Any, beside: Callable[[list[int]], None] | None = None
-) -> list[Any]:
-    """`function(ranks, *arguments)` in each of `world` processes; what they returned, by rank.
-
-    beside: called again and again in this process meanwhile, with the ranks' process ids.
-    """
+def on_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """`function(ranks, *arguments)` in each of `world` processes; what they returned, by rank."""
     with tempfile.TemporaryDirectory() as folder:
-        context = multiprocessing.spawn(_run, (world, folder, function, arguments), nprocs=world, join=False)
-        while not context.join(None if beside is None else 0.001):
-            if beside is not None:
-                beside(context.pids())
+        multiprocessing.spawn(_run, (world, folder, function, arguments), nprocs=world)
         return [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(world)]
 
 
@@ -36,7 +28,9 @@ def _run(rank: int, world: int, folder: str, function: Callable[..., Any], argum
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
     try:
-        result = function(TorchRanks(), *arguments)
+        ranks = TorchRanks()
+        result = function(ranks, *arguments)
         (Path(folder) / str(rank)).write_bytes(pickle.dumps(result))
+        ranks.gather(None)  # one that is gone first aborts the others
     finally:
         dist.destroy_process_group()

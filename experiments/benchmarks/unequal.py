@@ -1,19 +1,23 @@
 """Two ranks, one slowed to 60 %: the throughput of `--ratios auto`, and of equal shares, over what both can do.
 
-    python -m experiments.benchmarks.unequal [--rounds 5] [--window-s 8]
+    python -m experiments.benchmarks.unequal [--devices simulated,processors] [--rounds 5] [--window-s 6]
 
-Both ranks run on this machine's CPUs, a thread each, over gloo. One is slowed from outside: stopped (SIGSTOP) for 8 of
-every 20 milliseconds. What both can do is the sum of what each trains by itself with the share that it has, both at the
-same time, without sending anything. All three by turns; medians. In the end the other rank is slowed, to see the split
-follow. Goals: 0.97 with `--ratios auto`, settled within 30 steps.
+simulated: each rank waits as long as a device of its speed would take for its share, and a small network is trained
+beside it. processors: a network that takes this machine's CPUs a third of a second a step, a thread each; the slow rank
+sleeps in each step for two thirds of the processor time that its last one took. On a machine that others use its steps
+differ by a tenth, and a step of both takes as long as the longer.
+
+What both can do is the sum of what each trains by itself with the share that it has, both at the same time, without
+sending anything. All three by turns, over gloo; medians. In the end the other rank is slowed, to see the split follow.
+Goals: 0.97 with `--ratios auto`, settled within 30 steps.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import signal
+import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,34 +31,46 @@ from raygpu.training.parallel import OneRank, Parallel, Ranks
 from raygpu.training.torch_parallel import TorchParallel
 from raygpu.trials import Trial
 
-PERIOD_S, SLOW = 0.02, 0.6
-BATCH = 1024
-HP = {"channels": 32, "lr": 0.01}
-SETTLE_STEPS = 120
+SLOW = 0.6
+SAMPLES_PER_S = 16_000.0
+"""Of the faster simulated device."""
+BATCH = 4096
+"""Large: a step takes much longer than sending its gradient."""
+HP = {
+    "simulated": {"channels": 1, "layers": 1, "lr": 0.01},
+    "processors": {"channels": 16, "layers": 8, "lr": 0.01},
+}
+SETTLE_STEPS = 40
 TOLERANCE = 0.05
 """Of the share that a split settles at: within it, it has settled."""
 
 
-class Brake:
-    """Slows one process by stopping it for a part of each period."""
+class Device(Convolutions):
+    """This rank's: on one rank it is slower than on the others."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, kind: str, rank: int, folder: Path) -> None:
+        self._kind, self._rank, self._folder = kind, rank, folder
+        self._used_s = time.thread_time()
+        self.hp = HP[kind]
 
-    def __call__(self, pids: list[int]) -> None:
-        """One period."""
-        slow = 1 - int((self._folder / "switched").exists())  # rank 1, then rank 0
-        try:
-            os.kill(pids[slow], signal.SIGSTOP)
-            time.sleep(PERIOD_S * (1 - SLOW))
-        finally:
-            os.kill(pids[slow], signal.SIGCONT)
-        time.sleep(PERIOD_S * SLOW)
+    @property
+    def _speed(self) -> float:
+        slow = 0 if (self._folder / "switched").exists() else 1
+        return SLOW if self._rank == slow else 1.0
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        """Called once a step."""
+        used_s, self._used_s = time.thread_time() - self._used_s, time.thread_time()
+        if self._kind == "simulated":
+            time.sleep(len(inputs) / SAMPLES_PER_S / self._speed)
+        else:
+            time.sleep(used_s * (1 / self._speed - 1))
+        return inputs
 
 
-def training(splits: Splits, parallel: Parallel, ranks: Ranks) -> TorchParallel:
+def training(device: Device, splits: Splits, parallel: Parallel, ranks: Ranks) -> TorchParallel:
     settings = Settings(epochs=10_000, threads=1, precision="float32", folder=Path())
-    return TorchParallel(Convolutions(), splits, Trial("t0000", 0, HP), settings, parallel, ranks)
+    return TorchParallel(device, splits, Trial("t0000", 0, device.hp), settings, parallel, ranks)
 
 
 def throughput(own: TorchParallel, seconds: float) -> float:
@@ -77,25 +93,27 @@ def settle(own: TorchParallel, steps: int) -> list[tuple[int, tuple[int, ...]]]:
     return trace
 
 
-def measured(ranks: Ranks, folder: str, rounds: int, window_s: float) -> dict[str, Any]:
-    splits = repeated(64)
-    auto, equal = training(splits, Parallel(BATCH, balance=True), ranks), training(splits, Parallel(BATCH), ranks)
+def measured(ranks: Ranks, kind: str, folder: str, rounds: int, window_s: float) -> dict[str, Any]:
+    device, splits = Device(kind, ranks.rank, Path(folder)), repeated(64)
+    auto = training(device, splits, Parallel(BATCH, balance=True), ranks)
+    equal = training(device, splits, Parallel(BATCH), ranks)
     found: dict[str, Any] = {"trace": settle(auto, SETTLE_STEPS), "rounds": []}
     settle(equal, 3)
     for _ in range(rounds):
         row: dict[str, Any] = {"auto": throughput(auto, window_s), "equal": throughput(equal, window_s)}
         share = auto.conductor.shares[ranks.rank]
-        alone = training(splits, Parallel(share), OneRank())
+        alone = training(device, splits, Parallel(share), OneRank())
         settle(alone, 3)
         ranks.gather(None)
         rate = throughput(alone, window_s)
-        row |= {"alone": sum(ranks.gather(rate)), "shares": ranks.gather(share)}
+        by_rank = ranks.gather(rate)
+        row |= {"alone": sum(by_rank), "alone by rank": by_rank, "shares": ranks.gather(share)}
         found["rounds"].append(row)
     ranks.gather(None)
     if ranks.rank == 0:
         (Path(folder) / "switched").touch()
     ranks.gather(None)
-    found["trace after the other rank was slowed"] = settle(auto, 6 * SETTLE_STEPS)
+    found["trace after the other rank was slowed"] = settle(auto, 2 * SETTLE_STEPS)
     return found
 
 
@@ -107,23 +125,26 @@ def settled_after(trace: list[tuple[int, tuple[int, ...]]]) -> int:
 
 
 def main() -> None:
-    import tempfile
-
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--devices", default="simulated,processors")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--window-s", type=float, default=8.0)
+    parser.add_argument("--window-s", type=float, default=6.0)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = on_ranks(2, measured, folder, arguments.rounds, arguments.window_s, beside=Brake(Path(folder)))[0]
-    ratios: dict[str, Any] = {
-        f"{name} / what both ranks do alone": round(median(row[name] / row["alone"] for row in found["rounds"]), 3)
-        for name in ("auto", "equal")
-    }
-    ratios["steps until the split had settled"] = settled_after(found["trace"])
-    after = found["trace after the other rank was slowed"]
-    ratios["steps until it had followed the other rank"] = settled_after(after)
-    ratios["shares, then and in the end"] = [found["rounds"][-1]["shares"], list(after[-1][1])]
-    record.write("unequal", {"ratios": ratios, **found}, vars(arguments) | {"batch": BATCH, "slowed to": SLOW})
+    results: dict[str, Any] = {"ratios": {}}
+    for kind in arguments.devices.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            found = on_ranks(2, measured, kind, folder, arguments.rounds, arguments.window_s)[0]
+        results[kind] = found
+        for name in ("auto", "equal"):
+            ratio = median(row[name] / row["alone"] for row in found["rounds"])
+            results["ratios"][f"{kind}: {name} / what both ranks do alone"] = round(ratio, 3)
+        after = found["trace after the other rank was slowed"]
+        results["ratios"] |= {
+            f"{kind}: steps until the split had settled": settled_after(found["trace"]),
+            f"{kind}: steps until it had followed the other rank": settled_after(after),
+            f"{kind}: shares, then and in the end": [found["rounds"][-1]["shares"], list(after[-1][1])],
+        }
+    record.write("unequal", results, vars(arguments) | {"batch": BATCH, "slowed to": SLOW})
 
 
 if __name__ == "__main__":

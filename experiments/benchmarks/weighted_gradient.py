@@ -26,7 +26,7 @@ BATCH = 100
 CASES: dict[str, tuple[float, ...]] = {"60/40": (60, 40), "5/3/2": (5, 3, 2), "1/99": (1, 99)}
 MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "MLP": (Mlp, {"hidden": 128}),
-    "CNN": (Convolutions, {"channels": 16}),
+    "CNN": (Convolutions, {"channels": 16, "layers": 3}),
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
