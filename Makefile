@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SWEEP ?=
 UI_PORT ?= 5000
 
-.PHONY: sweep test test-slow lint ui bench bench-fused bench-pack bench-gpu clean
+.PHONY: sweep test test-slow lint ui bench bench-fused bench-pack bench-train bench-gpu clean
 
 sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
@@ -46,6 +46,11 @@ bench-pack: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.pack --rounds 7 --window-s 1.5 --ways process,fused \
 		--numbers 1,2,3,4,5,6,8,10,13,16,21
 	$(BIN)/python -m experiments.benchmarks.greedy
+
+# Ten minutes on two cores that have nothing else to do: gradients and throughput of ranks of unequal speed.
+bench-train: $(VENV)/installed-dev
+	$(BIN)/python -m experiments.benchmarks.weighted_gradient
+	$(BIN)/python -m experiments.benchmarks.unequal
 
 # On a machine with an NVIDIA GPU that nothing else uses: arrays within 8 minutes, then what the GPU carries, with and
 # without MPS, and what auto chooses.

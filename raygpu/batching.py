@@ -15,6 +15,8 @@ BEHIND = 0.02
 """Of the mean time of a step: so does a device that is behind it by more."""
 NEW = 0.3
 """Weight of the latest measurement of a speed, in the average of all."""
+FAR = 0.2
+"""Of a speed: two measurements in turn that are both farther off, to the same side, take the place of the average."""
 WINDOW = 64
 """Latest estimates that a noise scale is taken from."""
 
@@ -94,6 +96,7 @@ class Balance:
     """Samples/s of each device, by which the present split was made; empty before the first measurement."""
     _smooth: list[float] = field(default_factory=list)
     """Seconds a sample, averaged over the latest measurements: a single one may be far off."""
+    _last: list[float] = field(default_factory=list)
     _told: int = 0
 
     def split(self, total: int) -> list[int]:
@@ -101,11 +104,7 @@ class Balance:
 
     def tell(self, shares: Sequence[int], rates: Sequence[float]) -> bool:
         """The devices' samples/s with these shares of a batch; whether the split moved."""
-        self._told += 1
-        new = max(NEW, 1 / self._told)
-        seconds = [1 / rate for rate in rates]
-        before = self._smooth or seconds
-        self._smooth = [old + new * (now - old) for old, now in zip(before, seconds, strict=True)]
+        self._average([1 / rate for rate in rates])
         smooth = [1 / each for each in self._smooth]
         changed = [abs(now / then - 1) for now, then in zip(smooth, self.made_by or smooth, strict=True)]
         steps = [share * each for share, each in zip(shares, self._smooth, strict=True)]
@@ -113,6 +112,20 @@ class Balance:
             return False
         self.ratios, self.made_by = smooth, smooth
         return True
+
+    def _average(self, seconds: list[float]) -> None:
+        """Take in the seconds a sample of each device."""
+        last, self._last = self._last or seconds, seconds
+        before = self._smooth or seconds
+        self._told += 1
+        if any(
+            min(now, then) > (1 + FAR) * old or max(now, then) < (1 - FAR) * old
+            for now, then, old in zip(seconds, last, before, strict=True)
+        ):  # twice: no chance, but another speed
+            self._smooth, self._told = [fmean(pair) for pair in zip(seconds, last, strict=True)], 2
+            return
+        new = max(NEW, 1 / self._told)
+        self._smooth = [old + new * (now - old) for old, now in zip(before, seconds, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.config import PackConfig, SweepConfig, load
+from raygpu.config import PackConfig, SweepConfig, TrainConfig, load
 from raygpu.experiment import Experiment, locate
 from raygpu.pack import DEFAULT
 from raygpu.preparation import prepare_pack
 from raygpu.search import proposer
 from raygpu.space import parse
+from raygpu.spreading import spread
 from raygpu.training.script import placeholders
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "conf" / "sweep").glob("*.toml"))
+TRAINS = sorted((ROOT / "conf" / "train").glob("*.toml"))
 PACKS = sorted((ROOT / "conf" / "pack").glob("*.toml"))
 
 
@@ -30,6 +32,16 @@ def test_sweep(path: Path) -> None:
     else:
         assert placeholders(str(config.command)) <= {*config.space, "epochs", "seed", "trial_id"}
     assert "python -m raygpu.sweep" in path.read_text()
+
+
+@pytest.mark.parametrize("path", TRAINS, ids=lambda path: path.stem)
+def test_train(path: Path) -> None:
+    config = load(path, {}, TrainConfig)
+    source, code = locate(str(config.experiment), ROOT)
+    assert source.kind == "torch"
+    assert code.model(config.hyperparameters) is not None
+    assert spread(config, 1, 1000).lines
+    assert f"python -m raygpu.train conf/train/{path.name}" in path.read_text()
 
 
 @pytest.mark.parametrize("path", PACKS, ids=lambda path: path.stem)

@@ -88,7 +88,7 @@ def test_a_split_by_speed_settles_within_thirty_steps_and_follows() -> None:
         speed = (1000.0, 600.0)[rank] if step < 500 else (600.0, 1000.0)[rank]
         return share / (0.005 + share / speed)
 
-    found = on_threads(2, lambda ranks: exchanges(ranks, rate, 2500))
+    found = on_threads(2, lambda ranks: exchanges(ranks, rate, 1200))
     assert found[0] == found[1], "all ranks decide alike"
     at, shares = found[0]
     assert tuple(at[: len(FIRST)]) == FIRST
