@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import tempfile
@@ -31,6 +32,7 @@ def _run(rank: int, world: int, folder: str, function: Callable[..., Any], argum
         ranks = TorchRanks()
         result = function(ranks, *arguments)
         (Path(folder) / str(rank)).write_bytes(pickle.dumps(result))
-        ranks.gather(None)  # one that is gone first aborts the others
+        gc.collect()  # what still holds the process group when the process ends aborts it
+        ranks.gather(None)
     finally:
         dist.destroy_process_group()
