@@ -192,6 +192,7 @@ def test_an_interrupted_training_goes_on_to_the_same_end(
     thread.start()
     result = train.run(slow("broken"))
     thread.join()
+    (tmp_path / "interrupted").touch()
     assert result.interrupted
     out = capsys.readouterr().out
     assert "stopping after a checkpoint" in out
