@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu import exits, flags
-from raygpu.config import PackConfig, load
+from raygpu.command import Command, Outcome
+from raygpu.config import PackConfig
 from raygpu.devices import host
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.mps import Access, Mps, NoMps
 from raygpu.devices.reference import rgu
 from raygpu.engines import environment
-from raygpu.errors import BadInput, RaygpuError
+from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Source, Splits
 from raygpu.measuring import Site
 from raygpu.preparation import PreparedPack, find, load_data, prepare_pack
@@ -256,37 +257,23 @@ def _measured(
     )
 
 
+COMMAND = Command("pack", __doc__, PackConfig, DEFAULT, SWITCHES)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    try:
-        arguments = flags.split(argv, PackConfig, switches=list(SWITCHES), options=[])
-        if "help" in arguments.switches:
-            flags.print_help("python -m raygpu.pack", __doc__ or "", PackConfig, DEFAULT, SWITCHES, {})
-            return 0
-        with exits.terminable(), exits.output_to_stderr("json" in arguments.switches) as output:
-            path = Path(arguments.file) if arguments.file else DEFAULT
-            config = load(path, arguments.overrides, PackConfig)
-            folder = flags.source_folder(config.experiment, path)
-            console = SweepConsole(json="json" in arguments.switches)
-            if "compare" in arguments.switches:
-                compared = compare(config, stem=path.stem, source_folder=folder, console=console)
-                if "json" in arguments.switches:
-                    print(json.dumps([profile.as_dict() for profile in compared.profiles]), file=output)
-                return 0
-            result = run(config, stem=path.stem, source_folder=folder, console=console)
-            if "json" in arguments.switches:
-                print(json.dumps(result.profile.as_dict()), file=output)
-    except BadInput as error:
-        views.faults(error.faults)
-        return 2
-    except RaygpuError as error:
-        views.faults([str(error)])
-        return 1
-    except KeyboardInterrupt:
-        views.faults(["interrupted; nothing was kept"])
-        return 130
-    return int(result.profile.best() is None)
+    return COMMAND.main(argv, _main)
+
+
+def _main(arguments: flags.Arguments) -> Outcome:
+    path, config = COMMAND.read(arguments)
+    folder = flags.source_folder(config.experiment, path)
+    console = SweepConsole(json="json" in arguments.switches)
+    if "compare" in arguments.switches:
+        compared = compare(config, stem=path.stem, source_folder=folder, console=console)
+        return Outcome(0, [profile.as_dict() for profile in compared.profiles])
+    result = run(config, stem=path.stem, source_folder=folder, console=console)
+    return Outcome(int(result.profile.best() is None), result.profile.as_dict())
 
 
 if __name__ == "__main__":

@@ -5,17 +5,17 @@ python -m raygpu.sweep conf/sweep/digits.toml --trials 16 --gpu.fraction 0.2
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raygpu import exits, flags
+from raygpu import flags
 from raygpu.clock import process_age_s
-from raygpu.config import SweepConfig, load
-from raygpu.errors import BadInput, RaygpuError
+from raygpu.command import Command, Outcome
+from raygpu.config import SweepConfig
+from raygpu.errors import BadInput
 from raygpu.finish import summarize, write_files
 from raygpu.measuring import Measurer, Site
 from raygpu.packing import FusedPlan
@@ -269,29 +269,25 @@ def _predicted(summary: Mapping[str, Any]) -> str:
     return f" (predicted: {views.duration(predicted['wall_s'][predicted['chosen']])})"
 
 
+COMMAND = Command(
+    "sweep",
+    __doc__,
+    SweepConfig,
+    DEFAULT,
+    SWITCHES,
+    OPTIONS,
+    interrupted="interrupted before any trial had begun; nothing was kept",
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    try:
-        arguments = flags.split(argv, SweepConfig, switches=list(SWITCHES), options=list(OPTIONS))
-        if "help" in arguments.switches:
-            flags.print_help("python -m raygpu.sweep", __doc__ or "", SweepConfig, DEFAULT, SWITCHES, OPTIONS)
-            return 0
-        with exits.terminable(), exits.output_to_stderr("json" in arguments.switches) as output:
-            result = _run(arguments)
-            if "json" in arguments.switches and result.summary:
-                print(json.dumps(result.summary), file=output)
-    except BadInput as error:
-        if not error.shown:
-            views.faults(error.faults)
-        return 2
-    except RaygpuError as error:
-        views.faults([str(error)])
-        return 1
-    except KeyboardInterrupt as stop:
-        views.faults([str(stop) or "interrupted before any trial had begun; nothing was kept"])
-        return 130
-    return result.exit_code
+    return COMMAND.main(argv, _main)
+
+
+def _main(arguments: flags.Arguments) -> Outcome:
+    result = _run(arguments)
+    return Outcome(result.exit_code, result.summary or None)
 
 
 def _run(arguments: flags.Arguments) -> Result:
@@ -303,8 +299,7 @@ def _run(arguments: flags.Arguments) -> Result:
             raise BadInput("--resume: takes the run's own configuration; give no file and no other flag")
         folder = RunFolder.existing(Path(arguments.options["resume"]))
         return run(folder.read_config(), source_folder=folder.source_folder, resume=folder, console=console)
-    path = Path(arguments.file) if arguments.file else DEFAULT
-    config = load(path, arguments.overrides, SweepConfig)
+    path, config = COMMAND.read(arguments)
     return run(
         config,
         stem=path.stem,

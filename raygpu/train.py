@@ -6,19 +6,18 @@ python -m raygpu.train conf/train/digits.toml --workers 2 --ratios 3,2
 
 from __future__ import annotations
 
-import json
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raygpu import exits, flags
+from raygpu import flags, registration
 from raygpu.clock import process_age_s
+from raygpu.command import Command, Outcome
 from raygpu.config import TrainConfig, load
-from raygpu.errors import BadInput, RaygpuError, TrackingError, one_line
-from raygpu.experiment import Arrays, take
+from raygpu.errors import BadInput
+from raygpu.experiment import take
 from raygpu.preparation import PreparedTrain, Problem, find, prepare_train, training_problem
 from raygpu.progress import History, Progress
 from raygpu.promotion import promoted
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from raygpu.engines.production import Ended
     from raygpu.engines.production_worker import Told
     from raygpu.tracking.runs import RunTree
-    from raygpu.training.torch_export import Exported
 
 DEFAULT = Path("conf/train/digits.toml")
 SWITCHES = {
@@ -46,9 +44,6 @@ OPTIONS = {
     "register": "Put the model into MLflow's registry under this name, if it beats the trial's score.",
     "resume": "Go on with the training in this folder, from its last checkpoint.",
 }
-
-NUM_SAMPLES = 4
-"""That the example of the model's input has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,52 +241,12 @@ class _Training:
         return Result(summary, self.folder.path, interrupted)
 
     def _keep_model(self, checkpoint: Path) -> dict[str, Any]:
-        """In MLflow, and in its registry where it is asked for and the model is better than the trial's."""
-        name, tree = self.config.registered_name, self.session.tree()
-        if tree is None:
-            if name is not None:
-                self.console.line("not registered: MLflow is off, or out of reach")
-            return {}
-        from raygpu.training.torch_export import export
-
         assert self.found.splits is not None
-        few = take(self.found.splits.validation_inputs, slice(0, NUM_SAMPLES))
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                made = export(self.found.code, self.config.hyperparameters, checkpoint, few, Path(folder))
-            except Exception as error:  # noqa: BLE001 - the user's model: its checkpoint is kept all the same
-                self.console.line(f"the model is not in MLflow, for torch.export failed: {one_line(error)}")
-                return {}
-            return self._in_mlflow(tree, made, few)
-
-    def _in_mlflow(self, tree: RunTree, made: Exported, few: Arrays) -> dict[str, Any]:
-        from raygpu.tracking import models
-
-        name, best = self.config.registered_name, self.history.best
-        assert best is not None
-        try:
-            uri = models.log_torch(tree, str(self.session.run_id), made.model, made.program, few, made.outputs)
-            if name is None:
-                return {"model": {"uri": uri}}
-            if (refusal := self._gate(best.score)) is not None:
-                self.console.line(f"not registered: {refusal}")
-                return {"model": {"uri": uri, "refused": refusal}}
-            tags = self.session.tags() | {"raygpu.score": best.score, "raygpu.metric": self.config.metric}
-            registered = models.register(tree, uri, name, tags)
-        except TrackingError as error:
-            self.console.line(str(error))
-            return {}
-        self.console.line(f"registered: {registered.uri}")
-        return {"model": {"uri": uri, "registered": registered.uri}}
-
-    def _gate(self, score: float) -> str | None:
-        """Why a model with this score stays out of the registry; None where it may go."""
-        if self.config.data.synthetic:
-            return "it was trained on synthetic data"
-        trial = self.config.source.get("score")
-        if trial is None or (score > trial if self.config.maximize else score < trial):
-            return None
-        return f"{self.config.metric} {score:.6g} does not beat the trial's {trial:.6g}"
+        assert self.history.best is not None
+        few = take(self.found.splits.validation_inputs, slice(0, registration.NUM_SAMPLES))
+        model = registration.Candidate(self.found.source, self.found.code, checkpoint, self.history.best.score, few)
+        kept = registration.keep(self.config, self.session, model, self.console.line)
+        return {"model": kept} if kept else {}
 
     def _summary(self, ended: Ended) -> dict[str, Any]:
         h, config = self.history, self.config
@@ -357,29 +312,25 @@ def _lines(prepared: PreparedTrain) -> list[str]:
     return lines
 
 
+COMMAND = Command(
+    "train",
+    __doc__,
+    TrainConfig,
+    DEFAULT,
+    SWITCHES,
+    OPTIONS,
+    interrupted="interrupted before there was a checkpoint; nothing was kept",
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    try:
-        arguments = flags.split(argv, TrainConfig, switches=list(SWITCHES), options=list(OPTIONS))
-        if "help" in arguments.switches:
-            flags.print_help("python -m raygpu.train", __doc__ or "", TrainConfig, DEFAULT, SWITCHES, OPTIONS)
-            return 0
-        with exits.terminable(), exits.output_to_stderr("json" in arguments.switches) as output:
-            result = _run(arguments)
-            if "json" in arguments.switches:
-                print(json.dumps(result.summary), file=output)
-    except BadInput as error:
-        if not error.shown:
-            views.faults(error.faults)
-        return 2
-    except RaygpuError as error:
-        views.faults([str(error)])
-        return 1
-    except KeyboardInterrupt:
-        views.faults(["interrupted before there was a checkpoint; nothing was kept"])
-        return 130
-    return 130 if result.interrupted else 0
+    return COMMAND.main(argv, _main)
+
+
+def _main(arguments: flags.Arguments) -> Outcome:
+    result = _run(arguments)
+    return Outcome(130 if result.interrupted else 0, result.summary)
 
 
 def _run(arguments: flags.Arguments) -> Result:

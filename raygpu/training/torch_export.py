@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from raygpu.experiment import Arrays, Experiment, Hyperparameters
+from raygpu.experiment import Arrays, Experiment
 from raygpu.training.torch_data import Tensors, tensors
-from raygpu.training.torch_solo import CHECKPOINT, forward
+from raygpu.training.torch_solo import forward, trained_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,7 @@ def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inpu
 
     Raises what torch.export raises, and TypeError of a model whose output is no tensor.
     """
-    model = experiment.model(Hyperparameters(hp))
-    state = torch.load(checkpoint / CHECKPOINT, map_location="cpu", weights_only=True)
-    model.load_state_dict(state["model"])
-    model.eval()
+    model = trained_model(experiment, hp, checkpoint)
     given = _whole(tensors(inputs))
     with torch.no_grad():
         outputs = forward(model, given)

@@ -158,6 +158,13 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
     return model
 
 
+def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path) -> nn.Module:
+    """A checkpoint's, in evaluation mode, on the CPU."""
+    model: nn.Module = experiment.model(Hyperparameters(hp))
+    model.load_state_dict(torch.load(checkpoint / CHECKPOINT, map_location="cpu", weights_only=True)["model"])
+    return model.eval()
+
+
 def forward(model: nn.Module, inputs: Tensors) -> Any:
     """One input as `model(x)`, named ones as `model(user=..., item=...)`."""
     return model(**inputs) if isinstance(inputs, dict) else model(inputs)
@@ -167,10 +174,7 @@ def predict(
     experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays
 ) -> tuple[str, list[np.ndarray]]:
     """A checkpoint's architecture as text, and its outputs on `inputs`, one array a sample, on the CPU."""
-    model = experiment.model(Hyperparameters(hp))
-    state = torch.load(checkpoint / CHECKPOINT, map_location="cpu", weights_only=True)
-    model.load_state_dict(state["model"])
-    model.eval()
+    model = trained_model(experiment, hp, checkpoint)
     with torch.no_grad():
         outputs = forward(model, tensors(inputs))
     if not isinstance(outputs, torch.Tensor):

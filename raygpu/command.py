@@ -1,0 +1,81 @@
+"""The frame of every command: its flags and help, its exit code, and how its faults and its end are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raygpu import config, exits, flags
+from raygpu.errors import BadInput, RaygpuError
+from raygpu.views import console as views
+
+JSON = "json"
+"""The switch that every command has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended."""
+
+    exit_code: int
+    told: Any = None
+    """What `--json` prints; None for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`python -m raygpu.<name> [CONFIG] [flags]`."""
+
+    name: str
+    description: str | None
+    schema: type[config.ProblemConfig]
+    default: Path
+    """The configuration that is read where none is named."""
+    switches: Mapping[str, str]
+    """Its own flags without a value, each with its help."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Its own flags with one."""
+    interrupted: str = "interrupted; nothing was kept"
+    """Said after a Ctrl-C that says nothing itself."""
+
+    def main(self, argv: Sequence[str] | None, run: Callable[[flags.Arguments], Outcome]) -> int:
+        """Its exit code: `run`'s; 2 for bad input, 1 for another fault, 130 after Ctrl-C; each told in lines."""
+        argv = sys.argv[1:] if argv is None else list(argv)
+        try:
+            arguments = flags.split(argv, self.schema, switches=list(self.switches), options=list(self.options))
+            if "help" in arguments.switches:
+                self._print_help()
+                return 0
+            with exits.terminable(), exits.output_to_stderr(JSON in arguments.switches) as output:
+                outcome = run(arguments)
+                if JSON in arguments.switches and outcome.told is not None:
+                    print(json.dumps(outcome.told), file=output)
+        except BadInput as error:
+            if not error.shown:
+                views.faults(error.faults)
+            return 2
+        except RaygpuError as error:
+            views.faults([str(error)])
+            return 1
+        except KeyboardInterrupt as stop:
+            views.faults([str(stop) or self.interrupted])
+            return 130
+        return outcome.exit_code
+
+    def _print_help(self) -> None:
+        program, what = f"python -m raygpu.{self.name}", self.description or ""
+        try:
+            flags.print_help(program, what, self.schema, self.default, self.switches, self.options)
+            sys.stdout.flush()
+        except BrokenPipeError:  # its reader, as `head`, has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def read(self, arguments: flags.Arguments) -> tuple[Path, Any]:
+        """The configuration's path, and what it and the flags say. Raises BadInput."""
+        path = Path(arguments.file) if arguments.file else self.default
+        return path, config.load(path, arguments.overrides, self.schema)
