@@ -104,15 +104,15 @@ def measured(ranks: Ranks, kind: str, folder: str, rounds: int, window_s: float)
         share = auto.conductor.shares[ranks.rank]
         alone = training(device, splits, Parallel(share), OneRank())
         settle(alone, 3)
-        ranks.gather(None)
+        ranks.gather([None])
         rate = throughput(alone, window_s)
-        by_rank = ranks.gather(rate)
-        row |= {"alone": sum(by_rank), "alone by rank": by_rank, "shares": ranks.gather(share)}
+        by_rank = ranks.gather([rate])
+        row |= {"alone": sum(by_rank), "alone by rank": by_rank, "shares": ranks.gather([share])}
         found["rounds"].append(row)
-    ranks.gather(None)
+    ranks.gather([None])
     if ranks.rank == 0:
         (Path(folder) / "switched").touch()
-    ranks.gather(None)
+    ranks.gather([None])
     found["trace after the other rank was slowed"] = settle(auto, 2 * SETTLE_STEPS)
     return found
 

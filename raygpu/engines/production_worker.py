@@ -166,7 +166,7 @@ def _train(job: Job, desk: Any, splits: Splits) -> None:
     os.chdir(job.source.folder)
     wishes = _Wishes(desk, job.checkpoint_s)
     ranks, device = _ranks(), _device(job)
-    order = ranks.gather(device)
+    order = ranks.gather([device])
     training = _begin(job, splits, ranks, _by_rank(job.parallel, order), wishes)
     keeper = _Keeper(job, ranks, training)
     try:

@@ -22,7 +22,14 @@ def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
     return Adam(settings.lr, beta_1=beta_1, beta_2=beta_2, epsilon=settings.eps, weight_decay=decay)
 
 
-class Sgd(keras.optimizers.SGD):
+class _Reduced:
+    """Takes gradients that are summed over all devices already; Keras' own would sum them once more."""
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        return grads_and_vars
+
+
+class Sgd(_Reduced, keras.optimizers.SGD):
     """torch.optim.SGD: velocity = momentum * velocity + gradient; weight -= lr * velocity."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -35,7 +42,7 @@ class Sgd(keras.optimizers.SGD):
         self.assign_sub(variable, update * lr)
 
 
-class Adam(keras.optimizers.Adam):
+class Adam(_Reduced, keras.optimizers.Adam):
     """torch.optim.Adam, and AdamW with `weight_decay`: epsilon is added after both moments' bias is corrected."""
 
     epsilon: Any

@@ -50,7 +50,7 @@ class KerasSolo:
         bounds = list(batch_bounds(self.num_train, min(batch_size(self.hp), self.num_train)))
         self.bounds = np.asarray(bounds, np.int32)
         self.settings = OptimizerSettings.of(self.hp)
-        _configure(settings)
+        configure(settings)
         self.train_data = _tensors(splits.train_inputs), _tensors(splits.train_targets)
         self.validation_data = _tensors(splits.validation_inputs), _tensors(splits.validation_targets)
         self.model = initial_model(experiment, self.hp, trial.seed, splits.train_inputs, settings.precision)
@@ -73,15 +73,14 @@ class KerasSolo:
         train_loss = self._train()
         train_s = time.perf_counter() - started
         metrics = {"train/loss": train_loss}
-        metrics |= {f"validation/{name}": value for name, value in self._evaluate().items()}
+        metrics |= {f"validation/{name}": value for name, value in self.evaluate().items()}
         return EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=train_s)
 
     def _trace(self) -> None:
         rows, bounds = tf.TensorSpec([self.num_train], tf.int64), tf.TensorSpec([None, 2], tf.int32)
         lrs = tf.TensorSpec([None], tf.float32)
         self._train_steps = tf.function(self._train_batches).get_concrete_function(rows, bounds, lrs)
-        # Those of the model's Dropout layers, and the one that keras.random draws from if no other is given.
-        self._random_states = [v for v in self._train_steps.variables if "seed_generator_state" in v.name]
+        self._random_states = random_states(self._train_steps)
 
     def _reseed(self) -> None:
         """Dropout and augmentation: their own stream for each epoch, so that going on needs no saved random state."""
@@ -119,7 +118,7 @@ class KerasSolo:
 
     def trial_evaluation(self) -> tuple[int, int]:
         """The first batch of an evaluation, to be timed: its samples, and those of all of it."""
-        self._evaluate(most=EVALUATION_BATCH)
+        self.evaluate(most=EVALUATION_BATCH)
         return min(EVALUATION_BATCH, self.num_validation), self.num_validation
 
     def wait(self) -> None:
@@ -134,18 +133,16 @@ class KerasSolo:
         loss_sum = tf.zeros(())
         for step in tf.range(tf.shape(bounds)[0]):
             start, end = bounds[step, 0], bounds[step, 1]
-            loss_sum += self._step(order[start:end], lrs[step]) * tf.cast(end - start, tf.float32)
+            loss = self._step(order[start:end], lrs[step])
+            loss_sum += tf.cast(loss, tf.float32) * tf.cast(end - start, tf.float32)
         return loss_sum
 
     def _step(self, rows: Any, lr: Any) -> Any:
         """Traced. One optimizer step on these samples; their mean loss."""
-        inputs, targets = (_rows(part, rows) for part in self.train_data)
+        inputs, targets = (chosen_rows(part, rows) for part in self.train_data)
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
-            outputs = _float32(self.model(self.experiment.augment(inputs, self.hp), training=True))
-            loss = tf.cast(self.experiment.loss(outputs, targets), tf.float32)
-            for penalty in self.model.losses:  # of regularizers, and what layers gave to add_loss()
-                loss += tf.cast(penalty, tf.float32)
+            loss = self.loss(inputs, targets)
         found = zip(tape.gradient(loss, variables), variables, strict=True)
         # Embeddings give sparse gradients, which neither the norm nor a decay can use.
         pairs = [(tf.convert_to_tensor(gradient), variable) for gradient, variable in found if gradient is not None]
@@ -156,7 +153,15 @@ class KerasSolo:
         self.optimizer.apply(with_l2(self.settings, gradients, used), used)
         return loss
 
-    def _evaluate(self, most: int | None = None) -> dict[str, float]:
+    def loss(self, inputs: Any, targets: Any) -> Any:
+        """Traced. The mean loss of these samples in training, with the model's penalties."""
+        outputs = in_float32(self.model(self.experiment.augment(inputs, self.hp), training=True))
+        loss = in_float32(tf.convert_to_tensor(self.experiment.loss(outputs, targets)))
+        for penalty in self.model.losses:  # of regularizers, and what layers gave to add_loss()
+            loss += tf.cast(penalty, loss.dtype)
+        return loss
+
+    def evaluate(self, most: int | None = None) -> dict[str, float]:
         """Means over the validation data, or its first `most` samples, weighted by the size of each batch."""
         sums: dict[str, Any] = {}
         count = min(self.num_validation, most or self.num_validation)
@@ -168,8 +173,8 @@ class KerasSolo:
 
     def _evaluate_batch(self, start: Any, end: Any) -> dict[str, Any]:
         """Traced. Loss and metrics, float64, of the validation samples from `start` to before `end`."""
-        inputs, targets = (_rows(part, slice(start, end)) for part in self.validation_data)
-        outputs = _float32(self.model(inputs, training=False))
+        inputs, targets = (chosen_rows(part, slice(start, end)) for part in self.validation_data)
+        outputs = in_float32(self.model(inputs, training=False))
         values = {"loss": self.experiment.loss(outputs, targets), **self.experiment.metrics(outputs, targets)}
         return {name: tf.cast(value, tf.float64) for name, value in values.items()}
 
@@ -213,6 +218,13 @@ def initial_model(
     return model
 
 
+def random_states(traced: Any) -> list[Any]:
+    """What a traced function draws from: the states of the model's Dropout layers, of an experiment's own generators,
+    and of keras.random's. In the order of their making, which is the same in every process."""
+    states = [variable for variable in traced.variables if "seed_generator_state" in variable.name]
+    return sorted(states, key=lambda variable: (len(variable.name), variable.name))
+
+
 def predict(
     experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays
 ) -> tuple[str, list[np.ndarray]]:
@@ -225,7 +237,7 @@ def predict(
     model.summary(line_length=100, print_fn=lambda text, **_: lines.append(text))
     if not tf.is_tensor(outputs):
         return "\n".join(lines), []
-    return "\n".join(lines), list(_float32(outputs).numpy())
+    return "\n".join(lines), list(in_float32(outputs).numpy())
 
 
 def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
@@ -250,7 +262,7 @@ def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) 
     return ["train/loss", *(f"validation/{name}" for name in names)]
 
 
-def _configure(settings: Settings) -> None:
+def configure(settings: Settings) -> None:
     """TensorFlow's threads, GPU memory and matrix-product precision for this process."""
     tf.config.experimental.enable_tensor_float_32_execution(settings.precision == "tf32")
     # A process that trains a second trial has started TensorFlow already, with the settings of the first.
@@ -287,14 +299,14 @@ def _tensors(arrays: Arrays) -> Any:
     return tf.constant(arrays)
 
 
-def _rows(tensors: Any, rows: Any) -> Any:
+def chosen_rows(tensors: Any, rows: Any) -> Any:
     """The chosen samples of one tensor or of each named one; rows: a slice or indices."""
     if isinstance(tensors, dict):
-        return {name: _rows(tensor, rows) for name, tensor in tensors.items()}
+        return {name: chosen_rows(tensor, rows) for name, tensor in tensors.items()}
     return tensors[rows] if isinstance(rows, slice) else tf.gather(tensors, rows)
 
 
-def _float32(outputs: Any) -> Any:
+def in_float32(outputs: Any) -> Any:
     """bfloat16 outputs as float32: a loss of 8 significant bits is none."""
     return keras.tree.map_structure(
         lambda tensor: tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor, outputs

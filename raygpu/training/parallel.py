@@ -1,9 +1,4 @@
-"""What data-parallel trainings of every framework share: the split of a batch, and what ranks tell each other.
-
-    conductor = Conductor(settings, ranks)
-    conductor.share(4096)           # rows of a batch of 4096 samples that are this rank's
-    if conductor.due(step):
-        progress = conductor.exchange(report)
+"""What data-parallel trainings of every framework share: the loop, the split of a batch, what ranks tell each other.
 
 Every rank decides by itself and alike, from the same reports of all ranks, so no rank has to be asked.
 """
@@ -11,13 +6,18 @@ Every rank decides by itself and alike, from the same reports of all ranks, so n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Protocol
 
 from raygpu.batching import Balance, NoiseEstimator, NoiseScale, batch_bounds, parts
 from raygpu.progress import Progress, Wish
+from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.trials import EpochResult
 
 EXCHANGE_S = 1.0
 """Between two exchanges, about."""
@@ -30,22 +30,26 @@ NOISE_EVERY = 8
 
 
 class Ranks(Protocol):
-    """This process among those that train together."""
+    """This process among those that train together. A rank is a device; most processes drive one."""
 
     rank: int
+    """Of this process' first device."""
+    local: int
+    """Devices of this process."""
     world: int
+    """Devices of all processes."""
 
-    def gather(self, value: Any) -> list[Any]:
-        """Each rank's value, by rank; all ranks call it, and each waits for all."""
+    def gather(self, values: Sequence[Any]) -> list[Any]:
+        """Each rank's value, by rank, from those of this process' ranks; all processes call it, and each waits."""
 
 
 class OneRank:
     """A training on one device."""
 
-    rank, world = 0, 1
+    rank, local, world = 0, 1, 1
 
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
+    def gather(self, values: Sequence[Any]) -> list[Any]:
+        return list(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,28 +88,27 @@ class Report:
     wish: Wish = ""
 
 
-class ParallelTraining(Protocol):
-    """One rank's part of a training under way; all ranks make the same calls."""
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What a rank takes of a batch: samples of the epoch's order, from `first` on."""
 
-    epoch: int
-    """The last epoch that has ended."""
-    notes: list[str]
-    """For a person: what differs from a training on one device."""
+    first: int
+    sizes: list[int]
+    """Of its parts, one after the other."""
 
-    def advance(self) -> Progress | None:
-        """Train until the next exchange, which the end of an epoch is too; None when the training has ended."""
+    @property
+    def samples(self) -> int:
+        return sum(self.sizes)
 
-    def save(self, folder: Path) -> None:
-        """Write all that is needed to go on from here. Rank 0 writes, and all ranks call it."""
 
-    def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote. Called before the first `advance`."""
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A step that was measured for the noise scale."""
 
-    def load_parameters(self, folder: Path) -> None:
-        """Begin with a trial's parameters: a warm start."""
-
-    def close(self) -> None:
-        """Free memory. Called once, always."""
+    whole: float
+    """|g|^2 of the whole gradient."""
+    shares: Sequence[int]
+    """Of the batch, by rank."""
 
 
 @dataclass(slots=True)
@@ -136,15 +139,12 @@ class Conductor:
         least = max(2, self.ranks.world)
         return list(batch_bounds(num_samples, self.parallel.global_batch, least))
 
-    def part_sizes(self, start: int, end: int) -> tuple[slice, list[int], list[int]]:
-        """Of a global batch: this rank's samples, the sizes of the parts that it takes them in, and all ranks' shares.
-
-        All ranks take as many parts: a layer may wait for the others in each.
-        """
+    def portions(self, start: int, end: int) -> list[Portion]:
+        """What each rank takes of a global batch, in as many parts: a layer may wait for the others in each."""
         shares = self.balance.split(end - start)
-        own = shares[self.ranks.rank]
-        first = start + sum(shares[: self.ranks.rank])
-        return slice(first, first + own), parts(own, min(self.parallel.accumulate, *shares)), shares
+        number = min(self.parallel.accumulate, *shares)
+        firsts = [start + sum(shares[:rank]) for rank in range(len(shares))]
+        return [Portion(first, parts(own, number)) for first, own in zip(firsts, shares, strict=True)]
 
     def due(self) -> bool:
         """Counts a step; whether an exchange follows it."""
@@ -152,20 +152,24 @@ class Conductor:
         return self.taken >= self.next_step
 
     @property
+    def measures_speed(self) -> bool:
+        """Whether the coming step is one of those, where measuring is not free."""
+        return self.taken < FIRST[-1] or self.taken % NOISE_EVERY == 0
+
+    @property
     def measures_noise(self) -> bool:
         """Whether the coming step is one of those."""
         return self.ranks.world > 1 and self.taken % NOISE_EVERY == 0
 
-    def exchange(self, report: Report, wholes: Sequence[float], sizes: Sequence[Sequence[int]], wall_s: float) -> Told:
+    def exchange(self, own: Sequence[Report], norms: Sequence[Norm], wall_s: float) -> Told:
         """Tell the others, and decide alike what comes next.
 
-        wholes, sizes: of each step measured for the noise scale, |g|^2 of the whole gradient and the ranks' shares.
-        wall_s: since the last exchange.
+        own: of this process' ranks. norms: of each step measured for the noise scale. wall_s: since the last exchange.
         """
-        told: list[tuple[Report, float]] = self.ranks.gather((report, wall_s))
+        told: list[tuple[Report, float]] = self.ranks.gather([(report, wall_s) for report in own])
         reports = [report for report, _ in told]
-        for index, whole in enumerate(wholes):
-            self.noise.add(sizes[index], [r.squares[index] for r in reports], whole)
+        for index, norm in enumerate(norms):
+            self.noise.add(norm.shares, [r.squares[index] for r in reports], norm.whole)
         rates = tuple(r.rate for r in reports)
         if self.parallel.balance and all(rates):
             self.balance.most = [r.most for r in reports] if any(r.most < math.inf for r in reports) else []
@@ -201,3 +205,148 @@ class Told:
     noise: NoiseScale | None
     loss_sum: float
     wish: Wish
+
+
+class ParallelTraining(ABC):
+    """One process' part of a training under way; all processes make the same calls."""
+
+    epoch = 0
+    """The last one that has ended."""
+    step = 0
+    """Of the epoch that runs: the steps that are done."""
+
+    def __init__(
+        self,
+        parallel: Parallel,
+        ranks: Ranks,
+        wish: Callable[[], Wish],
+        settings: OptimizerSettings,
+        num_train: int,
+        epochs: int,
+    ) -> None:
+        """wish: asked on rank 0 before each exchange."""
+        self.parallel, self.ranks, self._wish = parallel, ranks, wish
+        self.num_train, self.epochs = num_train, epochs
+        self.conductor = Conductor(parallel, ranks)
+        self.notes: list[str] = []
+        """For a person: what differs from a training on one device."""
+        warmup = settings.warmup_epochs if parallel.warmup_epochs is None else parallel.warmup_epochs
+        self._schedule = replace(settings, lr=settings.lr * parallel.lr_factor, warmup_epochs=warmup)
+        self._bounds = self.conductor.bounds(num_train)
+        self._train_s = 0.0
+
+    def advance(self) -> Progress | None:
+        """Train until the next exchange, which the end of an epoch is too; None when the training has ended."""
+        if self.epoch >= self.epochs:
+            return None
+        started = time.perf_counter()
+        self.take_steps(len(self._bounds))
+        return self._exchange(time.perf_counter() - started)
+
+    def take_steps(self, most: int) -> None:
+        """Until the next exchange, the end of the epoch, or so many."""
+        if self.step == 0:
+            self._train_s = 0.0
+            self._begin_epoch()
+        self._begin_steps()
+        for start, end in self._bounds[self.step : self.step + most]:
+            self._take_step(start, end, self._lr(self.step))
+            self.step += 1
+            if self.conductor.due():
+                break
+        self._wait()
+
+    def _lr(self, step: int) -> float:
+        steps = len(self._bounds)
+        return self._schedule.lr_at(self.epoch * steps + step, steps, self.epochs)
+
+    def _exchange(self, wall_s: float) -> Progress:
+        self._train_s += wall_s
+        ended = self.step == len(self._bounds)
+        validation = self._evaluate() if ended and self.ranks.rank == 0 else {}
+        reports, norms = self._report(self._wish() if self.ranks.rank == 0 else "")
+        told = self.conductor.exchange(reports, norms, wall_s)
+        lr, step, result = self._lr(self.step - 1), self.step, None
+        if ended:
+            self.epoch, self.step = self.epoch + 1, 0
+            metrics = {"train/loss": told.loss_sum / self.num_train}
+            metrics |= {f"validation/{name}": value for name, value in validation.items()}
+            result = EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=self._train_s)
+        return Progress(
+            epoch=self.epoch + (not ended),
+            step=step,
+            steps=len(self._bounds),
+            lr=lr,
+            wall_s=wall_s,
+            samples=told.samples,
+            rates=told.rates,
+            shares=self.conductor.shares,
+            noise=told.noise,
+            wish=told.wish,
+            result=result,
+        )
+
+    def _rate(self, rank: int, seconds: Sequence[float]) -> float | None:
+        """Samples/s of a rank's device alone. seconds: of whole batches."""
+        return self.conductor.shares[rank] / median(seconds) if seconds else None
+
+    def _state(self) -> dict[str, Any]:
+        """What a checkpoint has, beside the model, the optimizer and what is random, to go on within an epoch."""
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "global_batch": self.parallel.global_batch,
+            "train_s": self._train_s,
+            "ratios": self.conductor.balance.ratios,
+        }
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError where another batch was trained with, as its steps are not this training's."""
+        batch = state["global_batch"]
+        if state["step"] and batch != self.parallel.global_batch:
+            raise ValueError(f"trained with batches of {batch}, not of {self.parallel.global_batch}")
+        self.epoch, self.step = state["epoch"], state["step"]
+        if self.parallel.balance and len(state["ratios"]) == self.ranks.world:
+            self.conductor.balance.ratios = list(state["ratios"])
+        if self.step:
+            self._train_s = state["train_s"]
+
+    @abstractmethod
+    def _begin_epoch(self) -> None:
+        """Set the order of samples, and what is random; the sum of losses is 0."""
+
+    @abstractmethod
+    def _begin_steps(self) -> None:
+        """The device has nothing to do yet."""
+
+    @abstractmethod
+    def _take_step(self, start: int, end: int, lr: float) -> None:
+        """One optimizer step of all ranks, on the epoch's samples from `start` to before `end`."""
+
+    @abstractmethod
+    def _wait(self) -> None:
+        """Until the device has done what it was given."""
+
+    @abstractmethod
+    def _evaluate(self) -> dict[str, float]:
+        """Means over the validation data. On rank 0 alone."""
+
+    @abstractmethod
+    def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
+        """Of this process' ranks since the last exchange, and the steps that were measured for the noise scale."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write all that is needed to go on from here. Rank 0 writes, and all ranks call it."""
+
+    @abstractmethod
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote. Called before the first `advance`."""
+
+    @abstractmethod
+    def load_parameters(self, folder: Path) -> None:
+        """Begin with a trial's parameters: a warm start."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free memory. Called once, always."""

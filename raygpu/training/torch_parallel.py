@@ -11,12 +11,11 @@ import copy
 import inspect
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -28,11 +27,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from raygpu.batching import epoch_order
 from raygpu.experiment import Experiment, Splits
-from raygpu.progress import Progress, Wish
+from raygpu.progress import Wish
 from raygpu.training.base import Settings
-from raygpu.training.parallel import Conductor, Parallel, Ranks, Report
+from raygpu.training.parallel import Norm, Parallel, ParallelTraining, Ranks, Report
 from raygpu.training.torch_solo import CHECKPOINT, TorchSolo, forward
-from raygpu.trials import EpochResult, Trial
+from raygpu.trials import Trial
 
 MARGIN = 0.9
 """Of the memory that is free, what a share may be grown into."""
@@ -47,19 +46,19 @@ class TorchRanks:
     """The ranks of torch.distributed's default group. What they tell each other goes over gloo, not through a GPU."""
 
     def __init__(self) -> None:
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.rank, self.local, self.world = dist.get_rank(), 1, dist.get_world_size()
         self._group = dist.new_group(backend="gloo", timeout=A_DAY)
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, values: Sequence[Any]) -> list[Any]:
         found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value, self._group)
+        dist.all_gather_object(found, values[0], self._group)
         return found
 
 
-class TorchParallel:
-    """A `ParallelTraining` of one trial of a `TorchExperiment`; with several ranks, torch.distributed has been started.
+class TorchParallel(ParallelTraining):
+    """Of one trial of a `TorchExperiment`; with several ranks, torch.distributed has been started.
 
-    wish: asked on rank 0 before each exchange. device, dtype: as of `TorchSolo`.
+    device, dtype: as of `TorchSolo`.
     """
 
     def __init__(
@@ -76,29 +75,20 @@ class TorchParallel:
         dtype: torch.dtype | None = None,
     ) -> None:
         self.solo = solo = TorchSolo(experiment, splits, trial, settings, device, dtype)
-        self._parallel, self._ranks, self._wish = parallel, ranks, wish
-        self.notes: list[str] = []
-        warmup = solo.settings.warmup_epochs if parallel.warmup_epochs is None else parallel.warmup_epochs
-        self._schedule = replace(solo.settings, lr=solo.settings.lr * parallel.lr_factor, warmup_epochs=warmup)
-        self.conductor = Conductor(parallel, ranks)
-        self._bounds = self.conductor.bounds(solo.num_train)
+        super().__init__(parallel, ranks, wish, solo.settings, solo.num_train, solo.epochs)
         self._stopwatch = _Stopwatch(solo.device)
         self._module = self._spread(solo.model)
         if parallel.compile:
             self._module.compile()
-        self.epoch = 0
-        self.step = 0
-        """Of the epoch that runs: the steps that are done."""
         self._order = torch.empty(0, dtype=torch.int64)
         self._loss_sum = torch.zeros((), device=solo.device)
-        self._train_s = 0.0
         self._since = _Since()
         self._weight = 1.0
         self._square: torch.Tensor | None = None
         """|g|^2 of this rank's gradient, where a step is measured for the noise scale."""
 
     def _spread(self, model: nn.Module) -> nn.Module:
-        if self._ranks.world == 1:
+        if self.ranks.world == 1:
             return model
         unused = self._unused_parameters(model)
         if any(isinstance(module, _BatchNorm) for module in model.modules()):
@@ -137,52 +127,37 @@ class TorchParallel:
 
     # An epoch
 
-    def advance(self) -> Progress | None:
-        """Train until the next exchange, which the end of an epoch is too; None when the training has ended."""
-        if self.epoch >= self.solo.epochs:
-            return None
-        started = time.perf_counter()
-        self.take_steps(len(self._bounds))
-        return self._exchange(time.perf_counter() - started)
-
-    def take_steps(self, most: int) -> None:
-        """Until the next exchange, the end of the epoch, or so many."""
-        if self.step == 0:
-            self._begin_epoch()
-        self._stopwatch.restart()
-        for start, end in self._bounds[self.step : self.step + most]:
-            self._take_step(start, end)
-            self.step += 1
-            if self.conductor.due():
-                break
-        self.solo.wait()
-
     def _begin_epoch(self) -> None:
         solo, epoch = self.solo, self.epoch + 1
         # As of a training on one device, but each rank draws its own dropout and augmentation.
         seed = solo.seed * 1_000_003 + epoch
-        if self._ranks.rank:
-            words = np.random.SeedSequence([solo.seed, epoch, self._ranks.rank]).generate_state(1, np.uint64)
+        if self.ranks.rank:
+            words = np.random.SeedSequence([solo.seed, epoch, self.ranks.rank]).generate_state(1, np.uint64)
             seed = int(words[0])
         torch.manual_seed(seed)
         self._set_order()
         self._loss_sum.zero_()
-        self._train_s = 0.0
 
     def _set_order(self) -> None:
         solo = self.solo
         self._order = torch.from_numpy(epoch_order(solo.seed, self.epoch + 1, solo.num_train)).to(solo.data.home)
 
-    def _take_step(self, start: int, end: int) -> None:
-        """One optimizer step of all ranks, on the epoch's samples from `start` to before `end`."""
-        solo, several = self.solo, self._ranks.world > 1
-        rows, sizes, shares = self.conductor.part_sizes(start, end)
-        own = rows.stop - rows.start
+    def _begin_steps(self) -> None:
+        self._stopwatch.restart()
+
+    def _wait(self) -> None:
+        self.solo.wait()
+
+    def _take_step(self, start: int, end: int, lr: float) -> None:
+        solo, several = self.solo, self.ranks.world > 1
+        portions = self.conductor.portions(start, end)
+        portion = portions[self.ranks.rank]
+        own, sizes = portion.samples, portion.sizes
         self._weight = own / (end - start)
         measured = self.conductor.measures_noise
         self._square = torch.zeros((), device=solo.device) if measured else None
         solo.model.train()
-        first = rows.start
+        first = portion.first
         for number, size in enumerate(sizes):
             waits = several and number < len(sizes) - 1
             with self._module.no_sync() if waits else nullcontext():
@@ -192,15 +167,15 @@ class TorchParallel:
             first += size
         if not several:
             self._stopwatch.mark()
-        self._stopwatch.lap(whole=end - start == self._parallel.global_batch)
+        self._stopwatch.lap(whole=end - start == self.parallel.global_batch)
         norm = self._clip() if solo.settings.clip_norm is not None or measured else None
         if measured:
             assert self._square is not None
             assert norm is not None
             self._since.squares.append(self._square)
             self._since.wholes.append(norm.float().square())
-            self._since.sizes.append(shares)
-        solo.optimizer.step(self._lr(self.step))
+            self._since.shares.append([each.samples for each in portions])
+        solo.optimizer.step(lr)
         self._since.samples += own
         self._since.part = max(self._since.part, *sizes)
 
@@ -217,55 +192,22 @@ class TorchParallel:
         most = self.solo.settings.clip_norm
         return nn.utils.clip_grad_norm_(self.solo.model.parameters(), math.inf if most is None else most)
 
-    def _lr(self, step: int) -> float:
-        steps = len(self._bounds)
-        return self._schedule.lr_at(self.epoch * steps + step, steps, self.solo.epochs)
-
     # What ranks tell each other
 
-    def _exchange(self, wall_s: float) -> Progress:
-        self._train_s += wall_s
-        ended = self.step == len(self._bounds)
-        validation = self.solo.evaluate() if ended and self._ranks.rank == 0 else {}
+    def _evaluate(self) -> dict[str, float]:
+        return self.solo.evaluate()
+
+    def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
         since, self._since = self._since, _Since()
         report = Report(
             samples=since.samples,
-            rate=self._rate(),
+            rate=self._rate(self.ranks.rank, self._stopwatch.seconds()),
             most=self._most(since.part),
             loss_sum=self._loss_sum.item(),
             squares=tuple(square.item() for square in since.squares),
-            wish=self._wish() if self._ranks.rank == 0 else "",
+            wish=wish,
         )
-        wholes = [whole.item() for whole in since.wholes]
-        told = self.conductor.exchange(report, wholes, since.sizes, wall_s)
-        lr, step, result = self._lr(self.step - 1), self.step, None
-        if ended:
-            self.epoch, self.step = self.epoch + 1, 0
-            metrics = {"train/loss": told.loss_sum / self.solo.num_train}
-            metrics |= {f"validation/{name}": value for name, value in validation.items()}
-            result = EpochResult(self.epoch, metrics, num_samples=self.solo.num_train, train_s=self._train_s)
-        return Progress(
-            epoch=self.epoch + (not ended),
-            step=step,
-            steps=len(self._bounds),
-            lr=lr,
-            wall_s=wall_s,
-            samples=told.samples,
-            rates=told.rates,
-            shares=self.conductor.shares,
-            noise=told.noise,
-            wish=told.wish,
-            result=result,
-        )
-
-    def _rate(self) -> float | None:
-        seconds = self._stopwatch.seconds()
-        return self._share / median(seconds) if seconds else None
-
-    @property
-    def _share(self) -> int:
-        """Of a whole batch."""
-        return self.conductor.shares[self._ranks.rank]
+        return [report], [Norm(whole.item(), s) for whole, s in zip(since.wholes, since.shares, strict=True)]
 
     def _most(self, part: int) -> float:
         """Samples of a batch whose share fits this device's memory, by what the largest part took."""
@@ -277,7 +219,7 @@ class TorchParallel:
         torch.cuda.reset_peak_memory_stats(device)
         free, _ = torch.cuda.mem_get_info(device)
         room = MARGIN * (free + torch.cuda.memory_reserved(device) - held)
-        return math.inf if each <= 0 else room / each * self._parallel.accumulate
+        return math.inf if each <= 0 else room / each * self.parallel.accumulate
 
     # Kept
 
@@ -285,50 +227,38 @@ class TorchParallel:
         """`checkpoint.pt`, as `TorchSolo` writes it, with what a training that is within an epoch needs to go on."""
         solo = self.solo
         generators = torch.cuda.get_rng_state(solo.device) if solo.device.type == "cuda" else None
-        told = self._ranks.gather((torch.get_rng_state(), generators, self._loss_sum.item()))
-        if self._ranks.rank:
+        told = self.ranks.gather([(torch.get_rng_state(), generators, self._loss_sum.item())])
+        if self.ranks.rank:
             return
-        state = {
+        state = self._state() | {
             "model": solo.model.state_dict(),
             "optimizer": solo.optimizer.state_dict(),
-            "epoch": self.epoch,
-            "step": self.step,
-            "global_batch": self._parallel.global_batch,
             "random": [(cpu, cuda) for cpu, cuda, _ in told],
             "loss_sum": sum(loss_sum for _, _, loss_sum in told),
-            "train_s": self._train_s,
-            "ratios": self.conductor.balance.ratios,
         }
         torch.save(state, folder / CHECKPOINT)
 
     def load(self, folder: Path) -> None:
-        """Raises ValueError where another batch was trained with, as its steps are not this training's."""
         solo = self.solo
         state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
-        if state["step"] and state["global_batch"] != self._parallel.global_batch:
-            raise ValueError(f"trained with batches of {state['global_batch']}, not of {self._parallel.global_batch}")
+        self._set_state(state)
         solo.model.load_state_dict(state["model"])
         solo.optimizer.load_state_dict(state["optimizer"])
-        self.epoch, self.step = state["epoch"], state["step"]
-        if self._parallel.balance and len(state["ratios"]) == self._ranks.world:
-            self.conductor.balance.ratios = list(state["ratios"])
         if self.step:
             self._set_order()
-            self._train_s = state["train_s"]
-            self._loss_sum.fill_(0.0 if self._ranks.rank else state["loss_sum"])
+            self._loss_sum.fill_(0.0 if self.ranks.rank else state["loss_sum"])
             self._set_random(state["random"])
 
     def _set_random(self, states: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
-        if len(states) != self._ranks.world:  # drawn anew: no rank is what it was
-            torch.manual_seed(self.solo.seed * 1_000_003 + self.epoch + 1 + self._ranks.rank * 7_919 + self.step)
+        if len(states) != self.ranks.world:  # drawn anew: no rank is what it was
+            torch.manual_seed(self.solo.seed * 1_000_003 + self.epoch + 1 + self.ranks.rank * 7_919 + self.step)
             return
-        cpu, cuda = states[self._ranks.rank]
+        cpu, cuda = states[self.ranks.rank]
         torch.set_rng_state(cpu)
         if cuda is not None and self.solo.device.type == "cuda":
             torch.cuda.set_rng_state(cuda, self.solo.device)
 
     def load_parameters(self, folder: Path) -> None:
-        """Begin with a trial's parameters: a warm start."""
         state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
         self.solo.model.load_state_dict(state["model"])
 
@@ -346,7 +276,7 @@ class _Since:
     """The samples of the largest part."""
     squares: list[torch.Tensor] = field(default_factory=list)
     wholes: list[torch.Tensor] = field(default_factory=list)
-    sizes: list[list[int]] = field(default_factory=list)
+    shares: list[list[int]] = field(default_factory=list)
 
 
 class _Stopwatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,10 +16,10 @@ class Threads:
     """Ranks in threads of this process."""
 
     def __init__(self, rank: int, world: int, board: list[Any], barrier: threading.Barrier) -> None:
-        self.rank, self.world, self._board, self._barrier = rank, world, board, barrier
+        self.rank, self.local, self.world, self._board, self._barrier = rank, 1, world, board, barrier
 
-    def gather(self, value: Any) -> list[Any]:
-        self._board[self.rank] = value
+    def gather(self, values: Sequence[Any]) -> list[Any]:
+        self._board[self.rank] = values[0]
         self._barrier.wait(5)
         found = list(self._board)
         self._barrier.wait(5)
@@ -44,13 +44,11 @@ def on_threads(world: int, function: Callable[[Any], Any]) -> list[Any]:
 def test_each_rank_takes_its_own_samples_in_as_many_parts() -> None:
     parallel = Parallel(10, accumulate=3, ratios=(5.0, 3.0, 2.0))
 
-    def own(ranks: Any) -> Any:
-        return Conductor(parallel, ranks).part_sizes(20, 30)
-
-    rows = on_threads(3, own)
-    assert [(r.start, r.stop) for r, _, _ in rows] == [(20, 25), (25, 28), (28, 30)]
-    assert [sizes for _, sizes, _ in rows] == [[3, 2], [2, 1], [1, 1]], "in two, for the last has but two"
-    assert {tuple(shares) for _, _, shares in rows} == {(5, 3, 2)}
+    found = on_threads(3, lambda ranks: Conductor(parallel, ranks).portions(20, 30))
+    assert found[0] == found[1] == found[2], "all ranks decide alike"
+    assert [(portion.first, portion.samples) for portion in found[0]] == [(20, 5), (25, 3), (28, 2)]
+    sizes = [portion.sizes for portion in found[0]]
+    assert sizes == [[3, 2], [2, 1], [1, 1]], "in two, for the last has but two"
 
 
 def test_no_batch_has_fewer_samples_than_ranks() -> None:
@@ -76,7 +74,7 @@ def exchanges(
         if conductor.due():
             share = conductor.shares[ranks.rank]
             report = Report(share * since, rate_at(step, ranks.rank, share), math.inf, 0.0)
-            conductor.exchange(report, [], [], since * step_s)
+            conductor.exchange([report], [], since * step_s)
             at.append(step)
             shares.append(conductor.shares)
             since = 0
@@ -110,7 +108,7 @@ def test_a_share_stays_within_its_memory() -> None:
     def split_of(ranks: Any) -> tuple[int, ...]:
         conductor = Conductor(Parallel(100, balance=True), ranks)
         most = (40.0, math.inf)[ranks.rank]
-        conductor.exchange(Report(50, (900.0, 100.0)[ranks.rank], most, 0.0), [], [], 1.0)
+        conductor.exchange([Report(50, (900.0, 100.0)[ranks.rank], most, 0.0)], [], 1.0)
         return conductor.shares
 
     assert on_threads(2, split_of) == [(40, 60)] * 2
@@ -119,7 +117,7 @@ def test_a_share_stays_within_its_memory() -> None:
 def test_a_rank_without_a_whole_step_moves_nothing() -> None:
     def split_of(ranks: Any) -> tuple[int, ...]:
         conductor = Conductor(Parallel(100, balance=True), ranks)
-        conductor.exchange(Report(50, None if ranks.rank else 900.0, math.inf, 0.0), [], [], 1.0)
+        conductor.exchange([Report(50, None if ranks.rank else 900.0, math.inf, 0.0)], [], 1.0)
         return conductor.shares
 
     assert on_threads(2, split_of) == [(50, 50)] * 2

@@ -99,7 +99,7 @@ def saved_and_gone_on(ranks: Ranks, folder: str) -> Any:
     first.advance()  # ends within the first epoch
     assert 0 < first.step < 10
     first.save(Path(folder))
-    ranks.gather(None)
+    ranks.gather([None])
     again = training(Cnn(), few(), hp, parallel, ranks, epochs=3)
     again.load(Path(folder))
     torch.rand(7)  # what another process would have drawn
