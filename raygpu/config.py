@@ -173,16 +173,18 @@ class TrainConfig(ProblemConfig):
     direction: Direction | None = None
     """max or min. Default: min for a metric named loss or error, otherwise max."""
     workers: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
-    """Processes that train together: all, one on each GPU, or a number of them."""
+    """Processes that train together: all, as many as the GPUs allow, or a number of them."""
+    devices_per_worker: Annotated[int, Field(ge=1)] = 1
+    """Keras: the devices of one worker, which MirroredStrategy drives; without a GPU, logical devices of the CPU."""
     global_batch: Annotated[int, Field(ge=1)] | None = None
-    """Samples of an optimizer step, on all workers together. Default: batch_size x workers x accumulate."""
+    """Samples of an optimizer step, on all devices together. Default: batch_size x devices x accumulate."""
     accumulate: Annotated[int, Field(ge=1)] = 1
     """Parts in which each worker takes its share of a batch, where memory does not hold it at once."""
     ratios: str = "equal"
-    """How a batch is split over the workers: equal, auto (by their measured speeds, and again when these change), or
+    """How a batch is split over the devices: equal, auto (by their measured speeds, and again when these change), or
     numbers by commas in the order of the devices, as in 3,2."""
     compile: bool = False
-    """Compile the model (torch.compile)."""
+    """torch: compile the model (torch.compile)."""
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
     """Multiply the learning rate by global batch / batch_size, or by its root."""
     warmup_epochs: Annotated[float, Field(ge=0)] | None = None

@@ -292,8 +292,15 @@ def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: 
 def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Problem:
     """Load the data, and see that the model can be made and the metric exists. Raises BadInput."""
     config = prepared.config
-    if source.kind != "torch":
-        raise BadInput(f"experiment: {source.name} is a {source.kind}; raygpu.train takes a TorchExperiment")
+    if not isinstance(code, Experiment):
+        what = "raygpu.train takes a TorchExperiment or a KerasExperiment"
+        raise BadInput(f"{'command' if code is None else 'experiment'}: {source.name} is a {source.kind}; {what}")
+    if source.kind == "torch" and config.devices_per_worker > 1:
+        raise BadInput(
+            f"devices_per_worker: read {config.devices_per_worker}; a worker of torch drives one: take more --workers"
+        )
+    if source.kind == "keras" and config.compile:
+        raise BadInput("compile: read true, which is torch.compile; a Keras model's steps are graphs already")
     if config.epochs is None:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
     splits = load_data(config, source, code)

@@ -15,6 +15,7 @@ from raygpu.experiment import Arrays, Source
 if TYPE_CHECKING:
     from raygpu.tracking.runs import RunTree
     from raygpu.tracking.session import Session
+    from raygpu.training.base import Exported
 
 NUM_SAMPLES = 4
 """That the example of the model's input has."""
@@ -56,18 +57,21 @@ def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[
             return {}
 
 
-def _exported(config: TrainConfig, model: Candidate, folder: Path) -> Any:
-    from raygpu.training.torch_export import export
-
+def _exported(config: TrainConfig, model: Candidate, folder: Path) -> Exported:
+    if model.source.kind == "torch":
+        from raygpu.training.torch_export import export
+    else:
+        from raygpu.training.keras_export import export
     return export(model.code, config.hyperparameters, model.checkpoint, model.few, folder)
 
 
 def _in_mlflow(
-    config: TrainConfig, session: Session, tree: RunTree, model: Candidate, made: Any, say: Callable[[str], None]
+    config: TrainConfig, session: Session, tree: RunTree, model: Candidate, made: Exported, say: Callable[[str], None]
 ) -> dict[str, Any]:
     from raygpu.tracking import models
 
-    uri = models.log_torch(tree, str(session.run_id), made.model, made.program, model.few, made.outputs)
+    run_id, framework = str(session.run_id), model.source.kind
+    uri = models.log(tree, run_id, framework, made.model, made.program, model.few, made.outputs)
     if config.registered_name is None:
         return {"uri": uri}
     if (refusal := _refusal(config, model.score)) is not None:

@@ -1,4 +1,4 @@
-"""How a production training is spread over workers: its batches, its learning rate, and lines that tell of both."""
+"""How a production training is spread over devices: its batches, its learning rate, and lines that tell of both."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ WARMUP = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A training's batches over its workers."""
+    """A training's batches over its devices."""
 
-    workers: int
     parallel: Parallel
     lines: tuple[str, ...]
     """For a person."""
 
 
-def spread(config: TrainConfig, workers: int, num_train: int, *, global_batch: int | None = None) -> Spread:
-    """What each optimizer step is. global_batch: of an earlier start of the same run, whose steps go on.
+def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: int | None = None) -> Spread:
+    """What each optimizer step is.
+
+    devices: of all workers. global_batch: of an earlier start of the same run, whose steps go on.
 
     Raises BadInput with a line for each fault.
     """
@@ -33,15 +34,15 @@ def spread(config: TrainConfig, workers: int, num_train: int, *, global_batch: i
         size, settings = batch_size(config.hyperparameters), OptimizerSettings.of(config.hyperparameters)
     except ValueError as error:
         raise BadInput(f"hyperparameters: {str(error).removeprefix('hyper-parameter ')}") from error
-    whole = global_batch or config.global_batch or size * workers * config.accumulate
+    whole = global_batch or config.global_batch or size * devices * config.accumulate
     ratios = config.chosen_ratios
     faults = []
-    if len(ratios) not in (0, workers):
-        faults.append(f"ratios: read {config.ratios}, {_count(len(ratios), 'number')} for {_count(workers, 'worker')}")
-    if whole < workers:
-        faults.append(f"global_batch: read {whole}; {workers} workers need {workers} samples at least, one each")
-    if num_train < workers:
-        faults.append(f"workers: {workers}, but there are {_count(num_train, 'training sample')}")
+    if len(ratios) not in (0, devices):
+        faults.append(f"ratios: read {config.ratios}, {_count(len(ratios), 'number')} for {_count(devices, 'device')}")
+    if whole < devices:
+        faults.append(f"global_batch: read {whole}; {devices} devices need {devices} samples at least, one each")
+    if num_train < devices:
+        faults.append(f"workers: {_count(devices, 'device')}, but there are {_count(num_train, 'training sample')}")
     if faults:
         raise BadInput(faults)
     lines = []
@@ -53,15 +54,15 @@ def spread(config: TrainConfig, workers: int, num_train: int, *, global_batch: i
     if warmup is None and factor != 1 and "warmup_epochs" not in config.hyperparameters:
         warmup = WARMUP * (config.epochs or 1)
     parallel = Parallel(whole, config.accumulate, ratios, config.ratios == "auto", config.compile, factor, warmup)
-    return Spread(workers, parallel, (_batches(config, parallel, workers, size), *lines, _lr(settings, parallel)))
+    return Spread(parallel, (_batches(config, parallel, devices, size), *lines, _lr(settings, parallel)))
 
 
-def _batches(config: TrainConfig, parallel: Parallel, workers: int, size: int) -> str:
-    shares = split(parallel.global_batch, parallel.ratios or [1.0] * workers)
-    parts = " + ".join(map(str, shares)) if len(shares) <= 8 else f"{min(shares)} to {max(shares)} on each worker"
+def _batches(config: TrainConfig, parallel: Parallel, devices: int, size: int) -> str:
+    shares = split(parallel.global_batch, parallel.ratios or [1.0] * devices)
+    parts = " + ".join(map(str, shares)) if len(shares) <= 8 else f"{min(shares)} to {max(shares)} on each device"
     how = {"auto": ", to begin with, then by measured speeds", "equal": ""}.get(config.ratios, f", as {config.ratios}")
     taken = f", each in {parallel.accumulate} parts" if parallel.accumulate > 1 else ""
-    whole = f"{parallel.global_batch} samples" if workers == 1 else f"{parallel.global_batch} samples: {parts}{how}"
+    whole = f"{parallel.global_batch} samples" if devices == 1 else f"{parallel.global_batch} samples: {parts}{how}"
     return f"an optimizer step: {whole}{taken} (batch_size is {size})"
 
 

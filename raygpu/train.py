@@ -30,7 +30,7 @@ from raygpu.views.production import TrainConsole
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster import Cluster
-    from raygpu.engines.production import Ended
+    from raygpu.engines.production import Ended, Placing
     from raygpu.engines.production_worker import Told
     from raygpu.tracking.runs import RunTree
 
@@ -85,11 +85,13 @@ def run(
         tree = open_store(config)
         assert starting is not None
         cluster = arrived(starting)
-        workers = len(cluster.devices) if config.workers == "all" else config.workers
+        from raygpu.engines.production import placing
+
+        where = placing(cluster, config.workers, config.devices_per_worker, found.source.kind)
         earlier = resume.read_run() if resume is not None else {}
         assert found.splits is not None
-        what = spread(config, workers, found.splits.num_train, global_batch=earlier.get("global_batch"))
-        training = _Training(prepared, found, what, cluster, tree, source_folder, resume, console)
+        what = spread(config, where.ranks, found.splits.num_train, global_batch=earlier.get("global_batch"))
+        training = _Training(prepared, found, what, where, cluster, tree, source_folder, resume, console)
         ended = training.run(warm_start)
     return training.finish(ended)
 
@@ -102,19 +104,19 @@ class _Training:
         prepared: PreparedTrain,
         found: Problem,
         what: Spread,
+        where: Placing,
         cluster: Cluster,
         tree: RunTree | None,
         source_folder: Path,
         resume: RunFolder | None,
         console: TrainConsole,
     ) -> None:
-        from raygpu.engines.production import placing
         from raygpu.tracking.session import TrainSession
 
         config = prepared.config
         self.prepared, self.config, self.found, self.spread = prepared, config, found, what
         self.cluster, self.console, self.resuming = cluster, console, resume is not None
-        self.placing = placing(cluster, what.workers)
+        self.placing = where
         self.folder = self._ready_folder(resume, source_folder)
         assert config.epochs is not None
         self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
@@ -135,13 +137,15 @@ class _Training:
         return folder
 
     def _workers_line(self) -> str:
-        count, placing = self.spread.workers, self.placing
-        names = ", ".join(dict.fromkeys(device.name for device in self.cluster.devices))
-        where = f"{len(self.cluster.devices)} x {names}" if len(self.cluster.devices) > 1 else names
-        shared = f", {placing.per_gpu} on each" if placing.per_gpu > 1 else ""
-        together = f", {placing.backend}" if count > 1 else ""
-        workers = "1 worker" if count == 1 else f"{count} workers"
-        return f"{workers} on {where}{shared}{together}, {placing.cpus:g} CPU{'' if placing.cpus == 1 else 's'} each"
+        where, gpus = self.placing, self.cluster.devices
+        names = ", ".join(dict.fromkeys(device.name for device in gpus))
+        place = f"{len(gpus)} x {names}" if len(gpus) > 1 else names
+        shared = f", {where.per_gpu} on each" if where.per_gpu > 1 else ""
+        together = f", {where.how}" if where.ranks > 1 else ""
+        workers = "1 worker" if where.workers == 1 else f"{where.workers} workers"
+        each = f" of {where.each} devices" if where.each > 1 else ""
+        cpus = f"{where.cpus:g} CPU{'' if where.cpus == 1 else 's'} each"
+        return f"{workers}{each} on {place}{shared}{together}, {cpus}"
 
     def run(self, warm_start: Path | None) -> Ended:
         """To its end, or Ctrl-C; nothing is left of a training that failed before its first checkpoint."""
@@ -195,6 +199,8 @@ class _Training:
             parallel=self.spread.parallel,
             devices=tuple((device.node_id, device.local_id) for device in self.cluster.devices),
             scoring=self.history.scoring,
+            shared=self.placing.how.endswith("RING"),
+            each=self.placing.each,
             checkpoint_epochs=config.checkpoint.epochs,
             checkpoint_s=config.checkpoint.minutes and 60 * config.checkpoint.minutes,
             warm_start=str(warm_start) if warm_start is not None else None,
@@ -257,7 +263,7 @@ class _Training:
             "hyperparameters": config.hyperparameters,
             "seed": config.seed,
             "data": "synthetic" if config.data.synthetic else "real",
-            "workers": self.spread.workers,
+            "workers": self.placing.workers,
             "global_batch": self.spread.parallel.global_batch,
             "shares": list(h.last.shares) if h.last is not None else None,
             "epochs": h.epoch,

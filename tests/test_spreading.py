@@ -54,9 +54,9 @@ def test_the_learning_rate(values: Any, hp: Any, factor: float, warmup: float | 
 @pytest.mark.parametrize(
     ("values", "hp", "workers", "num_train", "fault"),
     [
-        ({"ratios": "3,2"}, {}, 3, 100, "ratios: read 3,2, 2 numbers for 3 workers"),
-        ({"global_batch": 3}, {}, 4, 100, "global_batch: read 3; 4 workers need 4 samples at least, one each"),
-        ({}, {}, 4, 3, "workers: 4, but there are 3 training samples"),
+        ({"ratios": "3,2"}, {}, 3, 100, "ratios: read 3,2, 2 numbers for 3 devices"),
+        ({"global_batch": 3}, {}, 4, 100, "global_batch: read 3; 4 devices need 4 samples at least, one each"),
+        ({}, {}, 4, 3, "workers: 4 devices, but there are 3 training samples"),
         ({}, {"batch_size": "x"}, 1, 100, "hyperparameters: batch_size: read 'x'; a whole number of at least 1"),
         ({}, {"lr": -1}, 1, 100, "hyperparameters: lr: read -1; a number from 0 to inf is wanted"),
     ],

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -175,6 +176,56 @@ def test_killed_workers_change_nothing(config: Make, tmp_path: Path) -> None:
     assert killed.summary["metrics"] == undisturbed.summary["metrics"]
 
 
+def keras_last(result: train.Result) -> dict[str, np.ndarray]:
+    """The parameters of the last checkpoint, and the optimizer's."""
+    weights = sorted((result.folder / "checkpoints" / "training").glob("checkpoint_*/model.weights.h5"))[-1]
+    with h5py.File(weights) as file, np.load(weights.with_name("optimizer.npz")) as optimizer:
+        found: dict[str, np.ndarray] = dict(optimizer)
+        file.visititems(lambda name, item: found.update({name: item[:]}) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def test_a_keras_model_from_killed_workers_to_the_registry(config: Make, tmp_path: Path) -> None:
+    def run(name: str, deaths: list[int]) -> train.Result:
+        hp = {"folder": str(tmp_path), "deaths": deaths}
+        values = {"experiment": "tests.train_cases:KerasFragile", "hyperparameters": hp, "name": name}
+        return train.run(config(registered_name="keras-digits", **values))
+
+    undisturbed, killed = run("undisturbed", []), run("killed", [10])
+    assert killed.summary["retries"] == 1
+    one, other = keras_last(killed), keras_last(undisturbed)
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert killed.summary["metrics"] == undisturbed.summary["metrics"]
+    assert killed.summary["shares"] == [19, 13]
+
+    assert killed.summary["model"]["registered"] == "models:/keras-digits/2"
+    inputs = np.asarray(few().validation_inputs[:7])  # type: ignore[index]
+    predicted = elsewhere(f"sqlite:///{tmp_path}/mlflow.db", "models:/keras-digits/2", {"": inputs}, tmp_path)
+    outputs = keras_predict("KerasSmall", killed, inputs)
+    assert np.allclose(predicted, outputs, atol=1e-6)
+
+
+def keras_predict(name: str, result: train.Result, inputs: Any) -> np.ndarray:
+    from raygpu.training.keras_solo import predict
+    from tests import train_cases
+
+    _, outputs = predict(getattr(train_cases, name)(), HP, Path(result.summary["checkpoint"]), inputs)
+    return np.stack(outputs)
+
+
+@pytest.mark.slow
+def test_named_inputs_of_a_keras_model_on_two_devices_of_a_worker(config: Make, tmp_path: Path) -> None:
+    values = {"experiment": "tests.train_cases:KerasNamed", "workers": "all", "devices_per_worker": 2, "epochs": 2}
+    result = train.run(config(registered_name="keras-halves", **values))
+    assert (result.summary["workers"], result.summary["shares"]) == (1, [19, 13])
+    from tests.train_cases import Named
+
+    inputs = {name: np.asarray(array[:5]) for name, array in dict(Named().data().validation_inputs).items()}
+    predicted = elsewhere(f"sqlite:///{tmp_path}/mlflow.db", "models:/keras-halves/1", inputs, tmp_path)
+    assert np.allclose(predicted, keras_predict("KerasNamed", result, inputs), atol=1e-6)
+
+
 def test_an_interrupted_training_goes_on_to_the_same_end(
     config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,9 +295,9 @@ enabled = false
 @pytest.mark.parametrize(
     ("text", "flags", "fault"),
     [
-        (SMALL, ["--workers", "3", "--ratios", "3,2"], "ratios: read 3,2, 2 numbers for 3 workers"),
+        (SMALL, ["--workers", "3", "--ratios", "3,2"], "ratios: read 3,2, 2 numbers for 3 devices"),
         (SMALL, ["--ratios", "3,none"], "--ratios: read '3,none'; allowed: equal, auto, or numbers above 0 by commas"),
-        (SMALL, ["--workers", "2", "--global-batch", "1"], "global_batch: read 1; 2 workers need 2 samples at least"),
+        (SMALL, ["--workers", "2", "--global-batch", "1"], "global_batch: read 1; 2 devices need 2 samples at least"),
         (SMALL, ["--metric", "speed"], "metric: read 'speed'; the experiment reports: train/loss"),
         (SMALL, ["--hyperparameters.batch-size", "x"], "hyperparameters: batch_size: read 'x'"),
         (SMALL, ["--worker", "2"], "--worker: unknown flag (did you mean 'workers'?)"),
@@ -285,7 +336,8 @@ class _no_ray:
         from types import SimpleNamespace
 
         future: Future[Any] = Future()
-        future.set_result(SimpleNamespace(devices=[None]))
+        device, node = SimpleNamespace(uuid=None), SimpleNamespace(num_gpus=1, num_cpus=4)
+        future.set_result(SimpleNamespace(devices=[device], nodes=[node]))
         return future
 
     def __exit__(self, *_: object) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 from experiments.digits import Mlp as DigitsMlp
-from raygpu.experiment import Splits, TorchExperiment
+from raygpu.experiment import KerasExperiment, Splits, TorchExperiment
 from tests.models import few
 
 
@@ -38,12 +39,15 @@ class Fragile(Small):
 
         if dist.is_initialized() and dist.get_rank() == 1:
             self.calls += 1
-            for death in hp["deaths"]:
-                mark = Path(hp["folder"]) / str(death)
-                if self.calls == death and not mark.exists():
-                    mark.touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
+            if self.calls in hp["deaths"]:
+                _die_once(Path(hp["folder"]) / str(self.calls))
         return inputs
+
+
+def _die_once(mark: Path) -> None:
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Slow(Small):
@@ -98,3 +102,54 @@ class Halves(nn.Module):
 
     def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return self.last(torch.relu(self.left(left) + self.right(right)))  # type: ignore[no-any-return]
+
+
+class KerasSmall(KerasExperiment):
+    """With dropout, so that random state matters."""
+
+    def data(self) -> Splits:
+        return few()
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        layers = keras.layers
+        inner = [layers.Dense(hp["hidden"], activation="relu"), layers.Dropout(0.2), layers.Dense(10)]
+        return keras.Sequential([layers.Input((64,)), *inner])
+
+
+class KerasFragile(KerasSmall):
+    """Its worker of rank 1 dies at each of the calls in `deaths`, once."""
+
+    calls = 0
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        import tensorflow as tf
+
+        if not hp["deaths"] or not os.environ.get("TF_CONFIG"):
+            return inputs
+        if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
+            return inputs
+
+        def counted() -> None:
+            self.calls += 1
+            if self.calls in hp["deaths"]:
+                _die_once(Path(hp["folder"]) / str(self.calls))
+
+        with tf.control_dependencies([tf.py_function(counted, [], [])]):
+            return tf.identity(inputs)
+
+
+class KerasNamed(KerasExperiment):
+    """Two inputs by name."""
+
+    def data(self) -> Splits:
+        return Named().data()
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        inputs = {name: keras.Input((32,), name=name) for name in ("left", "right")}
+        halves = [keras.layers.Dense(hp["hidden"])(inputs[name]) for name in ("left", "right")]
+        hidden = keras.layers.Activation("relu")(keras.layers.Add()(halves))
+        return keras.Model(inputs, keras.layers.Dense(10)(hidden))

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ray
 import ray.train
-from ray.train.torch import TorchConfig, TorchTrainer
 
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.production_worker import Desk, Failed, Job, Told, last_words, train
-from raygpu.errors import RaygpuError, last_line
+from raygpu.errors import BadInput, RaygpuError, last_line
 from raygpu.experiment import Splits
 from raygpu.packing import floor_to_step
 
@@ -35,24 +35,54 @@ class Placing:
     """What each worker takes."""
 
     workers: int
+    each: int
+    """Devices of a worker."""
     per_gpu: int
     """Workers on a GPU."""
+    gpus: float
+    """Of a worker, as Ray counts."""
     cpus: float
-    backend: str
-    """Of torch.distributed."""
+    how: str
+    """What the workers sum their gradients by."""
+
+    @property
+    def ranks(self) -> int:
+        """Devices of all workers."""
+        return self.workers * self.each
 
 
-def placing(cluster: Cluster, workers: int) -> Placing:
-    """`workers` of them, spread evenly over the cluster's GPUs; several on one take turns, which NCCL refuses."""
+def placing(cluster: Cluster, workers: int | Literal["all"], each: int, framework: str) -> Placing:
+    """`workers` of `each` devices, spread evenly over the cluster's GPUs; several on one GPU take turns.
+
+    framework: torch or keras. Raises BadInput.
+    """
     num_gpus = len(cluster.devices)
-    per_gpu = -(-workers // num_gpus)
-    per_node = [min(workers, node.num_gpus * per_gpu) for node in cluster.nodes]
+    simulated = any(device.uuid is None for device in cluster.devices)
+    most = max(node.num_gpus for node in cluster.nodes)
+    if each > 1 and simulated:
+        if workers not in ("all", 1):
+            raise BadInput(f"workers: read {workers}; without GPUs one worker may have {each} devices, not several")
+        workers, per_gpu, gpus = 1, 1, 1.0
+    elif each > 1:
+        count = num_gpus // each if workers == "all" else workers
+        if each > most or not count or count * each > num_gpus:
+            raise BadInput(f"devices_per_worker: read {each}; there are {num_gpus} GPUs, and {most} on a node at most")
+        workers, per_gpu, gpus = count, 1, float(each)
+    else:
+        workers = num_gpus if workers == "all" else workers
+        per_gpu = -(-workers // num_gpus)
+        gpus = floor_to_step(Fraction(1, per_gpu))
+    per_node = [min(workers, max(1, node.num_gpus * per_gpu // (1 if simulated else each))) for node in cluster.nodes]
     cpus = min(
         floor_to_step(Fraction(node.num_cpus).limit_denominator(10_000) / count)
         for node, count in zip(cluster.nodes, per_node, strict=True)
     )
-    simulated = any(device.uuid is None for device in cluster.devices)
-    return Placing(workers, per_gpu, cpus, "gloo" if simulated or per_gpu > 1 else "nccl")
+    shares = simulated or per_gpu > 1  # NCCL refuses two ranks on a GPU
+    if framework == "torch":
+        how = "gloo" if shares else "nccl"
+    else:
+        how = ("MultiWorkerMirroredStrategy" if workers > 1 else "MirroredStrategy") + (", RING" if shares else "")
+    return Placing(workers, each, per_gpu, gpus, cpus, how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +132,13 @@ def run(
     logging.getLogger("ray.train").setLevel(logging.ERROR)
     folder.mkdir(parents=True, exist_ok=True)
     desk = _desk()
-    trainer = TorchTrainer(
+    trainer = _trainer(job.source.kind, where)(
         train,
         train_loop_config={"job": job, "desk": desk, "splits": ray.put(splits)},
-        torch_config=TorchConfig(backend=where.backend, timeout_s=A_DAY_S),
         scaling_config=ray.train.ScalingConfig(
             num_workers=where.workers,
             use_gpu=True,
-            resources_per_worker={"CPU": where.cpus, "GPU": floor_to_step(Fraction(1, where.per_gpu))},
+            resources_per_worker={"CPU": where.cpus, "GPU": where.gpus},
         ),
         run_config=ray.train.RunConfig(
             name=NAME,
@@ -155,6 +184,17 @@ def run(
     return Ended(Path(checkpoint.path) if checkpoint else None, best if best.is_dir() else None, interrupted)
 
 
+def _trainer(framework: str, where: Placing) -> Callable[..., Any]:
+    """Ray Train's, with what it sets up on the workers before they train."""
+    if framework == "torch":
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        return partial(TorchTrainer, torch_config=TorchConfig(backend=where.how, timeout_s=A_DAY_S))
+    from ray.train.tensorflow import TensorflowTrainer
+
+    return TensorflowTrainer
+
+
 class TrainingFailed(RaygpuError):
     """The training cannot go on. `traceback`: of the worker that failed first."""
 
@@ -164,7 +204,7 @@ class TrainingFailed(RaygpuError):
 
 
 @contextlib.contextmanager
-def _fitting(trainer: TorchTrainer) -> Iterator[Future[Any]]:
+def _fitting(trainer: Any) -> Iterator[Future[Any]]:
     """Ray Train's `fit` in a thread: in the main one it would take Ctrl-C, and end without a checkpoint."""
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray-train")
     try:

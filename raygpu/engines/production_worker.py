@@ -30,8 +30,10 @@ from raygpu.trials import Scoring, Trial
 
 PROGRESS = "progress.json"
 """In a checkpoint: how far the training is, and its best score."""
-LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "ProcessGroup")
+LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "ProcessGroup", "Collective ops")
 """In the message of what a rank raises when another one is gone."""
+LOST_PEER_ERRORS = {"DistError", "UnavailableError", "AbortedError"}
+"""Or its type: of torch.distributed, and of TensorFlow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,10 @@ class Job:
     scoring: Scoring
     checkpoint_epochs: int
     checkpoint_s: float | None
+    shared: bool
+    """Whether workers share a GPU, or there is none."""
+    each: int = 1
+    """Devices of a worker."""
     warm_start: str | None = None
     """The folder of a trial's checkpoint, whose parameters the training begins with."""
 
@@ -156,22 +162,24 @@ def train(config: dict[str, Any]) -> None:
 
 
 def _is_lost_peer(error: Exception) -> bool:
-    import torch.distributed as dist
-
-    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in LOST_PEER)
+    """In the words of either framework: only one is imported here."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & LOST_PEER_ERRORS) or any(sign in str(error) for sign in LOST_PEER)
 
 
 def _train(job: Job, desk: Any, splits: Splits) -> None:
     os.environ.update(surroundings(job.threads))
     os.chdir(job.source.folder)
     wishes = _Wishes(desk, job.checkpoint_s)
-    ranks, device = _ranks(), _device(job)
-    order = ranks.gather([device])
-    training = _begin(job, splits, ranks, _by_rank(job.parallel, order), wishes)
+    settings = Settings(job.epochs, job.threads, job.precision, Path.cwd())
+    ranks, devices = _ranks(job, settings), _devices(job)
+    parallel = _by_rank(job.parallel, ranks.gather(devices))
+    training = _begin(job, splits, settings, parallel, ranks, wishes)
     keeper = _Keeper(job, ranks, training)
     try:
         keeper.go_on()
-        _tell(desk, Joined(ranks.rank, device, os.getpid(), training.epoch, tuple(training.notes)))
+        for local, device in enumerate(devices):
+            _tell(desk, Joined(ranks.rank + local, device, os.getpid(), training.epoch, tuple(training.notes)))
         while (progress := training.advance()) is not None:
             if ranks.rank == 0:
                 _tell(desk, progress)
@@ -190,18 +198,25 @@ def _tell(desk: Any, told: Told) -> None:
     desk.tell.remote(told)
 
 
-def _ranks() -> Ranks:
-    if ray.train.get_context().get_world_size() == 1:
+def _ranks(job: Job, settings: Settings) -> Any:
+    processes = ray.train.get_context().get_world_size()
+    if job.source.kind == "keras":
+        os.environ.pop("TF_USE_LEGACY_KERAS", None)  # which Ray Train sets, and which tf.keras would heed
+        from raygpu.training.keras_parallel import KerasRanks
+
+        return KerasRanks(processes, job.each, settings, shared=job.shared)
+    if processes == 1:
         return OneRank()
     from raygpu.training.torch_parallel import TorchRanks
 
     return TorchRanks()
 
 
-def _device(job: Job) -> int:
-    """This worker's place in the list of devices."""
-    own = ray.get_runtime_context().get_node_id(), str(ray.get_gpu_ids()[0])
-    return job.devices.index(own)
+def _devices(job: Job) -> list[int]:
+    """This worker's places in the list of devices; a simulated one is several of a worker's."""
+    node = ray.get_runtime_context().get_node_id()
+    places = [job.devices.index((node, str(gpu))) for gpu in ray.get_gpu_ids()]
+    return [places[local % len(places)] for local in range(job.each)]
 
 
 def _by_rank(parallel: Parallel, devices: Sequence[int]) -> Parallel:
@@ -218,18 +233,23 @@ def _by_rank(parallel: Parallel, devices: Sequence[int]) -> Parallel:
     return replace(parallel, ratios=tuple(ratios))
 
 
-def _begin(job: Job, splits: Splits, ranks: Ranks, parallel: Parallel, wishes: _Wishes) -> ParallelTraining:
+def _begin(
+    job: Job, splits: Splits, settings: Settings, parallel: Parallel, ranks: Any, wishes: _Wishes
+) -> ParallelTraining:
+    code: Any = job.source.resolve()
+    if job.source.kind == "keras":
+        from raygpu.training.keras_parallel import KerasParallel
+
+        return KerasParallel(code, splits, job.trial, settings, parallel, ranks, wish=wishes)
     import torch
 
     from raygpu.training.torch_parallel import TorchParallel
 
-    settings = Settings(job.epochs, job.threads, job.precision, Path.cwd())
     device = torch.device("cpu")
     if torch.cuda.is_available():
         from ray.train.torch import get_device
 
         device = get_device()
-    code: Any = job.source.resolve()
     return TorchParallel(code, splits, job.trial, settings, parallel, ranks, wish=wishes, device=device)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,6 +24,8 @@ from raygpu.tracking.runs import RunTree
 
 NAME = "model"
 """Of the model in its run."""
+PACKAGES = {"torch": ("torch", "numpy"), "keras": ("keras", "tensorflow", "numpy")}
+"""That a model needs where it is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +41,28 @@ class Registered:
         return f"models:/{self.name}/{self.version}"
 
 
-def log_torch(tree: RunTree, run_id: str, model: Any, program: Path | None, inputs: Arrays, outputs: np.ndarray) -> str:
-    """Keep a torch model with the run; its URI. Raises TrackingError.
+def log(
+    tree: RunTree, run_id: str, framework: str, model: Any, program: Path | None, inputs: Arrays, outputs: np.ndarray
+) -> str:
+    """Keep a model with the run; its URI. Raises TrackingError.
 
-    inputs: a few samples. outputs: the model's for them. program: what torch.export wrote of a model with named inputs.
+    framework: torch or keras. program: what was written of the model; None of a torch model that MLflow exports itself.
+    inputs: a few samples. outputs: the model's for them.
     """
     import mlflow
     from mlflow.models import infer_signature
 
-    signature = infer_signature(dict(inputs) if isinstance(inputs, Mapping) else inputs, outputs)
-    what = {"name": NAME, "signature": signature, "pip_requirements": _requirements("torch", "numpy")}
+    whole = dict(inputs) if isinstance(inputs, Mapping) else np.ascontiguousarray(inputs)
+    what: dict[str, Any] = {"name": NAME, "signature": infer_signature(whole, outputs), "input_example": whole}
+    what["pip_requirements"] = _requirements(*PACKAGES[framework])
     try:
-        with _active(tree, run_id):
-            if isinstance(inputs, Mapping):
-                assert program is not None
-                code = Path(__file__).with_name("exported_model.py")
-                info = mlflow.pyfunc.log_model(
-                    python_model=str(code), artifacts={"program": str(program)}, input_example=dict(inputs), **what
-                )
+        with _active(tree, run_id), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # advice that is not for whoever runs raygpu
+            if program is not None:
+                code = Path(__file__).with_name(f"exported_{framework}.py")
+                info = mlflow.pyfunc.log_model(python_model=str(code), artifacts={"program": str(program)}, **what)
             else:
-                whole = np.ascontiguousarray(inputs)
-                info = mlflow.pytorch.log_model(model, input_example=whole, serialization_format="pt2", **what)
+                info = mlflow.pytorch.log_model(model, serialization_format="pt2", **what)
     except Exception as error:
         raise client.fault(tree.uri, error) from error
     return str(info.model_uri)
@@ -87,7 +92,8 @@ def _use(tree: RunTree) -> None:
     import mlflow
 
     for name in ("mlflow.models.model", "mlflow.utils.environment", "mlflow.tracking._model_registry.fluent"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # advice that is not for whoever runs raygpu
+        logging.getLogger(name).setLevel(logging.ERROR)  # such advice, too
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     mlflow.set_tracking_uri(tree.uri)
 
 

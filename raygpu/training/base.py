@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from raygpu.sections import Precision
     from raygpu.trials import EpochResult
 
@@ -27,6 +29,17 @@ class Settings:
     precision: Precision
     folder: Path
     """Exists and is this trial's own: a script's output and scratch files go here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A trained model without the code that made it, and what it makes of a few samples."""
+
+    model: Any
+    """Ready to predict, on the CPU."""
+    outputs: np.ndarray
+    program: Path | None
+    """What was written of it; None of a torch model with a single input, which MLflow exports itself."""
 
 
 def surroundings(threads: int, *, yielding: bool = False) -> dict[str, str]:

@@ -35,10 +35,13 @@ PROGRESS = "parallel.json"
 class KerasRanks:
     """The devices of this process, and of the others that TF_CONFIG names."""
 
-    def __init__(self, processes: int, local: int, settings: Settings) -> None:
-        """Before anything else of TensorFlow runs in this process. local: devices of this one."""
+    def __init__(self, processes: int, local: int, settings: Settings, *, shared: bool = False) -> None:
+        """Before anything else of TensorFlow runs in this process.
+
+        local: devices of this one. shared: several processes share a GPU, which NCCL refuses.
+        """
         configure(settings)
-        self.strategy = _strategy(processes, local)
+        self.strategy = _strategy(processes, local, shared)
         self.world = self.strategy.num_replicas_in_sync
         self.local = self.world // processes
         resolver = self.strategy.cluster_resolver if processes > 1 else None
@@ -63,9 +66,11 @@ class KerasRanks:
         return found.reshape(self.world, -1)[:: self.local].ravel()  # each of its devices gives the same
 
 
-def _strategy(processes: int, local: int) -> tf.distribute.Strategy:
+def _strategy(processes: int, local: int, shared: bool) -> tf.distribute.Strategy:
     if processes > 1:
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        kinds = tf.distribute.experimental.CommunicationImplementation
+        options = tf.distribute.experimental.CommunicationOptions(implementation=kinds.RING if shared else kinds.AUTO)
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     gpus = tf.config.list_physical_devices("GPU")
     if local == 1:
         return tf.distribute.OneDeviceStrategy("GPU:0" if gpus else "CPU:0")

@@ -51,8 +51,8 @@ class KerasSolo:
         self.bounds = np.asarray(bounds, np.int32)
         self.settings = OptimizerSettings.of(self.hp)
         configure(settings)
-        self.train_data = _tensors(splits.train_inputs), _tensors(splits.train_targets)
-        self.validation_data = _tensors(splits.validation_inputs), _tensors(splits.validation_targets)
+        self.train_data = tensors(splits.train_inputs), tensors(splits.train_targets)
+        self.validation_data = tensors(splits.validation_inputs), tensors(splits.validation_targets)
         self.model = initial_model(experiment, self.hp, trial.seed, splits.train_inputs, settings.precision)
         self.optimizer = make_optimizer(self.settings)
         self.optimizer.build(self.model.trainable_variables)
@@ -214,7 +214,14 @@ def initial_model(
     if not isinstance(model, keras.Model):
         raise TypeError(f"model(hp) returned {type(model).__name__}; a keras.Model is wanted")
     if not model.built:
-        model(_tensors(take(inputs, slice(0, 2))), training=False)
+        model(tensors(take(inputs, slice(0, 2))), training=False)
+    return model
+
+
+def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays) -> keras.Model:
+    """A checkpoint's. inputs: a few samples, which give shapes to a model without."""
+    model = initial_model(experiment, Hyperparameters(hp), 0, inputs)
+    model.load_weights(checkpoint / WEIGHTS)
     return model
 
 
@@ -229,10 +236,9 @@ def predict(
     experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays
 ) -> tuple[str, list[np.ndarray]]:
     """A checkpoint's architecture as text, and its outputs on `inputs`, one array a sample, on the CPU."""
-    with _no_gpu():
-        model = initial_model(experiment, Hyperparameters(hp), 0, inputs)
-        model.load_weights(checkpoint / WEIGHTS)
-        outputs = model(_tensors(inputs), training=False)
+    with no_gpu():
+        model = trained_model(experiment, hp, checkpoint, inputs)
+        outputs = model(tensors(inputs), training=False)
     lines: list[str] = []
     model.summary(line_length=100, print_fn=lambda text, **_: lines.append(text))
     if not tf.is_tensor(outputs):
@@ -244,19 +250,19 @@ def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozense
     """The hyper-parameters that shape a trial's program. Raises what the experiment raises, on the CPU."""
     hp = Hyperparameters(trial.hyperparameters)
     few = slice(0, 4)
-    with _no_gpu():
+    with no_gpu():
         model = initial_model(experiment, hp, trial.seed, splits.train_inputs)
-        model(experiment.augment(_tensors(take(splits.train_inputs, few)), hp), training=False)
+        model(experiment.augment(tensors(take(splits.train_inputs, few)), hp), training=False)
     return frozenset(hp.names_read) | READ_BY_RAYGPU
 
 
 def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
     """What the experiment will report, found by evaluating a few samples on the CPU before anything is started."""
     few = slice(0, 4)
-    with _no_gpu():
+    with no_gpu():
         model = initial_model(experiment, Hyperparameters(hp), 0, splits.validation_inputs)
-        outputs = model(_tensors(take(splits.validation_inputs, few)), training=False)
-        targets = _tensors(take(splits.validation_targets, few))
+        outputs = model(tensors(take(splits.validation_inputs, few)), training=False)
+        targets = tensors(take(splits.validation_targets, few))
         experiment.loss(outputs, targets)
         names = ["loss", *experiment.metrics(outputs, targets)]
     return ["train/loss", *(f"validation/{name}" for name in names)]
@@ -276,7 +282,7 @@ def configure(settings: Settings) -> None:
 
 
 @contextlib.contextmanager
-def _no_gpu() -> Iterator[None]:
+def no_gpu() -> Iterator[None]:
     """Keep the driver's process off the GPUs: once TensorFlow has started on one, it holds a context there."""
     with contextlib.suppress(RuntimeError):  # has started: only what runs in here can be kept away
         tf.config.set_visible_devices([], "GPU")
@@ -292,18 +298,18 @@ def _check_backend() -> None:
         )
 
 
-def _tensors(arrays: Arrays) -> Any:
+def tensors(arrays: Arrays) -> Any:
     """On the device that TensorFlow chooses: the first GPU that it sees, or the CPU."""
     if isinstance(arrays, Mapping):
         return {name: tf.constant(array) for name, array in arrays.items()}
     return tf.constant(arrays)
 
 
-def chosen_rows(tensors: Any, rows: Any) -> Any:
+def chosen_rows(given: Any, rows: Any) -> Any:
     """The chosen samples of one tensor or of each named one; rows: a slice or indices."""
-    if isinstance(tensors, dict):
-        return {name: chosen_rows(tensor, rows) for name, tensor in tensors.items()}
-    return tensors[rows] if isinstance(rows, slice) else tf.gather(tensors, rows)
+    if isinstance(given, dict):
+        return {name: chosen_rows(tensor, rows) for name, tensor in given.items()}
+    return given[rows] if isinstance(rows, slice) else tf.gather(given, rows)
 
 
 def in_float32(outputs: Any) -> Any:

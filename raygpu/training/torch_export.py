@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
 
 from raygpu.experiment import Arrays, Experiment
+from raygpu.training.base import Exported
 from raygpu.training.torch_data import Tensors, tensors
 from raygpu.training.torch_solo import forward, trained_model
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """A model, and what it makes of a few samples."""
-
-    model: nn.Module
-    """In evaluation mode, on the CPU."""
-    outputs: np.ndarray
-    program: Path | None
-    """What torch.export wrote; None of a model with one input, which MLflow exports itself."""
 
 
 def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays, folder: Path) -> Exported:

@@ -19,7 +19,8 @@ class ExportedModel(mlflow.pyfunc.PythonModel):
 
         self.program = torch.export.load(context.artifacts["program"]).module()
 
-    def predict(self, context: Any, model_input: Any, params: dict[str, Any] | None = None) -> Any:
+    # MLflow takes types that are named here for a schema, and warns of those that it does not know.
+    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
         import numpy as np
         import torch
 
