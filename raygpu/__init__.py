@@ -5,26 +5,24 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from raygpu.experiment import KerasExperiment, Splits, TorchExperiment
     from raygpu.reporting import checkpoint, load, report
+    from raygpu.training.keras_slices import multi_gpu_model
 
 __version__ = "0.1.0"
-__all__ = ["KerasExperiment", "Splits", "TorchExperiment", "checkpoint", "load", "report"]
+__all__ = ["KerasExperiment", "Splits", "TorchExperiment", "checkpoint", "load", "multi_gpu_model", "report"]
+_HOMES = dict.fromkeys(("KerasExperiment", "Splits", "TorchExperiment"), "experiment")
+_HOMES |= dict.fromkeys(("checkpoint", "load", "report"), "reporting") | {"multi_gpu_model": "training.keras_slices"}
 
 
 def __getattr__(name: str) -> object:
-    if name in ("checkpoint", "load", "report"):
-        from raygpu import reporting
-
-        return getattr(reporting, name)
-    if name in __all__:
-        from raygpu import experiment
-
-        return getattr(experiment, name)
-    raise AttributeError(f"module 'raygpu' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'raygpu' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"raygpu.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
