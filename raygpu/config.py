@@ -224,7 +224,32 @@ class TrainConfig(ProblemConfig):
         return maximizes(self.metric, self.direction)
 
 
-SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig)
+class BalanceConfig(TrainConfig):
+    """How a batch is best split over unequal devices: measured for a training."""
+
+    batches: str = "auto"
+    """Samples of each device in a step: auto (doubled from batch_size on while that gains, then the best split), or
+    these by commas in the order of the devices, as in 512,355."""
+    window_s: Annotated[float, Field(gt=0)] = 0.5
+    """Seconds of one measurement of a device alone; each is the median of three."""
+    job_s: Annotated[float, Field(gt=0)] = 5.0
+    """Seconds for which the balanced job is trained, and the same with equal shares."""
+
+    @field_validator("batches", mode="before")
+    @classmethod
+    def _whole_batches(cls, value: Any) -> str:
+        words = [word.strip() for word in str(value).split(",")]
+        if value != "auto" and not all(word.isdecimal() and int(word) > 0 for word in words):
+            raise ValueError("allowed: auto, or whole numbers above 0 by commas, as in 512,355")
+        return str(value)
+
+    @property
+    def chosen_batches(self) -> tuple[int, ...] | None:
+        """Those that are asked for; None for auto."""
+        return None if self.batches == "auto" else tuple(int(word) for word in self.batches.split(","))
+
+
+SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig, BalanceConfig)
 TABLES_OF_VALUES = ("space", "hyperparameters", "source")
 """Fields that are no flags, since what is in them has a person's own names."""
 OWN_NAMES = "hyperparameters."

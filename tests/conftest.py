@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -47,3 +49,22 @@ def sweep_config(ray_address: str, tmp_path: Path) -> Any:
         return SweepConfig.model_validate(defaults | values)
 
     return make
+
+
+class _NoRay:
+    """In place of `starting.started`: no fault of the input has to wait for Ray."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None: ...
+
+    def __enter__(self) -> Future[Any]:
+        device, node = SimpleNamespace(uuid=None), SimpleNamespace(num_gpus=1, num_cpus=4)
+        future: Future[Any] = Future()
+        future.set_result(SimpleNamespace(devices=[device], nodes=[node]))
+        return future
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def no_ray() -> type[_NoRay]:
+    return _NoRay

@@ -312,11 +312,16 @@ enabled = false
     ],
 )  # fmt: skip
 def test_bad_input(
-    text: str | None, flags: list[str], fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    text: str | None,
+    flags: list[str],
+    fault: str,
+    tmp_path: Path,
+    no_ray: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("raygpu.starting.started", _no_ray)
-    monkeypatch.setattr("raygpu.train.started", _no_ray)
+    monkeypatch.setattr("raygpu.train.started", no_ray)
     (tmp_path / "case.toml").write_text(text or "")
     assert train.main([*(["case.toml"] if text else []), *flags]) == 2
     _, err = capsys.readouterr()
@@ -324,23 +329,6 @@ def test_bad_input(
     assert fault in err, err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
-
-
-class _no_ray:
-    """In place of Ray, which no fault of the input has to wait for."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None: ...
-
-    def __enter__(self) -> Any:
-        from concurrent.futures import Future
-        from types import SimpleNamespace
-
-        future: Future[Any] = Future()
-        device, node = SimpleNamespace(uuid=None), SimpleNamespace(num_gpus=1, num_cpus=4)
-        future.set_result(SimpleNamespace(devices=[device], nodes=[node]))
-        return future
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def test_a_sweep_without_a_score_has_nothing_to_promote(tmp_path: Path) -> None:

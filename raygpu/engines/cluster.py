@@ -86,6 +86,10 @@ class Cluster:
         node_ids = list(dict.fromkeys(other.node_id for other in self.devices))
         return self.nodes[node_ids.index(device.node_id)]
 
+    def places(self) -> tuple[tuple[str, str], ...]:
+        """The node and Ray's name of each device, in the order of their indices."""
+        return tuple((device.node_id, device.local_id) for device in self.devices)
+
     def readings(self) -> dict[int, Reading]:
         """What NVML tells of each GPU now; a GPU that cannot be asked is left out."""
         uuids: dict[str, list[str]] = {}

@@ -44,6 +44,8 @@ class Placing:
     cpus: float
     how: str
     """What the workers sum their gradients by."""
+    shared: bool
+    """Whether workers share a GPU, or there is none."""
 
     @property
     def ranks(self) -> int:
@@ -82,7 +84,7 @@ def placing(cluster: Cluster, workers: int | Literal["all"], each: int, framewor
         how = "gloo" if shares else "nccl"
     else:
         how = ("MultiWorkerMirroredStrategy" if workers > 1 else "MirroredStrategy") + (", RING" if shares else "")
-    return Placing(workers, each, per_gpu, gpus, cpus, how)
+    return Placing(workers, each, per_gpu, gpus, cpus, how, shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +125,9 @@ def run(
     listen: Callable[[Told], None],
     tick: Callable[[], None],
     say: Callable[[str], None],
+    enough: Callable[[], bool] = lambda: False,
 ) -> Ended:
-    """Train to the end, to Ctrl-C, or until it fails for good, which raises RaygpuError.
+    """Train to the end, to Ctrl-C, until it is enough, or until it fails for good, which raises TrainingFailed.
 
     folder: of the checkpoints; one that has some is gone on from. listen: hears all that workers tell, in this thread.
     tick: called between. A second Ctrl-C raises KeyboardInterrupt without a checkpoint.
@@ -157,7 +160,7 @@ def run(
                 failed.append(told)
             listen(told)
 
-    interrupted = False
+    interrupted = ending = False
     with _fitting(trainer) as fitting:
         while True:
             try:
@@ -165,6 +168,9 @@ def run(
                     fitting.exception(POLL_S)
                 hear()
                 tick()
+                if not ending and enough():
+                    ending = True
+                    desk.stop.remote()
                 if fitting.done():
                     hear()
                     break
@@ -175,7 +181,7 @@ def run(
                 say("stopping after a checkpoint; Ctrl-C again stops without one")
                 desk.stop.remote()
     if failed:
-        raise TrainingFailed(last_words(failed[0]), failed[0].error)
+        raise TrainingFailed(last_words(failed[0]), failed[0].error, out_of_memory=failed[0].out_of_memory)
     error = fitting.exception()
     if error is not None:
         raise TrainingFailed(f"workers were lost more than {max_failures} times: {last_line(str(error))}", str(error))
@@ -198,9 +204,9 @@ def _trainer(framework: str, where: Placing) -> Callable[..., Any]:
 class TrainingFailed(RaygpuError):
     """The training cannot go on. `traceback`: of the worker that failed first."""
 
-    def __init__(self, line: str, traceback: str) -> None:
+    def __init__(self, line: str, traceback: str, *, out_of_memory: bool = False) -> None:
         super().__init__(line)
-        self.traceback = traceback
+        self.traceback, self.out_of_memory = traceback, out_of_memory
 
 
 @contextlib.contextmanager

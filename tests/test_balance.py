@@ -1,0 +1,105 @@
+"""Whole runs of raygpu.balance, on two processes that play unequal devices."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu import balance
+from raygpu.config import BalanceConfig, TrainConfig, load
+
+pytestmark = pytest.mark.timeout(600)
+Make = Callable[..., BalanceConfig]
+
+
+@pytest.fixture
+def config(ray_address: str, tmp_path: Path) -> Make:
+    def make(**values: Any) -> BalanceConfig:
+        defaults: dict[str, Any] = {
+            "name": "test",
+            "experiment": "tests.balance_cases:Unequal",
+            "metric": "accuracy",
+            "workers": 2,
+            "window_s": 0.3,
+            "job_s": 2.0,
+            "runs_dir": str(tmp_path / "runs"),
+            "cluster": {"address": ray_address},
+            "hyperparameters": {
+                "hidden": 16, "batch_size": 32, "lr": 0.1, "samples_per_s": 4000, "fits": 150, "folder": str(tmp_path)
+            },
+        }  # fmt: skip
+        return BalanceConfig.model_validate(defaults | values)
+
+    return make
+
+
+def test_a_split_that_does_not_fit_is_lowered_and_written(
+    config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "written" / "train.toml"
+    result = balance.run(config(batches="300,200"), write=path)
+    out = capsys.readouterr().out
+    assert "out of memory on rank 1 with 200 samples; all by a fifth less: [240, 160]" in out
+    assert "out of memory on rank 1 with 160 samples; all by a fifth less: [192, 128]" in out
+    summary = json.loads((result.folder / "summary.json").read_text())
+    assert summary == result.summary
+    assert [rank["share"] for rank in summary["ranks"]] == [192, 128]
+    assert summary["global_batch"] == 320
+    assert summary["equal_samples_per_s"] is None, "rank 1 has no room for 160"
+    assert "equal shares: out of memory" in out
+    assert 0.7 < summary["balanced_samples_per_s"] / summary["predicted_samples_per_s"] < 1.3
+    assert (result.folder / "balance.png").stat().st_size > 10_000
+    written = load(path, {}, TrainConfig)
+    assert (written.ratios, written.global_batch, written.workers) == ("192,128", 320, 2)
+    assert written.hyperparameters["batch_size"] == 32
+    assert "batches" not in tomllib.loads(path.read_text())
+
+
+@pytest.mark.slow
+def test_the_slower_device_has_the_smaller_share(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    hp = config().hyperparameters | {"fits": 10_000}
+    result = balance.run(config(hyperparameters=hp))
+    summary = result.summary
+    first, second = (rank["share"] for rank in summary["ranks"])
+    assert 0.55 < first / (first + second) < 0.68, "1 to 0.6 is 0.625"
+    assert summary["balanced_samples_per_s"] > 1.08 * summary["equal_samples_per_s"]
+    assert "x the equal split" in capsys.readouterr().out
+
+
+CASE = """
+experiment = "tests.train_cases:Small"
+metric = "accuracy"
+[hyperparameters]
+hidden = 8
+batch_size = 16
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        (["--batches", "3,x"], "--batches: read '3,x'; allowed: auto, or whole numbers above 0 by commas"),
+        (["--workers", "2", "--batches", "30"], "batches: read 30, 1 numbers for 2 devices"),
+        (["--workers", "1"], "workers: 1; there is nothing to balance on one device"),
+        (["--write", "case.toml"], "--write: case.toml exists already; choose another file"),
+        (["--batch", "3"], "--batch: unknown flag (did you mean 'batches'?)"),
+        (["--workers", "2", "--global-batch", "1"], "global_batch: read 1; 2 devices need 2 samples at least"),
+    ],
+)
+def test_bad_input(
+    flags: list[str], fault: str, tmp_path: Path, no_ray: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("raygpu.balance.started", no_ray)
+    (tmp_path / "case.toml").write_text(CASE)
+    assert balance.main(["case.toml", *flags]) == 2
+    _, err = capsys.readouterr()
+    assert err.startswith("raygpu: ")
+    assert fault in err, err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
