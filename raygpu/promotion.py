@@ -1,7 +1,13 @@
-"""From a sweep to production: its best trial as the values of a training's configuration."""
+"""From a sweep to production: one of its trials as the values of a training's configuration."""
 
 from __future__ import annotations
 
+import ast
+import atexit
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,12 +15,20 @@ from typing import Any
 from raygpu.config import SweepConfig, load, read_toml
 from raygpu.errors import BadInput
 from raygpu.runfolder import RunFolder
+from raygpu.sections import TrackingSection
+from raygpu.space import trial_seed
+from raygpu.trials import Scoring
+
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+"""MLflow's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
     """A trial that is to be trained for production."""
 
+    name: str
+    """Of what it comes from."""
     values: dict[str, Any]
     """Of a TrainConfig."""
     source_folder: Path
@@ -23,24 +37,86 @@ class Promotion:
     """The trial's own, where it was kept."""
 
 
-def promoted(path: Path) -> Promotion:
-    """The best trial of the sweep in this folder. Raises BadInput."""
+def promoted(origin: str, tracking: TrackingSection, *, checkpoint: bool) -> Promotion:
+    """The best trial of the sweep in this folder or of this MLflow run; or the trial whose run it is.
+
+    tracking: where the run is. checkpoint: whether the trial's is wanted, which may have to be downloaded.
+    Raises BadInput, and TrackingError.
+    """
+    if RUN_ID.fullmatch(origin) and not Path(origin).exists():
+        return _of_run(origin, tracking, checkpoint=checkpoint)
+    return _of_folder(Path(origin))
+
+
+def _of_folder(path: Path) -> Promotion:
     folder = RunFolder(path.resolve())
     if not folder.path.is_dir():
-        raise BadInput(f"--from: {path}: no such folder; name a sweep's, as in runs/digits")
+        raise BadInput(f"--from: {path}: no such folder; name a sweep's, as in runs/digits, or an MLflow run's id")
     if not folder.config.is_file() or not folder.run.is_file():
         raise BadInput(f"--from: {path} is no sweep's folder: it has no {folder.config.name}")
     if not folder.best_toml.is_file():
         raise BadInput(f"--from: {path} has no {folder.best_toml.name}: no trial of that sweep has ended with a score")
     values = read_toml(folder.best_toml)
     sweep = load(folder.config, {}, SweepConfig)
+    checkpoint = folder.checkpoints / values["source"]["trial_id"]
+    values = _complete(values, sweep, folder.read_run().get("mlflow_run_id"))
+    return Promotion(folder.name, values, folder.source_folder, checkpoint if checkpoint.is_dir() else None)
+
+
+def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Promotion:
+    from raygpu.tracking.origins import origin
+
+    files = Path(tempfile.mkdtemp(prefix="raygpu-origin-"))
+    atexit.register(shutil.rmtree, files, ignore_errors=True)
+    found = origin(tracking.uri, tracking.experiment, run_id, files, checkpoint=checkpoint)
+    if not (files / "config.toml").is_file():
+        raise BadInput(f"--from: run {run_id}: MLflow has no config.toml of its sweep")
+    sweep = load(files / "config.toml", {}, SweepConfig)
+    best = read_toml(files / "best.toml") if (files / "best.toml").is_file() else None
+    if best is None and found.trial_id is None:
+        raise BadInput(f"--from: run {run_id} has no best.toml: no trial of that sweep has ended with a score")
+    is_best = best is not None and found.trial_id in (None, best["source"]["trial_id"])
+    values = best if is_best else _of_trial(sweep, found.sweep, str(found.trial_id), found.params, found.metrics)
+    assert values is not None
+    values = _complete(values, sweep, found.sweep_run_id)
+    values["tracking"] = tracking.model_dump()
+    kept = files / "best"
+    return Promotion(found.sweep, values, Path.cwd(), kept if is_best and kept.is_dir() else None)
+
+
+def _of_trial(
+    config: SweepConfig, sweep: str, trial_id: str, params: Mapping[str, str], metrics: Mapping[str, float]
+) -> dict[str, Any]:
+    """What `best.toml` would say of a trial."""
+    source: dict[str, Any] = {"sweep": sweep, "trial_id": trial_id}
+    score = Scoring(config.metric, config.maximize).value(metrics)
+    if score is not None:
+        source["score"] = score
+    return {
+        "experiment" if config.experiment else "command": config.experiment or config.command,
+        "metric": config.metric,
+        "direction": "max" if config.maximize else "min",
+        "seed": trial_seed(config.seed, int(re.sub(r"\D", "", trial_id))),
+        "hyperparameters": {name: _literal(params[name]) for name in config.space if name in params},
+        "source": source | ({"data": "synthetic"} if config.data.synthetic else {}),
+    } | ({"epochs": config.epochs} if config.epochs is not None else {})
+
+
+def _literal(text: str) -> Any:
+    """A parameter as it was before MLflow kept it as text."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _complete(values: dict[str, Any], sweep: SweepConfig, run_id: str | None) -> dict[str, Any]:
+    """With what the sweep's own configuration says of where and how."""
     values["tracking"] = sweep.tracking.model_dump()
     values["gpu"] = {"precision": sweep.gpu.precision, **values.get("gpu", {})}
     source = values["source"]
     if source.get("data") == "synthetic":
         values["data"] = {"synthetic": True}
-    run_id = folder.read_run().get("mlflow_run_id")
     if run_id is not None:
         source["mlflow_run_id"] = run_id
-    checkpoint = folder.checkpoints / source["trial_id"]
-    return Promotion(values, folder.source_folder, checkpoint if checkpoint.is_dir() else None)
+    return values

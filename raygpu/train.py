@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Any
 from raygpu import flags, registration
 from raygpu.clock import process_age_s
 from raygpu.command import Command, Outcome
-from raygpu.config import TrainConfig, load
+from raygpu.config import TrainConfig, load, read_toml
 from raygpu.errors import BadInput
 from raygpu.experiment import take
 from raygpu.preparation import PreparedTrain, Problem, find, prepare_train, training_problem
 from raygpu.progress import History, Progress
 from raygpu.promotion import promoted
 from raygpu.runfolder import RunFolder, rounded
+from raygpu.sections import TrackingSection
 from raygpu.spreading import Spread, spread
 from raygpu.starting import arrived, started, told_at_once
 from raygpu.trials import Scoring
 from raygpu.views import console as views
-from raygpu.views.production import TrainConsole
+from raygpu.views.production import TrainConsole, noise_line
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster import Cluster
@@ -40,7 +41,7 @@ SWITCHES = {
     "json": "Print the summary as JSON on standard output, and all else on standard error.",
 }
 OPTIONS = {
-    "from": "A sweep's folder, runs/<sweep>: train its best trial.",
+    "from": "A sweep's folder, runs/<sweep>, or its MLflow run's id: train its best trial. Or a trial's run's id.",
     "register": "Put the model into MLflow's registry under this name, if it beats the trial's score.",
     "resume": "Go on with the training in this folder, from its last checkpoint.",
 }
@@ -292,6 +293,9 @@ class _Training:
             console.line(f"{self.config.metric} {best['score']:.6g} after epoch {best['epoch']}{compared}")
             if self.config.data.synthetic:
                 console.line("on synthetic data: these scores mean nothing")
+        last = self.history.last
+        if last is not None and last.noise is not None:
+            console.line(noise_line(last.noise, self.spread.parallel.global_batch))
         console.line(
             f"{summary['epochs']} epochs in {views.duration(summary['wall_s'])}; all of it in {self.folder.path}"
         )
@@ -348,22 +352,30 @@ def _run(arguments: flags.Arguments) -> Result:
         earlier = RunFolder.existing(Path(options["resume"]), "train")
         config = load(earlier.config, {}, TrainConfig)
         return run(config, source_folder=earlier.source_folder, resume=earlier, console=console)
-    origin = promoted(Path(options["from"])) if "from" in options else None
-    if "warm-start" in arguments.switches and (origin is None or origin.checkpoint is None):
-        what = "has no checkpoint of its best trial" if origin is not None else "is not given"
+    warm = "warm-start" in arguments.switches
+    path = Path(arguments.file) if arguments.file else None if "from" in options else DEFAULT
+    origin = promoted(options["from"], _tracking(arguments, path), checkpoint=warm) if "from" in options else None
+    if warm and (origin is None or origin.checkpoint is None):
+        what = "has no checkpoint of that trial" if origin is not None else "is not given"
         raise BadInput(f"--warm-start: takes the parameters of a sweep's best trial, and --from {what}")
     if "register" in options:
         arguments.overrides["registered_name"] = options["register"]
-    path = Path(arguments.file) if arguments.file else None if origin is not None else DEFAULT
     config = load(path, arguments.overrides, TrainConfig, origin.values if origin is not None else None)
     folder = origin.source_folder if origin is not None else flags.source_folder(config.experiment, path or DEFAULT)
     return run(
         config,
-        stem=path.stem if path is not None else f"{Path(options['from']).resolve().name}-train",
+        stem=path.stem if path is not None else f"{origin.name if origin is not None else ''}-train",
         source_folder=folder,
-        warm_start=origin.checkpoint if origin is not None and "warm-start" in arguments.switches else None,
+        warm_start=origin.checkpoint if origin is not None and warm else None,
         console=console,
     )
+
+
+def _tracking(arguments: flags.Arguments, path: Path | None) -> TrackingSection:
+    """Where a run is that is named by its id."""
+    told = read_toml(path).get("tracking", {}) if path is not None else {}
+    flag = arguments.overrides.get("tracking.uri")
+    return TrackingSection.model_validate(told | ({"uri": flag} if flag is not None else {}))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from raygpu.config import TrainConfig, load
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.promotion import promoted
 from raygpu.runfolder import RunFolder
+from raygpu.sections import TrackingSection
+from raygpu.space import trial_seed
 from tests.models import few
 
 pytestmark = pytest.mark.timeout(600)
@@ -82,7 +84,8 @@ def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any, tmp
         )
     )
     assert found.folder is not None
-    origin = promoted(found.folder)
+    origin = promoted(str(found.folder), TrackingSection(), checkpoint=True)
+    by_run(found, sweep_config)
     given = config().model_dump(exclude={"experiment", "hyperparameters", "metric", "seed", "source", "gpu"})
     wanted = TrainConfig.model_validate(origin.values | given | {"registered_name": "digits", "epochs": 12,
                                                                  "lr_scaling": "linear"})  # fmt: skip
@@ -119,6 +122,36 @@ def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any, tmp
 
     _, outputs = predict(Small(), wanted.hyperparameters, Path(summary["checkpoint"]), inputs)
     assert np.allclose(predicted, np.stack(outputs), atol=1e-6)
+
+
+def by_run(found: sweep.Result, sweep_config: Any) -> None:
+    """The same from MLflow alone; and another trial than the best."""
+    folder = promoted(str(found.folder), TrackingSection(), checkpoint=True)
+    run_id, uri = found.summary["tracking"]["run_id"], found.summary["tracking"]["uri"]
+    origin = promoted(run_id, TrackingSection(uri=uri), checkpoint=True)
+    assert origin.values["tracking"].pop("uri") == uri
+    folder.values["tracking"].pop("uri")
+    assert (origin.name, origin.values) == (folder.name, folder.values)
+    assert origin.checkpoint is not None
+    assert folder.checkpoint is not None
+    kept, own = (path / "checkpoint.pt" for path in (origin.checkpoint, folder.checkpoint))
+    assert kept.read_bytes() == own.read_bytes()
+    best = found.summary["best"]["trial_id"]
+    for run in MlflowClient(uri).search_runs(["1"], f"tags.`mlflow.parentRunId` = '{run_id}'"):
+        trial = promoted(run.info.run_id, TrackingSection(uri=uri), checkpoint=True)
+        assert trial.values["source"]["trial_id"] == run.data.tags["raygpu.trial_id"]
+        assert trial.values["source"]["score"] == run.data.metrics["validation/accuracy"]
+        assert trial.values["hyperparameters"].keys() == folder.values["hyperparameters"].keys()
+        assert trial.values["hyperparameters"]["lr"] == float(run.data.params["lr"])
+        assert isinstance(trial.values["hyperparameters"]["hidden"], int)
+        index = int(run.data.tags["raygpu.trial_id"].lstrip("t"))
+        assert trial.values["seed"] == trial_seed(0, index)
+        if trial.values["source"]["trial_id"] == best:
+            assert trial.values["seed"] == folder.values["seed"]
+        else:
+            assert trial.checkpoint is None
+    with pytest.raises(BadInput, match=r"no run 0{32} in"):
+        promoted("0" * 32, TrackingSection(uri=uri), checkpoint=False)
 
 
 def elsewhere(uri: str, model: str, inputs: dict[str, np.ndarray], folder: Path) -> np.ndarray:
@@ -336,7 +369,7 @@ def test_a_sweep_without_a_score_has_nothing_to_promote(tmp_path: Path) -> None:
     folder.config.write_text('experiment = "a:B"\ntrials = 1\n')
     folder.write_run({})
     with pytest.raises(BadInput, match=r"has no best\.toml: no trial of that sweep has ended with a score"):
-        promoted(tmp_path)
+        promoted(str(tmp_path), TrackingSection(), checkpoint=False)
 
 
 def test_another_command_s_folder_is_not_resumed(tmp_path: Path) -> None:

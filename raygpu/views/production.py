@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from raygpu.batching import NoiseScale
 from raygpu.progress import History
 from raygpu.records import Device
 from raygpu.views.console import LiveConsole, bar, duration, left, throughput
@@ -84,6 +85,16 @@ class TrainConsole(LiveConsole):
                 parts.append(f"shares {' + '.join(map(str, h.last.shares))}")
         parts.append(f"{duration(h.elapsed_s)}, {left(h.time_left_s)}")
         return " | ".join(parts)
+
+
+def noise_line(noise: NoiseScale, batch: int) -> str:
+    """What the gradient noise scale means for this batch."""
+    scale = f"the gradient noise scale is {noise.samples:,.0f} samples ({noise.low:,.0f} to {noise.high:,.0f})"
+    if batch > noise.high:
+        return f"{scale}: a batch of {batch} is past it, and a larger one would hardly take fewer steps"
+    if batch < noise.low:
+        return f"{scale}: a batch of {batch} is below it, and a larger one would take fewer steps"
+    return f"{scale}, about the batch of {batch}: a much larger one would hardly take fewer steps"
 
 
 def _name(device: Device, devices: Sequence[Device]) -> str:

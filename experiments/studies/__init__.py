@@ -1,0 +1,1 @@
+"""Questions that a sweep answers, with its figures."""

@@ -1,0 +1,61 @@
+"""What MLflow has kept of a sweep or of one of its trials: read again by its run's id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from raygpu.errors import BadInput, TrackingError
+from raygpu.tracking import client
+from raygpu.tracking.client import Refused
+from raygpu.tracking.stores import redacted
+
+PARENT = "mlflow.parentRunId"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A sweep's run, and a trial's where that was asked for."""
+
+    sweep: str
+    """The sweep's name."""
+    sweep_run_id: str
+    files: Path
+    """The sweep's files, as far as MLflow has them: `config.toml`, `best.toml`, and `best/`, a checkpoint."""
+    trial_id: str | None
+    """None of a sweep's run."""
+    params: Mapping[str, str]
+    """The trial's."""
+    metrics: Mapping[str, float]
+
+
+def origin(uri: str, experiment: str, run_id: str, folder: Path, *, checkpoint: bool) -> Origin:
+    """Read a run, and download its sweep's files into `folder`; the best trial's checkpoint too, if that is wanted.
+
+    Raises BadInput where the run is no sweep's and no trial's, TrackingError where the store cannot be read.
+    """
+    mlflow, uri, _ = client.connect(uri, experiment, None)
+    try:
+        run = mlflow.get_run(run_id)
+        kind = run.data.tags.get("raygpu.kind")
+        if kind not in ("sweep", "trial"):
+            raise BadInput(
+                f"--from: run {run_id} is {f'a {kind}' if kind else 'not raygpu'}'s; name a sweep or a trial"
+            )
+        parent = run if kind == "sweep" else mlflow.get_run(run.data.tags[PARENT])
+        own = parent.info.run_id
+        kept = {file.path for file in mlflow.list_artifacts(own)}
+        for name in ("config.toml", "best.toml", *(["best"] if checkpoint else [])):
+            if name in kept:
+                mlflow.download_artifacts(own, name, str(folder))
+    except (BadInput, TrackingError):
+        raise
+    except Exception as error:
+        found = client.fault(uri, error)
+        if isinstance(found, Refused) and "not found" in str(found):
+            raise BadInput(f"--from: no run {run_id} in {redacted(uri)}; name the store by --tracking.uri") from error
+        raise found from error
+    trial_id = run.data.tags.get("raygpu.trial_id") if kind == "trial" else None
+    name = parent.data.tags["raygpu.name"]
+    return Origin(name, own, folder, trial_id, dict(run.data.params), dict(run.data.metrics))
