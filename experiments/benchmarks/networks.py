@@ -1,15 +1,18 @@
-"""A network for data-parallel benchmarks: much to compute and little to send."""
+"""A network for data-parallel benchmarks, in torch and in Keras: much to compute and little to send."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
 from experiments.digits import Digits, digits
-from raygpu.experiment import Splits, TorchExperiment
+from raygpu.experiment import KerasExperiment, Splits, TorchExperiment
 
 
 class Convolutions(Digits, TorchExperiment):
@@ -21,6 +24,53 @@ class Convolutions(Digits, TorchExperiment):
         for before in [1, *[channels] * (hp["layers"] - 1)]:
             layers += [nn.Conv2d(before, channels, 3, padding=1), nn.ReLU()]
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * channels, 10))
+
+
+class KerasConvolutions(Digits, KerasExperiment):
+    """The same in Keras."""
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        layers = keras.layers
+        inner = [
+            layers.Conv2D(hp["channels"], 3, padding="same", activation="relu", data_format="channels_last")
+            for _ in range(hp["layers"])
+        ]
+        body = [layers.Reshape((8, 8, 1)), *inner, layers.AveragePooling2D(4), layers.Flatten(), layers.Dense(10)]
+        return keras.Sequential([keras.Input((64,)), *body])
+
+
+class Long(Convolutions):
+    """With an epoch of 46,000 samples."""
+
+    def data(self) -> Splits:
+        return repeated(32)
+
+
+class KerasLong(KerasConvolutions):
+    """The same in Keras."""
+
+    def data(self) -> Splits:
+        return repeated(32)
+
+
+class Mortal(Digits, TorchExperiment):
+    """Its process of rank `rank` is killed at step `step` of its life, once. With dropout, so that random state counts."""
+
+    steps = 0
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 10))
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        import torch.distributed as dist
+
+        self.steps += 1
+        if hp["mark"] and dist.get_rank() == hp["rank"] and self.steps == hp["step"] and not Path(hp["mark"]).exists():
+            Path(hp["mark"]).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return inputs
 
 
 def repeated(times: int) -> Splits:

@@ -1,5 +1,7 @@
 """Gradients of unequal shares, summed by weight, against one process on the whole batch; the plain mean beside it.
 
+In torch by DistributedDataParallel over gloo, in Keras by MultiWorkerMirroredStrategy.
+
     python -m experiments.benchmarks.weighted_gradient
 
 Each error is the L2 norm of the difference over that of the gradient. Goals: 1e-6 in float32, 1e-12 in float64. What
@@ -8,16 +10,18 @@ float32 itself costs is the error of one process on the whole batch against the 
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from experiments.benchmarks import record
-from experiments.benchmarks.networks import Convolutions
-from experiments.benchmarks.ranks import on_ranks
-from experiments.digits import Mlp
+from experiments.benchmarks.networks import Convolutions, KerasConvolutions
+from experiments.benchmarks.ranks import on_keras_ranks, on_ranks
+from experiments.digits import KerasMlp, Mlp
 from raygpu.training.base import Settings
 from raygpu.training.parallel import OneRank, Parallel, Ranks
 from raygpu.training.torch_parallel import TorchParallel
@@ -28,6 +32,10 @@ CASES: dict[str, tuple[float, ...]] = {"60/40": (60, 40), "5/3/2": (5, 3, 2)}
 MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "MLP": (Mlp, {"hidden": 128}),
     "CNN": (Convolutions, {"channels": 16, "layers": 3}),
+}
+KERAS_MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "MLP": (KerasMlp, {"hidden": 128}),
+    "CNN": (KerasConvolutions, {"channels": 16, "layers": 3}),
 }
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -57,26 +65,72 @@ def gradient(ranks: Ranks, kind: type[TorchParallel], model: str, ratios: tuple[
     return torch.cat(taken)
 
 
+def keras_gradient(ranks: Any, weighted: bool, model: str, ratios: tuple[float, ...], dtype: str) -> np.ndarray:
+    """The same in Keras."""
+    from raygpu.training.keras_parallel import KerasParallel
+    from raygpu.training.quiet_keras import keras, tf
+
+    class Taking(KerasParallel):
+        """Keeps the summed gradient in place of applying it."""
+
+        def _compute(self, order: Any, span: Any, whole: Any) -> Any:
+            loss_sum, seconds, square, gradients = super()._compute(order, span, whole)
+            if not weighted:
+                factor = whole / tf.cast(span[1], whole.dtype) / ranks.world
+                gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+            return loss_sum, seconds, square, gradients
+
+        def _apply(self, gradients: Any) -> Any:
+            whole = [tf.identity(gradient) for gradient in gradients]
+            summed = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, whole)
+            flat = tf.concat([tf.reshape(tf.cast(gradient, tf.float64), [-1]) for gradient in summed], 0)
+            self.vector.assign(flat)
+            return tf.reduce_sum(flat)
+
+    keras.config.set_floatx(dtype)
+    experiment, hp = KERAS_MODELS[model]
+    settings = Settings(epochs=1, threads=1, precision="float32", folder=Path())
+    own = experiment()
+    trial, parallel = Trial("t0000", 0, hp), Parallel(BATCH, ratios=ratios)
+    training = Taking(own, own.data(), trial, settings, parallel, ranks)
+    count = sum(int(np.prod(variable.shape)) for variable in training.solo.model.trainable_variables)
+    training.vector = tf.Variable(np.zeros(count))  # type: ignore[attr-defined]
+    training.take_steps(1)
+    return np.asarray(training.vector)  # type: ignore[attr-defined]
+
+
+def torch_row(model: str, shares: tuple[float, ...], dtype: str) -> dict[str, float]:
+    alone = gradient(OneRank(), TorchParallel, model, (), dtype)
+    exact = gradient(OneRank(), TorchParallel, model, (), "float64")
+    row = {}
+    for label, kind in (("weighted", TorchParallel), ("plain mean", PlainMean)):
+        found = on_ranks(len(shares), gradient, kind, model, shares, dtype)
+        row[label] = max(float((own - alone).norm() / alone.norm()) for own in found)
+    return row | {"one process, against float64": float((alone - exact).norm() / exact.norm())}
+
+
+def keras_row(model: str, shares: tuple[float, ...], dtype: str) -> dict[str, float]:
+    alone, exact = (on_keras_ranks(1, keras_gradient, True, model, (), each)[0] for each in (dtype, "float64"))
+    row = {}
+    for label, weighted in (("weighted", True), ("plain mean", False)):
+        found = on_keras_ranks(len(shares), keras_gradient, weighted, model, shares, dtype)
+        row[label] = max(float(np.linalg.norm(own - alone) / np.linalg.norm(alone)) for own in found)
+    return row | {"one process, against float64": float(np.linalg.norm(alone - exact) / np.linalg.norm(exact))}
+
+
 def main() -> None:
-    rows = []
-    for model in MODELS:
-        for name, shares in CASES.items():
-            for dtype in DTYPES:
-                alone = gradient(OneRank(), TorchParallel, model, (), dtype)
-                row: dict[str, Any] = {"model": model, "shares": name, "dtype": dtype}
-                for label, kind in (("weighted", TorchParallel), ("plain mean", PlainMean)):
-                    found = on_ranks(len(shares), gradient, kind, model, shares, dtype)
-                    row[label] = max(float((own - alone).norm() / alone.norm()) for own in found)
-                exact = gradient(OneRank(), TorchParallel, model, (), "float64")
-                row["one process, against float64"] = float((alone - exact).norm() / exact.norm())
-                rows.append(row)
-                print(row, flush=True)
+    rows: list[dict[str, Any]] = []
+    for framework, measured in (("torch", torch_row), ("keras", keras_row)):
+        for model, (name, shares), dtype in itertools.product(MODELS, CASES.items(), DTYPES):
+            found = measured(model, shares, dtype)
+            rows.append({"framework": framework, "model": model, "shares": name, "dtype": dtype, **found})
+            print(rows[-1], flush=True)
     ratios = {}
-    for model in MODELS:
-        for dtype in DTYPES:
-            chosen = [row for row in rows if (row["model"], row["dtype"]) == (model, dtype)]
-            for label in ("weighted", "plain mean", "one process, against float64"):
-                ratios[f"{model}, {dtype}: largest error, {label}"] = max(row[label] for row in chosen)
+    for framework, model, dtype in itertools.product(("torch", "keras"), MODELS, DTYPES):
+        chosen = [row for row in rows if (row["framework"], row["model"], row["dtype"]) == (framework, model, dtype)]
+        for label in ("weighted", "plain mean", "one process, against float64"):
+            name = f"{framework} {model}, {dtype}: largest error, {label}"
+            ratios[name] = max(row[label] for row in chosen)
     record.write("weighted_gradient", {"rows": rows, "ratios": ratios}, {"batch": BATCH})
 
 
