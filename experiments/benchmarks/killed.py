@@ -2,7 +2,8 @@
 
     python -m experiments.benchmarks.killed [--kills 3] [--seed 0]
 
-Two workers over gloo, 60:40, a checkpoint an epoch. One undisturbed run, then one for each kill. Goal: equal to the bit.
+Two workers over gloo, 60:40, a checkpoint an epoch. One undisturbed run, then one for each kill. Goal: equal to the
+bit.
 """
 
 from __future__ import annotations

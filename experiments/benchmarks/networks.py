@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,15 @@ class KerasConvolutions(Digits, KerasExperiment):
 
 
 class Long(Convolutions):
-    """With an epoch of 46,000 samples."""
+    """With an epoch of 46,000 samples. `samples_per_s`: of a device that is simulated by waiting; 0 for none."""
 
     def data(self) -> Splits:
         return repeated(32)
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        if hp["samples_per_s"]:
+            time.sleep(len(inputs) / hp["samples_per_s"])
+        return inputs
 
 
 class KerasLong(KerasConvolutions):
@@ -54,9 +60,19 @@ class KerasLong(KerasConvolutions):
     def data(self) -> Splits:
         return repeated(32)
 
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        import tensorflow as tf
+
+        speed = hp["samples_per_s"]
+        if not speed:
+            return inputs
+        waited = tf.numpy_function(lambda count: time.sleep(count / speed), [tf.shape(inputs)[0]], [])
+        with tf.control_dependencies([waited]):
+            return tf.identity(inputs)
+
 
 class Mortal(Digits, TorchExperiment):
-    """Its process of rank `rank` is killed at step `step` of its life, once. With dropout, so that random state counts."""
+    """Its process of rank `rank` is killed at step `step` of its life, once. Random state counts: it has dropout."""
 
     steps = 0
 

@@ -1,15 +1,19 @@
 """raygpu.train against the same training without Ray, by hand: steady samples/s of two workers.
 
-    python -m experiments.benchmarks.production [--frameworks torch,keras] [--rounds 3] [--seconds 12]
+    python -m experiments.benchmarks.production [--devices simulated,processors] [--rounds 3] [--seconds 12]
 
-torch: DistributedDataParallel under torchrun, written as PyTorch's tutorial has it (`torchrun_loop`). Keras: raygpu's own
-step in two plain processes. Both by turns with raygpu.train, the same model, data, batches and threads; of each run the
-median of its exchanges, or of its seconds. Goal: 0.975.
+torch: DistributedDataParallel under torchrun, written as PyTorch's tutorial has it (`torchrun_loop`). Keras: raygpu's
+own step in two plain processes. Both by turns with raygpu.train, the same model, data, batches and threads; of each run
+the median of its exchanges, or of its seconds. Goal: 0.975.
+
+simulated: a small network, beside a wait as long as a device would take. processors: a network that keeps both CPUs of a
+small machine busy, where what Ray's own processes use (a sixth of one core, in twenty processes) is taken from it.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -29,10 +33,11 @@ from raygpu.views.production import TrainConsole
 
 BATCH = 128
 """Of each worker."""
-HP = {"channels": 16, "layers": 4, "lr": 0.01, "batch_size": BATCH}
+HP = {
+    "simulated": {"channels": 1, "layers": 1, "lr": 0.01, "batch_size": BATCH, "samples_per_s": 4000},
+    "processors": {"channels": 16, "layers": 4, "lr": 0.01, "batch_size": BATCH, "samples_per_s": 0},
+}
 NETWORKS = {"torch": "Long", "keras": "KerasLong"}
-STEPS_S = 20.0
-"""Steps a second, about: for the number of epochs."""
 
 
 class Listener(TrainConsole):
@@ -59,7 +64,7 @@ def steady(told: list[Progress]) -> float:
     return median(progress.samples_per_s for progress in told[len(FIRST) :])
 
 
-def by_raygpu(framework: str, seconds: float) -> float:
+def by_raygpu(framework: str, hp: dict[str, Any], seconds: float) -> float:
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig.model_validate(
             {
@@ -69,7 +74,7 @@ def by_raygpu(framework: str, seconds: float) -> float:
                 "workers": 2,
                 "runs_dir": f"{folder}/runs",
                 "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
-                "hyperparameters": HP,
+                "hyperparameters": hp,
             }
         )
         listener = Listener(seconds)
@@ -77,23 +82,23 @@ def by_raygpu(framework: str, seconds: float) -> float:
         return listener.rate()
 
 
-def by_hand(framework: str, seconds: float) -> float:
+def by_hand(framework: str, hp: dict[str, Any], seconds: float) -> float:
     if framework == "keras":
-        return float(on_keras_ranks(2, keras_loop, seconds)[0])
+        return float(on_keras_ranks(2, keras_loop, hp, seconds)[0])
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    command += ["-m", "experiments.benchmarks.torchrun_loop", json.dumps(HP), str(seconds)]
+    command += ["-m", "experiments.benchmarks.torchrun_loop", json.dumps(hp), str(seconds)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(done.stdout.strip().splitlines()[-1])
 
 
-def keras_loop(ranks: Any, seconds: float) -> float:
+def keras_loop(ranks: Any, hp: dict[str, Any], seconds: float) -> float:
     from experiments.benchmarks.networks import KerasLong
     from raygpu.training.base import Settings
     from raygpu.training.keras_parallel import KerasParallel
     from raygpu.trials import Trial
 
     experiment, settings = KerasLong(), Settings(epochs=1000, threads=1, precision="float32", folder=Path())
-    own = KerasParallel(experiment, experiment.data(), Trial("t0000", 0, HP), settings, Parallel(2 * BATCH), ranks)
+    own = KerasParallel(experiment, experiment.data(), Trial("t0000", 0, hp), settings, Parallel(2 * BATCH), ranks)
     told: list[Progress] = []
     while sum(progress.wall_s for progress in told) <= seconds:
         progress = own.advance()
@@ -105,20 +110,21 @@ def keras_loop(ranks: Any, seconds: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--frameworks", default="torch,keras")
+    parser.add_argument("--devices", default="simulated,processors")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=12.0)
     arguments = parser.parse_args()
-    ways: dict[str, Callable[[str, float], float]] = {"raygpu.train": by_raygpu, "by hand": by_hand}
+    ways: dict[str, Callable[..., float]] = {"raygpu.train": by_raygpu, "by hand": by_hand}
     results: dict[str, Any] = {"ratios": {}}
-    for framework in arguments.frameworks.split(","):
+    for framework, devices in itertools.product(arguments.frameworks.split(","), arguments.devices.split(",")):
         rows = []
         for number in range(arguments.rounds):
             turns = list(ways.items()) if number % 2 == 0 else list(ways.items())[::-1]
-            rows.append({name: way(framework, arguments.seconds) for name, way in turns})
-            print(framework, rows[-1], flush=True)
-        results[framework] = rows
+            rows.append({name: way(framework, HP[devices], arguments.seconds) for name, way in turns})
+            print(framework, devices, rows[-1], flush=True)
+        results[f"{framework}, {devices}"] = rows
         ratio = median(row["raygpu.train"] / row["by hand"] for row in rows)
-        results["ratios"][f"{framework}: raygpu.train / by hand"] = round(ratio, 3)
+        results["ratios"][f"{framework}, {devices}: raygpu.train / by hand"] = round(ratio, 3)
     record.write("production", results, vars(arguments) | {"batch of each worker": BATCH, "hyperparameters": HP})
 
 

@@ -43,7 +43,8 @@ def main() -> None:
         for start in range(0, len(order) - batch + 1, batch):
             chosen = order[start : start + batch]
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(inputs[chosen]), targets[chosen]).backward()
+            outputs = model(experiment.augment(inputs[chosen], hp))
+            nn.functional.cross_entropy(outputs, targets[chosen]).backward()
             optimizer.step()
             done += 1
             now = time.perf_counter()

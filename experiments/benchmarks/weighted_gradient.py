@@ -73,6 +73,8 @@ def keras_gradient(ranks: Any, weighted: bool, model: str, ratios: tuple[float, 
     class Taking(KerasParallel):
         """Keeps the summed gradient in place of applying it."""
 
+        vector: Any
+
         def _compute(self, order: Any, span: Any, whole: Any) -> Any:
             loss_sum, seconds, square, gradients = super()._compute(order, span, whole)
             if not weighted:
@@ -94,9 +96,9 @@ def keras_gradient(ranks: Any, weighted: bool, model: str, ratios: tuple[float, 
     trial, parallel = Trial("t0000", 0, hp), Parallel(BATCH, ratios=ratios)
     training = Taking(own, own.data(), trial, settings, parallel, ranks)
     count = sum(int(np.prod(variable.shape)) for variable in training.solo.model.trainable_variables)
-    training.vector = tf.Variable(np.zeros(count))  # type: ignore[attr-defined]
+    training.vector = tf.Variable(np.zeros(count))
     training.take_steps(1)
-    return np.asarray(training.vector)  # type: ignore[attr-defined]
+    return np.asarray(training.vector)
 
 
 def torch_row(model: str, shares: tuple[float, ...], dtype: str) -> dict[str, float]:

@@ -47,6 +47,8 @@ class KerasRanks:
         resolver = self.strategy.cluster_resolver if processes > 1 else None
         self.rank = (resolver.task_id if resolver is not None else 0) * self.local
         self._processes = processes
+        # Called from Python it would be traced anew each time.
+        self._gather: Any = tf.function(lambda values: self.strategy.gather(values, axis=0))
 
     def gather(self, values: Sequence[Any]) -> list[Any]:
         if self._processes == 1:
@@ -62,7 +64,7 @@ class KerasRanks:
         """Of all processes, one after the other."""
         own = tf.constant(values, tf.int32)
         given = self.strategy.experimental_distribute_values_from_function(lambda _: own)
-        found = np.asarray(self.strategy.gather(given, axis=0))
+        found = np.asarray(self._gather(given))
         return found.reshape(self.world, -1)[:: self.local].ravel()  # each of its devices gives the same
 
 
