@@ -47,10 +47,14 @@ bench-pack: $(VENV)/installed-dev
 		--numbers 1,2,3,4,5,6,8,10,13,16,21
 	$(BIN)/python -m experiments.benchmarks.greedy
 
-# Ten minutes on two cores that have nothing else to do: gradients and throughput of ranks of unequal speed.
+# An hour on two cores that have nothing else to do: gradients and throughput of ranks of unequal speed, the same training
+# by hand, killed workers, and one to four workers on one node and two.
 bench-train: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.weighted_gradient
 	$(BIN)/python -m experiments.benchmarks.unequal
+	$(BIN)/python -m experiments.benchmarks.production
+	$(BIN)/python -m experiments.benchmarks.killed
+	$(BIN)/python -m experiments.benchmarks.workers
 
 # On a machine with an NVIDIA GPU that nothing else uses: arrays within 8 minutes, then what the GPU carries, with and
 # without MPS, and what auto chooses.

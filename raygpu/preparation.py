@@ -16,7 +16,7 @@ from raygpu.devices import host
 from raygpu.devices.nvml import Gpu, gpus
 from raygpu.devices.selection import select
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import Experiment, MissingHyperparameter, Source, Splits, locate
+from raygpu.experiment import Experiment, MissingHyperparameter, Source, Splits, locate, take
 from raygpu.packing import Node
 from raygpu.planning import make_plan
 from raygpu.profiles import Profiles
@@ -314,6 +314,25 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
         raise BadInput(f"experiment: {source.name}: an evaluation failed: {one_line(error)}") from error
     Scoring(config.metric, config.maximize).key(dict.fromkeys(names))
     return Problem(source, code, splits.part(config.data.fraction, config.seed))
+
+
+def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoint: Path, flag: str) -> None:
+    """That a checkpoint is of this model. Raises BadInput."""
+    what = found.code, hyperparameters, checkpoint
+    try:
+        with contextlib.chdir(found.source.folder):
+            if found.source.kind == "torch":
+                from raygpu.training import torch_solo
+
+                torch_solo.trained_model(*what)
+            else:
+                from raygpu.training import keras_solo
+
+                assert found.splits is not None
+                keras_solo.trained_model(*what, take(found.splits.validation_inputs, slice(0, 2)))
+    except Exception as error:
+        model = f"{found.source.name} with these hyper-parameters"
+        raise BadInput(f"{flag}: {checkpoint} is no checkpoint of {model}: {one_line(error)}") from error
 
 
 def _metric_names(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:

@@ -17,6 +17,9 @@ from raygpu.config import ProblemConfig, SweepConfig, load
 from raygpu.errors import BadInput
 from raygpu.trials import TrialRecord
 
+TRAINING = "training"
+"""Ray Train's run, below the checkpoints of a production training."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
@@ -62,6 +65,11 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    def last_checkpoint(self) -> Path | None:
+        """Of a production training, as Ray Train keeps them."""
+        kept = sorted(folder for folder in (self.checkpoints / TRAINING).glob("checkpoint_*") if folder.is_dir())
+        return kept[-1] if kept else None
 
     @property
     def tune(self) -> Path:

@@ -18,7 +18,7 @@ from raygpu.command import Command, Outcome
 from raygpu.config import TrainConfig, load, read_toml
 from raygpu.errors import BadInput
 from raygpu.experiment import take
-from raygpu.preparation import PreparedTrain, Problem, find, prepare_train, training_problem
+from raygpu.preparation import PreparedTrain, Problem, find, prepare_train, require_fitting, training_problem
 from raygpu.progress import History, Progress
 from raygpu.promotion import promoted
 from raygpu.runfolder import RunFolder, rounded
@@ -80,6 +80,11 @@ def run(
     source, code = find(config, source_folder)
     with started(config.cluster.address, prepared.gpus, apart=False) as starting, told_at_once():
         found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
+
+        if warm_start is not None:
+            require_fitting(found, config.hyperparameters, warm_start, "--warm-start")
+        if resume is not None and (kept := resume.last_checkpoint()) is not None:
+            require_fitting(found, config.hyperparameters, kept, "--resume")
 
         from raygpu.tracking.session import open_store
 

@@ -38,7 +38,7 @@ def test_sweep(path: Path) -> None:
 def test_train(path: Path) -> None:
     config = load(path, {}, TrainConfig)
     source, code = locate(str(config.experiment), ROOT)
-    assert source.kind == "torch"
+    assert source.kind == ("keras" if "keras" in path.stem else "torch")
     assert code.model(config.hyperparameters) is not None
     assert spread(config, 1, 1000).lines
     assert f"python -m raygpu.train conf/train/{path.name}" in path.read_text()

@@ -59,10 +59,15 @@ def without_tracking(make: Make, **values: Any) -> TrainConfig:
     return make(**{"tracking": {"enabled": False}, **values})
 
 
+def last_checkpoint(result: train.Result) -> Path:
+    kept = RunFolder(result.folder).last_checkpoint()
+    assert kept is not None
+    return kept
+
+
 def last(result: train.Result) -> dict[str, torch.Tensor]:
     """The parameters of the last checkpoint."""
-    folders = sorted((result.folder / "checkpoints" / "training").glob("checkpoint_*/checkpoint.pt"))
-    state = torch.load(folders[-1], weights_only=True)
+    state = torch.load(last_checkpoint(result) / "checkpoint.pt", weights_only=True)
     return dict(state["model"])
 
 
@@ -211,8 +216,8 @@ def test_killed_workers_change_nothing(config: Make, tmp_path: Path) -> None:
 
 def keras_last(result: train.Result) -> dict[str, np.ndarray]:
     """The parameters of the last checkpoint, and the optimizer's."""
-    weights = sorted((result.folder / "checkpoints" / "training").glob("checkpoint_*/model.weights.h5"))[-1]
-    with h5py.File(weights) as file, np.load(weights.with_name("optimizer.npz")) as optimizer:
+    folder = last_checkpoint(result)
+    with h5py.File(folder / "model.weights.h5") as file, np.load(folder / "optimizer.npz") as optimizer:
         found: dict[str, np.ndarray] = dict(optimizer)
         file.visititems(lambda name, item: found.update({name: item[:]}) if isinstance(item, h5py.Dataset) else None)
     return found
@@ -286,6 +291,13 @@ def test_an_interrupted_training_goes_on_to_the_same_end(
     assert client.get_run(run_id).info.status == "KILLED"
 
     folder = RunFolder.existing(result.folder, "train")
+    text = folder.config.read_text()
+    folder.config.write_text(text.replace("hidden = 8", "hidden = 9"))
+    with pytest.raises(
+        BadInput, match=r"--resume: .*checkpoint_\d+ is no checkpoint of tests.train_cases:Slow with these"
+    ):
+        train.run(load(folder.config, {}, TrainConfig), source_folder=folder.source_folder, resume=folder)
+    folder.config.write_text(text)
     whole = train.run(load(folder.config, {}, TrainConfig), source_folder=folder.source_folder, resume=folder)
     assert not whole.interrupted
     assert whole.summary["tracking"]["run_id"] == run_id

@@ -6,8 +6,8 @@ torch: DistributedDataParallel under torchrun, written as PyTorch's tutorial has
 own step in two plain processes. Both by turns with raygpu.train, the same model, data, batches and threads; of each run
 the median of its exchanges, or of its seconds. Goal: 0.975.
 
-simulated: a small network, beside a wait as long as a device would take. processors: a network that keeps both CPUs of a
-small machine busy, where what Ray's own processes use (a sixth of one core, in twenty processes) is taken from it.
+simulated: a small network, beside a wait as long as a device would take. processors: a network that keeps both CPUs of
+a small machine busy, where what Ray's own processes use (a sixth of one core, in twenty processes) is taken from it.
 """
 
 from __future__ import annotations

@@ -21,10 +21,9 @@ from raygpu.engines.production_worker import Desk, Failed, Job, Told, last_words
 from raygpu.errors import BadInput, RaygpuError, last_line
 from raygpu.experiment import Splits
 from raygpu.packing import floor_to_step
+from raygpu.runfolder import TRAINING
 
 POLL_S = 0.2
-NAME = "training"
-"""Of Ray Train's run, and of its folder."""
 BEST = "best"
 A_DAY_S = 86_400
 """How long a rank waits for another that evaluates: one that dies ends the wait at once."""
@@ -144,7 +143,7 @@ def run(
             resources_per_worker={"CPU": where.cpus, "GPU": where.gpus},
         ),
         run_config=ray.train.RunConfig(
-            name=NAME,
+            name=TRAINING,
             storage_path=str(folder),
             failure_config=ray.train.FailureConfig(max_failures=max_failures),
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=keep),
