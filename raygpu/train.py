@@ -176,6 +176,9 @@ class _Training:
         except BaseException as error:
             console.stop(self.history)
             self._abandon(error)
+            if isinstance(error, KeyboardInterrupt) and self._can_go_on:
+                line = f"interrupted; go on after the last checkpoint with: {self._resume_line()}"
+                raise KeyboardInterrupt(line) from error
             raise
         finally:
             console.stop(self.history)
@@ -185,11 +188,19 @@ class _Training:
 
         if isinstance(error, TrainingFailed):
             (self.folder.path / "error.txt").write_text(error.traceback)
-        if not self.resuming and not self.history.checkpoints and not isinstance(error, TrainingFailed):
+        if not self._can_go_on and not isinstance(error, TrainingFailed):
             self.session.discard()
             self.folder.remove()
         else:
             self.session.writer.close(0)
+
+    @property
+    def _can_go_on(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return self.resuming or self.history.checkpoints > 0
+
+    def _resume_line(self) -> str:
+        return f"python -m raygpu.train --resume {self.folder.path}"
 
     def _job(self, warm_start: Path | None) -> Any:
         from raygpu.engines.production_worker import Job
@@ -309,7 +320,7 @@ class _Training:
         if (curves := self.session.next_line()) is not None:
             console.line(curves)
         if interrupted:
-            console.line(f"interrupted; go on with: python -m raygpu.train --resume {self.folder.path}")
+            console.line(f"interrupted; go on with: {self._resume_line()}")
 
 
 def _lines(prepared: PreparedTrain) -> list[str]:

@@ -307,6 +307,26 @@ def test_an_interrupted_training_goes_on_to_the_same_end(
     assert same(last(whole), last(undisturbed))
 
 
+def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+    text = SMALL.replace("Small", "Slow").replace("epochs = 2", "epochs = 50")
+    (tmp_path / "case.toml").write_text(text.replace("[tracking]", f'folder = "{tmp_path}"\n[tracking]'))
+    command = [sys.executable, "-m", "raygpu.train", str(tmp_path / "case.toml"), "--runs-dir", str(tmp_path / "runs")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if "best" in line:  # there is a checkpoint
+            process.send_signal(signal.SIGTERM)
+            (tmp_path / "stuck").touch()  # it will not come to the next one
+        if "stopping after a checkpoint" in line:
+            process.send_signal(signal.SIGTERM)
+            break
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, "".join(seen) + out
+    assert "interrupted; go on after the last checkpoint with: python -m raygpu.train --resume" in out
+
+
 @pytest.mark.slow
 def test_a_training_that_raises_is_not_tried_again(config: Make) -> None:
     wanted = without_tracking(config, experiment="tests.train_cases:Raises")

@@ -51,9 +51,11 @@ def _die_once(mark: Path) -> None:
 
 
 class Slow(Small):
-    """Takes long enough to be interrupted; its command hears of it by a file."""
+    """Takes long enough to be interrupted, or for ever; it hears of both by files, and tells that it has begun."""
 
     def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        while (Path(hp["folder"]) / "stuck").exists():
+            time.sleep(0.1)
         if not (Path(hp["folder"]) / "interrupted").exists():
             time.sleep(0.4)
         (Path(hp["folder"]) / "begun").touch()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -160,25 +161,25 @@ def run(
             listen(told)
 
     interrupted = ending = False
-    with _fitting(trainer) as fitting:
-        while True:
-            try:
-                with contextlib.suppress(TimeoutError):
-                    fitting.exception(POLL_S)
-                hear()
-                tick()
-                if not ending and enough():
-                    ending = True
-                    desk.stop.remote()
-                if fitting.done():
-                    hear()
-                    break
-            except KeyboardInterrupt:
-                if interrupted:
-                    raise
-                interrupted = True
-                say("stopping after a checkpoint; Ctrl-C again stops without one")
+    fitting = _fitting(trainer)
+    while True:
+        try:
+            with contextlib.suppress(TimeoutError):
+                fitting.exception(POLL_S)
+            hear()
+            tick()
+            if not ending and enough():
+                ending = True
                 desk.stop.remote()
+            if fitting.done():
+                hear()
+                break
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            say("stopping after a checkpoint; Ctrl-C again stops without one")
+            desk.stop.remote()
     if failed:
         raise TrainingFailed(last_words(failed[0]), failed[0].error, out_of_memory=failed[0].out_of_memory)
     error = fitting.exception()
@@ -208,14 +209,21 @@ class TrainingFailed(RaygpuError):
         self.traceback, self.out_of_memory = traceback, out_of_memory
 
 
-@contextlib.contextmanager
-def _fitting(trainer: Any) -> Iterator[Future[Any]]:
-    """Ray Train's `fit` in a thread: in the main one it would take Ctrl-C, and end without a checkpoint."""
-    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray-train")
-    try:
-        yield pool.submit(trainer.fit)
-    finally:
-        pool.shutdown(wait=False)
+def _fitting(trainer: Any) -> Future[Any]:
+    """Ray Train's `fit` in a thread: in the main one it would take Ctrl-C, and end without a checkpoint.
+
+    A daemon: where Ray is shut down meanwhile, `fit` never returns, and the process is to end all the same.
+    """
+    fitting: Future[Any] = Future()
+
+    def fit() -> None:
+        try:
+            fitting.set_result(trainer.fit())
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it is told
+            fitting.set_exception(error)
+
+    threading.Thread(target=fit, name="ray-train", daemon=True).start()
+    return fitting
 
 
 def _desk() -> Any:
