@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,26 +34,33 @@ HP = {"hidden": 8, "lr": 0.1, "momentum": 0.9, "batch_size": 16}
 Make = Callable[..., TrainConfig]
 
 
+def configuration(address: str, folder: Path, **values: Any) -> TrainConfig:
+    """Of a small training on two workers that writes below `folder`."""
+    defaults: dict[str, Any] = {
+        "name": "test",
+        "experiment": "tests.train_cases:Small",
+        "epochs": 4,
+        "metric": "accuracy",
+        "workers": 2,
+        "ratios": "3,2",
+        "runs_dir": str(folder / "runs"),
+        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
+        "cluster": {"address": address},
+    }
+    hp = HP | values.pop("hyperparameters", {})
+    return TrainConfig.model_validate(defaults | {"hyperparameters": hp} | values)
+
+
 @pytest.fixture
 def config(ray_address: str, tmp_path: Path) -> Make:
-    """Makes the configuration of a small training on two workers that writes below tmp_path."""
+    """Makes configurations of trainings that write below tmp_path."""
+    return partial(configuration, ray_address, tmp_path)
 
-    def make(**values: Any) -> TrainConfig:
-        defaults: dict[str, Any] = {
-            "name": "test",
-            "experiment": "tests.train_cases:Small",
-            "epochs": 4,
-            "metric": "accuracy",
-            "workers": 2,
-            "ratios": "3,2",
-            "runs_dir": str(tmp_path / "runs"),
-            "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
-            "cluster": {"address": ray_address},
-        }
-        hp = HP | values.pop("hyperparameters", {})
-        return TrainConfig.model_validate(defaults | {"hyperparameters": hp} | values)
 
-    return make
+@pytest.fixture(scope="module")
+def undisturbed(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> train.Result:
+    """A training to which nothing happens."""
+    return train.run(configuration(ray_address, tmp_path_factory.mktemp("undisturbed"), tracking={"enabled": False}))
 
 
 def without_tracking(make: Make, **values: Any) -> TrainConfig:
@@ -199,15 +207,10 @@ def test_a_model_that_does_not_beat_its_trial_stays_out(config: Make, capsys: py
     assert not MlflowClient(result.summary["tracking"]["uri"]).search_registered_models("name = 'worse'")
 
 
-def test_killed_workers_change_nothing(config: Make, tmp_path: Path) -> None:
-    def run(name: str, deaths: list[int]) -> train.Result:
-        hp = {"folder": str(tmp_path), "deaths": deaths}
-        values = {"experiment": "tests.train_cases:Fragile", "hyperparameters": hp, "name": name}
-        return train.run(without_tracking(config, **values))
-
-    undisturbed = run("undisturbed", [])
+def test_killed_workers_change_nothing(config: Make, tmp_path: Path, undisturbed: train.Result) -> None:
     # 7 steps an epoch, and one for the look at unused parameters: in the second epoch, and again in the third.
-    killed = run("killed", [11, 9])
+    hp = {"folder": str(tmp_path), "deaths": [11, 9]}
+    killed = train.run(without_tracking(config, experiment="tests.train_cases:Fragile", hyperparameters=hp))
     assert killed.summary["retries"] == 2
     assert killed.summary["epochs"] == 4
     assert same(last(killed), last(undisturbed))
@@ -265,12 +268,8 @@ def test_named_inputs_of_a_keras_model_on_two_devices_of_a_worker(config: Make, 
 
 
 def test_an_interrupted_training_goes_on_to_the_same_end(
-    config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: Make, tmp_path: Path, undisturbed: train.Result, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def slow(name: str) -> TrainConfig:
-        values = {"experiment": "tests.train_cases:Slow", "hyperparameters": {"folder": str(tmp_path)}, "epochs": 8}
-        return config(name=name, **values)
-
     def interrupt() -> None:
         while not (tmp_path / "begun").exists():
             time.sleep(0.1)
@@ -279,7 +278,7 @@ def test_an_interrupted_training_goes_on_to_the_same_end(
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    result = train.run(slow("broken"))
+    result = train.run(config(experiment="tests.train_cases:Slow", hyperparameters={"folder": str(tmp_path)}))
     thread.join()
     (tmp_path / "interrupted").touch()
     assert result.interrupted
@@ -302,8 +301,7 @@ def test_an_interrupted_training_goes_on_to_the_same_end(
     assert not whole.interrupted
     assert whole.summary["tracking"]["run_id"] == run_id
     assert client.get_run(run_id).info.status == "FINISHED"
-    assert len({m.step for m in client.get_metric_history(run_id, "validation/accuracy")}) == 8
-    undisturbed = train.run(slow("undisturbed"))
+    assert len({m.step for m in client.get_metric_history(run_id, "validation/accuracy")}) == 4
     assert same(last(whole), last(undisturbed))
 
 

@@ -18,7 +18,7 @@ from tests.models import few
 
 HP = {"hidden": 16, "lr": 0.05, "momentum": 0.9, "batch_size": 50, "clip_norm": 1.0, "weight_decay": 0.01}
 SETTINGS = Settings(epochs=2, threads=1, precision="float32", folder=Path())
-SPREADS = [((3.0, 2.0), 1, 2), ((3.0, 2.0), 2, 1), ((5.0, 3.0, 2.0), 3, 1)]
+SPREADS = [((3.0, 2.0), 1, 2), ((3.0, 2.0), 2, 1), pytest.param((5.0, 3.0, 2.0), 3, 1, marks=pytest.mark.slow)]
 SPREAD_IDS = ["two devices of a process", "two processes", "three processes"]
 
 
