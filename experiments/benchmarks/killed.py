@@ -58,10 +58,12 @@ def main() -> None:
         wanted, undisturbed = trained(Path(folder), "undisturbed")
         for number in range(arguments.kills):
             step, rank = draw.randrange(2, EPOCHS * STEPS), draw.randrange(2)
-            mark = str(Path(folder) / f"killed-{number}")
+            mark = str(Path(folder) / f"mark-{number}")
             found, summary = trained(Path(folder), f"killed-{number}", mark=mark, rank=rank, step=step)
             largest = max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
             same = summary["metrics"] == undisturbed["metrics"]
+            if not summary["retries"]:
+                raise SystemExit("the worker was not killed; nothing was measured")
             rows.append({"rank": rank, "step": step, "retries": summary["retries"], "largest difference": largest})
             rows[-1] |= {"metrics the same": same, "wall_s": summary["wall_s"]}
             print(rows[-1], flush=True)

@@ -83,7 +83,7 @@ def placing(cluster: Cluster, workers: int | Literal["all"], each: int, framewor
     if framework == "torch":
         how = "gloo" if shares else "nccl"
     else:
-        how = ("MultiWorkerMirroredStrategy" if workers > 1 else "MirroredStrategy") + (", RING" if shares else "")
+        how = "MirroredStrategy" if workers == 1 else f"MultiWorkerMirroredStrategy{' by RING' if shares else ''}"
     return Placing(workers, each, per_gpu, gpus, cpus, how, shares)
 
 
