@@ -45,6 +45,8 @@ EPOCHS = 1_000_000
 """More than a job is given time for."""
 STEPS = 16
 """Of an epoch of the job, at least."""
+EVALUATED = 64
+"""Samples, where the job's epochs are short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,9 @@ def run(
     """
     console = console or SweepConsole()
     source_folder = (source_folder or Path.cwd()).resolve()
-    if write is not None and write.exists():
-        raise BadInput(f"--write: {write} exists already; choose another file")
-    config = config.model_copy(update={"epochs": config.epochs or 1})
-    prepared = prepare_train(config, stem)
+    if write is not None:
+        _require_writable(write)
+    prepared = prepare_train(config.model_copy(update={"epochs": config.epochs or 1}), stem)
     what = config.experiment or config.command
     console.lines([f"balance {prepared.config.name}: {what}; {hyperparameters(config.hyperparameters)}"])
     console.lines(prepared.left_out)
@@ -104,8 +105,19 @@ class _Steady:
     skipped: int = 0
     samples: list[int] = field(default_factory=list)
     wall_s: float = 0.0
+    devices: dict[int, int] = field(default_factory=dict)
+    """By rank."""
+
+    def rates(self) -> tuple[float, ...]:
+        """Samples/s in the order of the devices, and not of the ranks, which Ray numbers as it likes."""
+        ranks = sorted(self.devices, key=lambda rank: (self.devices[rank], rank))
+        return tuple(self.samples[rank] / self.wall_s for rank in ranks)
 
     def hear(self, told: Any) -> None:
+        from raygpu.engines.production_worker import Joined
+
+        if isinstance(told, Joined):
+            self.devices[told.rank] = told.device
         if not isinstance(told, Progress):
             return
         if self.skipped < len(FIRST):  # the first steps allocate and trace
@@ -139,6 +151,11 @@ class _Measuring:
             raise BadInput(f"batches: read {self.config.batches}, {len(chosen)} numbers for {ranks} devices")
         if self.where.each > 1:
             raise BadInput("devices_per_worker: a balance measures workers of one device each; leave it at 1")
+        if ranks % len(self.cluster.devices):
+            raise BadInput(
+                f"workers: {ranks} for {len(self.cluster.devices)} devices; Ray would choose among them: take all, or"
+                " choose by --gpu.devices"
+            )
         if ranks == 1:
             raise BadInput("workers: 1; there is nothing to balance on one device (--workers 2 shares it)")
         assert self.found.splits is not None
@@ -216,6 +233,7 @@ class _Measuring:
             checkpoint_epochs=EPOCHS,
             checkpoint_s=None,
             shared=self.where.shared,
+            simulated=self.where.simulated,
         )
         assert self.found.splits is not None
         splits = _at_least(self.found.splits, STEPS * sum(shares))
@@ -233,7 +251,9 @@ class _Measuring:
             )
         if ended.interrupted:
             raise KeyboardInterrupt("interrupted; nothing was written")
-        return Job(tuple(shares), tuple(samples / steady.wall_s for samples in steady.samples))
+        if not steady.samples:
+            raise RaygpuError("the training diverged before its speed was measured; take a smaller lr")
+        return Job(tuple(shares), steady.rates())
 
     def _look(self) -> None:
         self.readings |= {index: reading.metrics() for index, reading in self.cluster.readings().items()}
@@ -245,7 +265,8 @@ def _at_least(splits: Splits, count: int) -> Splits:
         return splits
     rows = np.arange(count) % splits.num_train
     inputs, targets = take(splits.train_inputs, rows), take(splits.train_targets, rows)
-    return Splits(inputs, targets, splits.validation_inputs, splits.validation_targets)
+    few = slice(0, EVALUATED)
+    return Splits(inputs, targets, take(splits.validation_inputs, few), take(splits.validation_targets, few))
 
 
 def _finish(
@@ -297,19 +318,30 @@ def _finish(
     }
     folder.write_summary(summary)
     target = write or folder.path / "train.toml"
-    _write_train(config, split, target, source_folder)
+    _write_train(config.model_copy(update={"epochs": measuring.config.epochs}), split, target)
     console.line(f"table, plot and data in {folder.path}")
     console.line(f"train with these ratios: python -m raygpu.train {target}")
     return Result(summary, folder.path)
 
 
-def _write_train(config: BalanceConfig, split: Balanced, path: Path, source_folder: Path) -> None:
+def _require_writable(path: Path) -> None:
+    """Raises BadInput where a new file cannot be made there."""
+    if path.exists():
+        raise BadInput(f"--write: {path} exists already; choose another file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        path.unlink()
+    except OSError as error:
+        raise BadInput(f"--write: {path} cannot be written: {error.strerror}") from error
+
+
+def _write_train(config: BalanceConfig, split: Balanced, path: Path) -> None:
     """The configuration with the ratios, as a file for raygpu.train."""
     values = config.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name"})
     own = set(BalanceConfig.model_fields) - set(TrainConfig.model_fields)
     values = {name: value for name, value in values.items() if name not in own}
     values |= {"ratios": ",".join(map(str, split.shares)), "global_batch": split.global_batch}
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(tomli_w.dumps(values))
 
 

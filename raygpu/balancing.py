@@ -100,6 +100,6 @@ def balanced(curves: Sequence[Curve], global_batch: int | None = None) -> Balanc
 
 def lowered(shares: Sequence[int]) -> list[int]:
     """After an out-of-memory: all by a fifth. Raises ValueError where there is nothing left to lower."""
-    if min(shares) <= 1:
+    if max(shares) <= 1:
         raise ValueError("a batch of one sample does not fit")
     return [max(1, int(LESS * share)) for share in shares]

@@ -100,7 +100,9 @@ class Balance:
     _told: int = 0
 
     def split(self, total: int) -> list[int]:
-        return split(total, self.ratios, self.most or None)
+        # Limits are told with a margin: where they leave no room for what is trained already, they do not hold.
+        room = sum(max(1, most if most == math.inf else math.floor(most)) for most in self.most)
+        return split(total, self.ratios, self.most if room >= total else None)
 
     def tell(self, shares: Sequence[int], rates: Sequence[float]) -> bool:
         """The devices' samples/s with these shares of a batch; whether the split moved."""

@@ -7,7 +7,7 @@ import atexit
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,14 @@ class Promotion:
     """The trial's own, where it was kept."""
 
 
-def promoted(origin: str, tracking: TrackingSection, *, checkpoint: bool) -> Promotion:
+def promoted(origin: str, tracking: Callable[[], TrackingSection], checkpoint: bool) -> Promotion:
     """The best trial of the sweep in this folder or of this MLflow run; or the trial whose run it is.
 
-    tracking: where the run is. checkpoint: whether the trial's is wanted, which may have to be downloaded.
+    tracking: tells where the run is. checkpoint: whether the trial's is wanted, which may have to be downloaded.
     Raises BadInput, and TrackingError.
     """
     if RUN_ID.fullmatch(origin) and not Path(origin).exists():
-        return _of_run(origin, tracking, checkpoint=checkpoint)
+        return _of_run(origin, tracking(), checkpoint=checkpoint)
     return _of_folder(Path(origin))
 
 

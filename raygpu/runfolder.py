@@ -66,10 +66,10 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
-    def last_checkpoint(self) -> Path | None:
-        """Of a production training, as Ray Train keeps them."""
-        kept = sorted(folder for folder in (self.checkpoints / TRAINING).glob("checkpoint_*") if folder.is_dir())
-        return kept[-1] if kept else None
+    def training_checkpoints(self) -> list[Path]:
+        """Of a production training, as Ray Train keeps them, the last one first."""
+        folders = (folder for folder in (self.checkpoints / TRAINING).glob("checkpoint_*") if folder.is_dir())
+        return sorted(folders, reverse=True)
 
     @property
     def tune(self) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +84,8 @@ def run(
 
         if warm_start is not None:
             require_fitting(found, config.hyperparameters, warm_start, "--warm-start")
-        if resume is not None and (kept := resume.last_checkpoint()) is not None:
-            require_fitting(found, config.hyperparameters, kept, "--resume")
+        if resume is not None:
+            _require_one_fitting(found, config.hyperparameters, resume)
 
         from raygpu.tracking.session import open_store
 
@@ -100,6 +101,18 @@ def run(
         training = _Training(prepared, found, what, where, cluster, tree, source_folder, resume, console)
         ended = training.run(warm_start)
     return training.finish(ended)
+
+
+def _require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], resume: RunFolder) -> None:
+    """That a checkpoint is of this model: the last, or if it was cut short one before it. Raises BadInput."""
+    faults: list[BadInput] = []
+    for kept in resume.training_checkpoints():
+        try:
+            return require_fitting(found, hyperparameters, kept, "--resume")
+        except BadInput as error:
+            faults.append(error)
+    if faults:
+        raise faults[0]
 
 
 class _Training:
@@ -217,6 +230,7 @@ class _Training:
             devices=self.cluster.places(),
             scoring=self.history.scoring,
             shared=self.placing.shared,
+            simulated=self.placing.simulated,
             each=self.placing.each,
             checkpoint_epochs=config.checkpoint.epochs,
             checkpoint_s=config.checkpoint.minutes and 60 * config.checkpoint.minutes,
@@ -345,7 +359,7 @@ COMMAND = Command(
     DEFAULT,
     SWITCHES,
     OPTIONS,
-    interrupted="interrupted before there was a checkpoint; nothing was kept",
+    interrupted="interrupted before its end; a training that has a checkpoint goes on by --resume",
 )
 
 
@@ -370,7 +384,7 @@ def _run(arguments: flags.Arguments) -> Result:
         return run(config, source_folder=earlier.source_folder, resume=earlier, console=console)
     warm = "warm-start" in arguments.switches
     path = Path(arguments.file) if arguments.file else None if "from" in options else DEFAULT
-    origin = promoted(options["from"], _tracking(arguments, path), checkpoint=warm) if "from" in options else None
+    origin = promoted(options["from"], partial(_tracking, arguments, path), warm) if "from" in options else None
     if warm and (origin is None or origin.checkpoint is None):
         what = "has no checkpoint of that trial" if origin is not None else "is not given"
         raise BadInput(f"--warm-start: takes the parameters of a sweep's best trial, and --from {what}")
@@ -388,10 +402,10 @@ def _run(arguments: flags.Arguments) -> Result:
 
 
 def _tracking(arguments: flags.Arguments, path: Path | None) -> TrackingSection:
-    """Where a run is that is named by its id."""
-    told = read_toml(path).get("tracking", {}) if path is not None else {}
-    flag = arguments.overrides.get("tracking.uri")
-    return TrackingSection.model_validate(told | ({"uri": flag} if flag is not None else {}))
+    """Where a run is that is named by its id. Raises BadInput."""
+    flags = {name: text for name, text in arguments.overrides.items() if name.startswith("tracking.")}
+    file = {"tracking": read_toml(path).get("tracking", {})} if path is not None else {}
+    return load(None, flags, TrainConfig, {"experiment": "any:Any"} | file).tracking
 
 
 if __name__ == "__main__":

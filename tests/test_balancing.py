@@ -57,8 +57,9 @@ def test_one_measured_batch_tells_of_others_in_proportion() -> None:
 
 def test_an_out_of_memory_lowers_all_by_a_fifth() -> None:
     assert lowered([512, 355]) == [409, 284]
+    assert lowered([1000, 1]) == [800, 1]
     with pytest.raises(ValueError, match="a batch of one sample"):
-        lowered([2, 1])
+        lowered([1, 1])
 
 
 def test_a_device_without_a_measurement() -> None:

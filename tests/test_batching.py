@@ -176,3 +176,9 @@ def test_no_noise_scale_of_one_rank_or_of_noise_alone() -> None:
         noise.add([8, 8], [2.0, 2.0], 0.5)
     assert alone.scale() is None
     assert noise.scale() is None
+
+
+def test_limits_that_leave_no_room_do_not_hold() -> None:
+    balance = Balance([1.0, 1.0], most=[45.0, 45.0])
+    assert balance.split(90) == [45, 45]
+    assert balance.split(100) == [50, 50]

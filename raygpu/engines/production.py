@@ -46,6 +46,8 @@ class Placing:
     """What the workers sum their gradients by."""
     shared: bool
     """Whether workers share a GPU, or there is none."""
+    simulated: bool
+    """Whether there is none."""
 
     @property
     def ranks(self) -> int:
@@ -60,15 +62,18 @@ def placing(cluster: Cluster, workers: int | Literal["all"], each: int, framewor
     """
     num_gpus = len(cluster.devices)
     simulated = any(device.uuid is None for device in cluster.devices)
-    most = max(node.num_gpus for node in cluster.nodes)
+    room = sum(node.num_gpus // each for node in cluster.nodes)
     if each > 1 and simulated:
         if workers not in ("all", 1):
             raise BadInput(f"workers: read {workers}; without GPUs one worker may have {each} devices, not several")
         workers, per_gpu, gpus = 1, 1, 1.0
     elif each > 1:
-        count = num_gpus // each if workers == "all" else workers
-        if each > most or not count or count * each > num_gpus:
-            raise BadInput(f"devices_per_worker: read {each}; there are {num_gpus} GPUs, and {most} on a node at most")
+        count = room if workers == "all" else workers
+        if not room or count > room:
+            raise BadInput(
+                f"devices_per_worker: read {each}; the nodes have {', '.join(str(n.num_gpus) for n in cluster.nodes)}"
+                f" GPUs, enough for {room} such workers"
+            )
         workers, per_gpu, gpus = count, 1, float(each)
     else:
         workers = num_gpus if workers == "all" else workers
@@ -84,7 +89,7 @@ def placing(cluster: Cluster, workers: int | Literal["all"], each: int, framewor
         how = "gloo" if shares else "nccl"
     else:
         how = "MirroredStrategy" if workers == 1 else f"MultiWorkerMirroredStrategy{' by RING' if shares else ''}"
-    return Placing(workers, each, per_gpu, gpus, cpus, how, shares)
+    return Placing(workers, each, per_gpu, gpus, cpus, how, shares, simulated)
 
 
 @dataclass(frozen=True, slots=True)

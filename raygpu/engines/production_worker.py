@@ -54,6 +54,8 @@ class Job:
     checkpoint_s: float | None
     shared: bool
     """Whether workers share a GPU, or there is none."""
+    simulated: bool
+    """Whether there is none."""
     each: int = 1
     """Devices of a worker."""
     warm_start: str | None = None
@@ -202,8 +204,10 @@ def _ranks(job: Job, settings: Settings) -> Any:
     processes = ray.train.get_context().get_world_size()
     if job.source.kind == "keras":
         os.environ.pop("TF_USE_LEGACY_KERAS", None)  # which Ray Train sets, and which tf.keras would heed
-        from raygpu.training.keras_parallel import KerasRanks
+        from raygpu.training.keras_parallel import KerasRanks, num_gpus
 
+        if not job.simulated and (seen := num_gpus()) != job.each:
+            raise RuntimeError(f"TensorFlow sees {seen} of {job.each} GPUs here; pip install tensorflow[and-cuda]")
         return KerasRanks(processes, job.each, settings, shared=job.shared)
     if processes == 1:
         return OneRank()
@@ -236,11 +240,13 @@ def _by_rank(parallel: Parallel, devices: Sequence[int]) -> Parallel:
 def _begin(
     job: Job, splits: Splits, settings: Settings, parallel: Parallel, ranks: Any, wishes: _Wishes
 ) -> ParallelTraining:
-    code: Any = job.source.resolve()
     if job.source.kind == "keras":
         from raygpu.training.keras_parallel import KerasParallel
 
-        return KerasParallel(code, splits, job.trial, settings, parallel, ranks, wish=wishes)
+        with ranks.strategy.scope():  # what the experiment draws random numbers from is each device's own
+            keras_code: Any = job.source.resolve()
+        return KerasParallel(keras_code, splits, job.trial, settings, parallel, ranks, wish=wishes)
+    code: Any = job.source.resolve()
     import torch
 
     from raygpu.training.torch_parallel import TorchParallel

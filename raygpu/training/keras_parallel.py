@@ -32,6 +32,11 @@ PROGRESS = "parallel.json"
 """Beside the model and the optimizer, as `KerasSolo` writes them: what a training that is within an epoch needs."""
 
 
+def num_gpus() -> int:
+    """That TensorFlow sees."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
 class KerasRanks:
     """The devices of this process, and of the others that TF_CONFIG names."""
 
@@ -104,6 +109,8 @@ class KerasParallel(ParallelTraining):
         super().__init__(parallel, ranks, wish, solo.settings, solo.num_train, solo.epochs)
         if ranks.world > 1:
             self._note_batch_norm()
+        self._data = self._copies()
+        """On each device of this process."""
         self._used: list[Any] = []
         """The variables that have a gradient, which are known when `_compute` is traced."""
         self._compute_step: Any = tf.function(self._compute_all)
@@ -128,6 +135,16 @@ class KerasParallel(ParallelTraining):
                 " has them normalise the whole batch"
             )
 
+    def _copies(self) -> list[Any]:
+        data = self.solo.train_data
+        if self.ranks.local == 1:
+            return [data]
+        copies = []
+        for device in self._strategy.extended.worker_devices:
+            with tf.device(device):
+                copies.append(tf.nest.map_structure(tf.identity, data))
+        return copies
+
     # The two calls of a step, on every device of this process
 
     def _trace(self) -> None:
@@ -137,7 +154,8 @@ class KerasParallel(ParallelTraining):
         traced = self._compute_step.get_concrete_function(order, spans, tf.TensorSpec([], tf.float64))
         states = random_states(traced)
         devices = sorted({state.device for state in states}, key=lambda name: (len(name), name))
-        self._random = [[v for v in states if v.device == device] for device in devices] or [[]] * self.ranks.local
+        self._random = [[v for v in states if v.device == device] for device in devices]
+        self._random += [[] for _ in range(self.ranks.local - len(devices))]
 
     def _by_device(self, values: Sequence[Any]) -> Any:
         """One value for each device of this process."""
@@ -163,7 +181,8 @@ class KerasParallel(ParallelTraining):
         solo, size = self.solo, tf.cast(span[1], tf.float64)
         with tf.control_dependencies([began]):
             rows = order[span[0] : span[0] + span[1]]
-        inputs, targets = (chosen_rows(part, rows) for part in solo.train_data)
+        place = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group) - self.ranks.rank
+        inputs, targets = (chosen_rows(part, rows) for part in self._data[place])
         variables = solo.model.trainable_variables
         with tf.GradientTape() as tape:
             loss = solo.loss(inputs, targets)
@@ -303,7 +322,7 @@ class KerasParallel(ParallelTraining):
         self.solo.model.load_weights(folder / WEIGHTS)
 
     def close(self) -> None:
-        del self._compute_step, self._add_parts, self._apply_step, self._random, self._used
+        del self._compute_step, self._add_parts, self._apply_step, self._random, self._used, self._data
         self.solo.close()
 
 

@@ -22,7 +22,8 @@ def multi_gpu_model(model: keras.Model, gpus: int | Sequence[int], ratios: Seque
     model: built or not; its weights stay where it was made, and are copied to the other devices in each step.
     gpus: their indices, or how many. Where TensorFlow sees no GPU, its logical CPU devices. ratios: of their parts,
     split by largest remainder; equal by default. The loss is that of the whole batch, and so is the gradient.
-    BatchNormalization normalises each part by itself. Raises ValueError.
+    BatchNormalization normalises each part by itself, and what layers give to `add_loss` counts once for each device.
+    Raises ValueError.
     """
     indices = list(range(gpus)) if isinstance(gpus, int) else list(gpus)
     shares = [1.0] * len(indices) if ratios is None else [float(ratio) for ratio in ratios]
@@ -51,13 +52,19 @@ class _Slices(keras.Model):
         """The model's own weights are all there are."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        sizes = self._sizes(tf.shape(tf.nest.flatten(inputs)[0])[0])
-        parts = [tf.split(tensor, sizes, num=len(self._devices)) for tensor in tf.nest.flatten(inputs)]
+        count = tf.shape(tf.nest.flatten(inputs)[0])[0]
+        sizes = self._sizes(count)
+        ends = tf.cumsum(sizes)
         outputs = []
         for place, device in enumerate(self._devices):
             with tf.device(device):
-                own = tf.nest.pack_sequence_as(inputs, [part[place] for part in parts])
-                outputs.append(self.model(own, training=training))
+                # A device without a sample takes the last one, and what comes of it is dropped: the statistics of
+                # BatchNormalization over none would be no numbers.
+                size, first = sizes[place], tf.minimum(ends[place] - sizes[place], count - 1)
+                rows = slice(first, first + tf.maximum(size, 1))
+                own = tf.nest.map_structure(lambda tensor, rows=rows: tensor[rows], inputs)
+                found = self.model(own, training=training)
+                outputs.append(tf.nest.map_structure(lambda tensor, size=size: tensor[:size], found))
         return tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *outputs)
 
     def _sizes(self, count: Any) -> Any:

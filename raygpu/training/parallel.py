@@ -5,7 +5,6 @@ Every rank decides by itself and alike, from the same reports of all ranks, so n
 
 from __future__ import annotations
 
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -172,7 +171,7 @@ class Conductor:
             self.noise.add(norm.shares, [r.squares[index] for r in reports], norm.whole)
         rates = tuple(r.rate for r in reports)
         if self.parallel.balance and all(rates):
-            self.balance.most = [r.most for r in reports] if any(r.most < math.inf for r in reports) else []
+            self.balance.most = [r.most for r in reports]
             self.balance.tell(self.shares, [rate or 0.0 for rate in rates])
         self._plan_next(told[0][1])
         return Told(
@@ -263,8 +262,8 @@ class ParallelTraining(ABC):
     def _exchange(self, wall_s: float) -> Progress:
         self._train_s += wall_s
         ended = self.step == len(self._bounds)
-        validation = self._evaluate() if ended and self.ranks.rank == 0 else {}
         reports, norms = self._report(self._wish() if self.ranks.rank == 0 else "")
+        validation = self._evaluate() if ended and self.ranks.rank == 0 else {}
         told = self.conductor.exchange(reports, norms, wall_s)
         lr, step, result = self._lr(self.step - 1), self.step, None
         if ended:

@@ -195,7 +195,10 @@ class TorchParallel(ParallelTraining):
     # What ranks tell each other
 
     def _evaluate(self) -> dict[str, float]:
-        return self.solo.evaluate()
+        found = self.solo.evaluate()
+        if self.solo.device.type == "cuda":  # its batches are no measure of a training's
+            torch.cuda.reset_peak_memory_stats(self.solo.device)
+        return found
 
     def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
         since, self._since = self._since, _Since()

@@ -48,7 +48,12 @@ class Mlp(KerasExperiment):
 
 
 class Drawing(Mlp):
-    """With dropout, noise of the experiment's own, and BatchNormalization."""
+    """With dropout, noise of keras.random and of the experiment's own generator, and BatchNormalization."""
+
+    def __init__(self) -> None:
+        import keras
+
+        self._own = keras.random.SeedGenerator(5)
 
     def model(self, hp: Mapping[str, Any]) -> Any:
         import keras
@@ -60,7 +65,8 @@ class Drawing(Mlp):
     def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
         import keras
 
-        return inputs + 0.1 * keras.random.normal(keras.ops.shape(inputs))
+        shape = keras.ops.shape(inputs)
+        return inputs + 0.1 * keras.random.normal(shape) + 0.1 * keras.random.normal(shape, seed=self._own)
 
 
 def training(
@@ -70,6 +76,8 @@ def training(
 
     settings = Settings(epochs, 1, "float32", Path())
     trial, splits = Trial("t0000", 3, HP), few(num_train)
+    with ranks.strategy.scope():
+        experiment = experiment()
     return KerasParallel(experiment, splits, trial, settings, parallel, ranks, wish=lambda: wish)  # type: ignore[arg-type,return-value]
 
 
@@ -82,7 +90,7 @@ def trained(ranks: Any, parallel: Parallel) -> Any:
     from raygpu.training.quiet_keras import keras
 
     keras.config.set_floatx("float64")
-    own, told = training(ranks, parallel, Mlp()), None
+    own, told = training(ranks, parallel, Mlp), None
     while (progress := own.advance()) is not None:
         told = progress
     return parameters(own), told
@@ -127,15 +135,15 @@ def test_a_batch_taken_in_parts_is_the_same(solo: Any) -> None:
 
 def saved_and_gone_on(ranks: Any, folder: str) -> Any:
     parallel = Parallel(20, ratios=(3.0, 2.0))
-    whole = training(ranks, parallel, Drawing(), epochs=3)
+    whole = training(ranks, parallel, Drawing, epochs=3)
     while whole.advance() is not None:
         pass
-    first = training(ranks, parallel, Drawing(), epochs=3, wish="checkpoint")
+    first = training(ranks, parallel, Drawing, epochs=3, wish="checkpoint")
     first.advance()  # ends within the first epoch
     assert 0 < first.step < 8
     first.save(Path(folder))
     ranks.gather([None] * ranks.local)
-    again = training(ranks, parallel, Drawing(), epochs=3)
+    again = training(ranks, parallel, Drawing, epochs=3)
     again.load(Path(folder))
     while again.advance() is not None:
         pass
@@ -147,15 +155,15 @@ def test_a_training_goes_on_within_an_epoch_as_if_nothing_had_been(tmp_path: Pat
     for whole, again, notes, states in on_keras_ranks(processes, saved_and_gone_on, str(tmp_path), local=local):
         assert np.array_equal(again, whole)
         assert any("BatchNormalization" in note for note in notes)
-        assert states == [2] * local, "Dropout's, and the one of keras.random"
+        assert states == [3] * local, "Dropout's, the experiment's own, and the one of keras.random"
 
 
 def another_batch(ranks: Any, folder: str) -> str:
-    own = training(ranks, Parallel(20), Mlp())
+    own = training(ranks, Parallel(20), Mlp)
     own.advance()
     own.save(Path(folder))
     with pytest.raises(ValueError, match="trained with batches of 20, not of 40") as raised:
-        training(ranks, Parallel(40), Mlp()).load(Path(folder))
+        training(ranks, Parallel(40), Mlp).load(Path(folder))
     return str(raised.value)
 
 

@@ -52,6 +52,10 @@ def fitted(ranks: Any) -> Any:
         whole.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss=loss)
         whole.fit(splits.train_inputs, splits.train_targets, batch_size=50, epochs=2, shuffle=False, verbose=0)
         found[name] = np.concatenate([weight.ravel() for weight in model.get_weights()])
+    norm = keras.Sequential([keras.Input((64,)), keras.layers.BatchNormalization(), keras.layers.Dense(10)])
+    outputs = raygpu.multi_gpu_model(norm, gpus=2)(splits.train_inputs[:1], training=True)
+    assert outputs.shape == (1, 10)
+    assert all(np.isfinite(weight).all() for weight in norm.get_weights())
     named = network(keras, named=True)
     inputs = {"a": tf.ones((5, 64)), "b": tf.zeros((5, 64))}
     outputs = raygpu.multi_gpu_model(named, gpus=2, ratios=[4, 1])(inputs)
