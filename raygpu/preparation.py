@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -333,6 +333,18 @@ def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoi
     except Exception as error:
         model = f"{found.source.name} with these hyper-parameters"
         raise BadInput(f"{flag}: {checkpoint} is no checkpoint of {model}: {one_line(error)}") from error
+
+
+def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoints: Sequence[Path]) -> None:
+    """That a run's checkpoint is of this model: the first, or if it was cut short another. Raises BadInput."""
+    faults: list[BadInput] = []
+    for checkpoint in checkpoints:
+        try:
+            return require_fitting(found, hyperparameters, checkpoint, "--resume")
+        except BadInput as error:
+            faults.append(error)
+    if faults:
+        raise faults[0]
 
 
 def _metric_names(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:

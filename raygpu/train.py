@@ -19,7 +19,15 @@ from raygpu.command import Command, Outcome
 from raygpu.config import TrainConfig, load, read_toml
 from raygpu.errors import BadInput
 from raygpu.experiment import take
-from raygpu.preparation import PreparedTrain, Problem, find, prepare_train, require_fitting, training_problem
+from raygpu.preparation import (
+    PreparedTrain,
+    Problem,
+    find,
+    prepare_train,
+    require_fitting,
+    require_one_fitting,
+    training_problem,
+)
 from raygpu.progress import History, Progress
 from raygpu.promotion import promoted
 from raygpu.runfolder import RunFolder, rounded
@@ -85,7 +93,7 @@ def run(
         if warm_start is not None:
             require_fitting(found, config.hyperparameters, warm_start, "--warm-start")
         if resume is not None:
-            _require_one_fitting(found, config.hyperparameters, resume)
+            require_one_fitting(found, config.hyperparameters, resume.training_checkpoints())
 
         from raygpu.tracking.session import open_store
 
@@ -101,18 +109,6 @@ def run(
         training = _Training(prepared, found, what, where, cluster, tree, source_folder, resume, console)
         ended = training.run(warm_start)
     return training.finish(ended)
-
-
-def _require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], resume: RunFolder) -> None:
-    """That a checkpoint is of this model: the last, or if it was cut short one before it. Raises BadInput."""
-    faults: list[BadInput] = []
-    for kept in resume.training_checkpoints():
-        try:
-            return require_fitting(found, hyperparameters, kept, "--resume")
-        except BadInput as error:
-            faults.append(error)
-    if faults:
-        raise faults[0]
 
 
 class _Training:
