@@ -87,7 +87,7 @@ def main() -> None:
             cluster.shutdown()
     print("\n".join(table(rows)))
     ratios = {
-        f"{row['framework']}, fixed {row['fixed']}, {row['workers']} workers on {row['nodes']} nodes": row["speed-up"]
+        f"{row['framework']}, fixed {row['fixed']}, {row['workers']} workers, nodes: {row['nodes']}": row["speed-up"]
         for row in rows
         if row["workers"] > 1
     }
