@@ -27,7 +27,7 @@ from experiments.benchmarks import record
 from experiments.benchmarks.ranks import on_keras_ranks
 from raygpu import train
 from raygpu.config import TrainConfig
-from raygpu.progress import Progress
+from raygpu.progress import Progress, Wish
 from raygpu.training.parallel import FIRST, Parallel
 from raygpu.views.production import TrainConsole
 
@@ -98,9 +98,14 @@ def keras_loop(ranks: Any, hp: dict[str, Any], seconds: float) -> float:
     from raygpu.trials import Trial
 
     experiment, settings = KerasLong(), Settings(epochs=1000, threads=1, precision="float32", folder=Path())
-    own = KerasParallel(experiment, experiment.data(), Trial("t0000", 0, hp), settings, Parallel(2 * BATCH), ranks)
     told: list[Progress] = []
-    while sum(progress.wall_s for progress in told) <= seconds:
+
+    def over() -> Wish:  # asked on rank 0 alone: all ranks stop at the same exchange
+        return "stop" if sum(progress.wall_s for progress in told) > seconds else ""
+
+    what = experiment, experiment.data(), Trial("t0000", 0, hp), settings, Parallel(2 * BATCH), ranks
+    own = KerasParallel(*what, wish=over)
+    while not told or told[-1].wish != "stop":
         progress = own.advance()
         assert progress is not None
         told.append(progress)
