@@ -70,10 +70,10 @@ def main() -> None:
     counts = [int(word) for word in arguments.workers.split(",")]
     with tempfile.TemporaryDirectory() as folder:
         for nodes in (1, 2):
-            node = {"num_cpus": 4, "num_gpus": 1, "include_dashboard": False}
-            cluster = Cluster(initialize_head=True, head_node_args=node)
+            node = {"num_cpus": 1, "num_gpus": 1}  # by which every worker takes one thread, however many there are
+            cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
             for _ in range(nodes - 1):
-                cluster.add_node(num_cpus=4, num_gpus=1)
+                cluster.add_node(**node)
             frameworks = arguments.frameworks.split(",")
             for framework, fixed in itertools.product(frameworks, ("global batch", "device batch")):
                 for workers in counts:
