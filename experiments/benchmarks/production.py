@@ -130,7 +130,8 @@ def main() -> None:
         results[f"{framework}, {devices}"] = rows
         ratio = median(row["raygpu.train"] / row["by hand"] for row in rows)
         results["ratios"][f"{framework}, {devices}: raygpu.train / by hand"] = round(ratio, 3)
-    record.write("production", results, vars(arguments) | {"batch of each worker": BATCH, "hyperparameters": HP})
+    part = arguments.devices if "," not in arguments.devices else None
+    record.write("production", results, vars(arguments) | {"batch of each worker": BATCH, "hyperparameters": HP}, part)
 
 
 if __name__ == "__main__":
