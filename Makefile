@@ -52,7 +52,7 @@ bench-pack: $(VENV)/installed-dev
 bench-train: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.weighted_gradient
 	$(BIN)/python -m experiments.benchmarks.unequal
-	$(BIN)/python -m experiments.benchmarks.production
+	$(BIN)/python -m experiments.benchmarks.production --devices simulated --rounds 7 --seconds 6
 	$(BIN)/python -m experiments.benchmarks.killed
 	$(BIN)/python -m experiments.benchmarks.workers
 

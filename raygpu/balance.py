@@ -8,7 +8,6 @@ python -m raygpu.balance conf/train/digits.toml --write conf/train/balanced.toml
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from raygpu.errors import BadInput, RaygpuError
 from raygpu.experiment import Splits, take
 from raygpu.preparation import PreparedTrain, Problem, find, prepare_train, training_problem
 from raygpu.progress import Progress
+from raygpu.redaction import redacted
 from raygpu.runfolder import RunFolder, rounded
 from raygpu.spreading import spread
 from raygpu.starting import arrived, started, told_at_once
@@ -80,21 +80,25 @@ def run(
     console.lines([f"balance {prepared.config.name}: {what}; {hyperparameters(config.hyperparameters)}"])
     console.lines(prepared.left_out)
     source, code = find(prepared.config, source_folder)
-    with started(config.cluster.address, prepared.gpus, apart=False) as starting, told_at_once():
+    with started(config.cluster.address, prepared.gpus, source_folder, apart=False) as starting, told_at_once():
         found = training_problem(prepared, source, code)
         assert starting is not None
         cluster = arrived(starting)
         from raygpu.engines.production import placing
 
-        where = placing(cluster, config.workers, config.devices_per_worker, source.kind)
-        measuring = _Measuring(config, prepared, found, cluster, where, console)
-        measuring.check()
-        cluster.require([source_folder])
-        curves, split = measuring.curves()
-        split, job = measuring.job(split.shares, curves)
-        equal = measuring.equal(split.global_batch)
-    folder = RunFolder.create(Path(str(prepared.config.runs_dir)), str(prepared.config.name))
-    return _finish(measuring, folder, source_folder, curves, split, job, equal, write)
+        where = placing(cluster, config.workers, config.devices_per_worker, source.kind, config.cluster.most_gpus)
+        folder = RunFolder.create(Path(prepared.config.runs_dir), str(prepared.config.name), prepared.config.storage)
+        try:
+            measuring = _Measuring(config, prepared, found, cluster, where, folder, console)
+            measuring.check()
+            cluster.require(folder.shared)
+            curves, split = measuring.curves()
+            split, job = measuring.job(split.shares, curves)
+            equal = measuring.equal(split.global_batch)
+        except BaseException:
+            folder.remove()
+            raise
+    return _finish(measuring, source_folder, curves, split, job, equal, write)
 
 
 @dataclass(slots=True)
@@ -139,6 +143,7 @@ class _Measuring:
     found: Problem
     cluster: Cluster
     where: Placing
+    folder: RunFolder
     console: SweepConsole
     places: list[int] = field(default_factory=list)
     """Each rank's device, by its index."""
@@ -146,7 +151,11 @@ class _Measuring:
 
     def check(self) -> None:
         """Raises BadInput where the split that is asked for is not one for these devices."""
-        ranks, chosen = self.where.ranks, self.config.chosen_batches
+        ranks, chosen, most = self.where.ranks, self.config.chosen_batches, self.config.cluster.most_gpus
+        if most is not None and most < len(self.cluster.devices):
+            raise BadInput(
+                f"cluster.max_gpus: a balance measures all {len(self.cluster.devices)} devices; leave it out"
+            )
         if chosen is not None and len(chosen) != ranks:
             raise BadInput(f"batches: read {self.config.batches}, {len(chosen)} numbers for {ranks} devices")
         if self.where.each > 1:
@@ -168,24 +177,23 @@ class _Measuring:
         config, chosen = self.config, self.config.chosen_batches
         splits, say = self.found.splits, self.console.line
         assert splits is not None
-        with tempfile.TemporaryDirectory() as scratch:
-            what = self.found.source, splits, self.prepared.trial, config.gpu.precision
-            pace = Pace(self.cluster, self.where, *what, scratch, config.window_s)
-            try:
-                self.places = pace.places
-                if chosen is not None:
-                    shares, curves = pace.at(chosen, say)
-                    return curves, predicted(curves, shares)
-                first = min(int(config.hyperparameters.get("batch_size", 32)), splits.num_train)
-                curves = pace.climb(first, say)
-                whole = min(config.global_batch or splits.num_train, splits.num_train)
-                found = balanced(curves, config.global_batch and whole)
-                return curves, found if found.global_batch <= whole else balanced(curves, whole)
-            except ValueError as error:
-                raise RaygpuError(f"global_batch: {error}") from error
-            finally:
-                self.readings = pace.readings
-                pace.close()
+        what = self.found.source, splits, self.prepared.trial, config.gpu.precision
+        pace = Pace(self.cluster, self.where, *what, config.window_s)
+        try:
+            self.places = pace.places
+            if chosen is not None:
+                shares, curves = pace.at(chosen, say)
+                return curves, predicted(curves, shares)
+            first = min(int(config.hyperparameters.get("batch_size", 32)), splits.num_train)
+            curves = pace.climb(first, say)
+            whole = min(config.global_batch or splits.num_train, splits.num_train)
+            found = balanced(curves, config.global_batch and whole)
+            return curves, found if found.global_batch <= whole else balanced(curves, whole)
+        except ValueError as error:
+            raise RaygpuError(f"global_batch: {error}") from error
+        finally:
+            self.readings = pace.readings
+            pace.close()
 
     def job(self, shares: Sequence[int], curves: Sequence[Curve]) -> tuple[Balanced, Job]:
         """The data-parallel job with these shares; lowered by a fifth while memory does not hold them."""
@@ -222,7 +230,7 @@ class _Measuring:
         config, steady = self.config, _Steady(self.config.job_s)
         self.console.line(f"training with {' + '.join(map(str, shares))} samples a step ...")
         work = Work(
-            source=self.found.source,
+            source=self.cluster.travelled(self.found.source),
             trial=self.prepared.trial,
             epochs=EPOCHS,
             precision=config.gpu.precision,
@@ -238,10 +246,11 @@ class _Measuring:
         assert self.found.splits is not None
         splits = _at_least(self.found.splits, STEPS * sum(shares))
         what = self.cluster, work, splits, self.where
-        with tempfile.TemporaryDirectory(prefix="raygpu-balance-") as folder:
+        checkpoints = self.folder.shared_checkpoints
+        try:
             ended = production.run(
                 *what,
-                Path(folder),
+                checkpoints,
                 keep=1,
                 max_failures=0,
                 listen=steady.hear,
@@ -249,6 +258,8 @@ class _Measuring:
                 say=self.console.line,
                 enough=steady.enough,
             )
+        finally:
+            checkpoints.remove()
         if ended.interrupted:
             raise KeyboardInterrupt("interrupted; nothing was written")
         if not steady.samples:
@@ -271,7 +282,6 @@ def _at_least(splits: Splits, count: int) -> Splits:
 
 def _finish(
     measuring: _Measuring,
-    folder: RunFolder,
     source_folder: Path,
     curves: Sequence[Curve],
     split: Balanced,
@@ -280,7 +290,7 @@ def _finish(
     write: Path | None,
 ) -> Result:
     """The table, the plot, the summary and the configuration."""
-    config, console = measuring.prepared.config, measuring.console
+    config, console, folder = measuring.prepared.config, measuring.console, measuring.folder
     assert isinstance(config, BalanceConfig)
     devices = [measuring.cluster.devices[place] for place in measuring.places]
     console.lines(["", *balances.table(devices, curves, split, measuring.readings), ""])
@@ -319,7 +329,8 @@ def _finish(
     folder.write_summary(summary)
     target = write or folder.path / "train.toml"
     _write_train(config.model_copy(update={"epochs": measuring.config.epochs}), split, target)
-    console.line(f"table, plot and data in {folder.path}")
+    folder.publish()
+    console.line(f"table, plot and data in {folder}")
     console.line(f"train with these ratios: python -m raygpu.train {target}")
     return Result(summary, folder.path)
 
@@ -341,6 +352,8 @@ def _write_train(config: BalanceConfig, split: Balanced, path: Path) -> None:
     values = config.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name"})
     own = set(BalanceConfig.model_fields) - set(TrainConfig.model_fields)
     values = {name: value for name, value in values.items() if name not in own}
+    if "uri" in (tracking := values.get("tracking", {})):
+        tracking["uri"] = redacted(tracking["uri"])
     values |= {"ratios": ",".join(map(str, split.shares)), "global_batch": split.global_batch}
     path.write_text(tomli_w.dumps(values))
 

@@ -16,6 +16,8 @@ from raygpu.views import console as views
 
 JSON = "json"
 """The switch that every command has."""
+ELSEWHERE = ("cluster.", "tracking.")
+"""Begin the flags that say where a run goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,22 @@ class Outcome:
     exit_code: int
     told: Any = None
     """What `--json` prints; None for nothing."""
+
+
+def framed(run: Callable[[], int], interrupted: str) -> int:
+    """A command's exit code: `run`'s; 2 for bad input, 1 for another fault, 130 after Ctrl-C; each told in lines."""
+    try:
+        return run()
+    except BadInput as error:
+        if not error.shown:
+            views.faults(error.faults)
+        return 2
+    except RaygpuError as error:
+        views.faults([str(error)])
+        return 1
+    except KeyboardInterrupt as stop:
+        views.faults([str(stop) or interrupted])
+        return 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +62,19 @@ class Command:
     """Said after a Ctrl-C that says nothing itself."""
 
     def main(self, argv: Sequence[str] | None, run: Callable[[flags.Arguments], Outcome]) -> int:
-        """Its exit code: `run`'s; 2 for bad input, 1 for another fault, 130 after Ctrl-C; each told in lines."""
-        argv = sys.argv[1:] if argv is None else list(argv)
-        try:
-            arguments = flags.split(argv, self.schema, switches=list(self.switches), options=list(self.options))
-            if "help" in arguments.switches:
-                self._print_help()
-                return 0
-            with exits.terminable(), exits.output_to_stderr(JSON in arguments.switches) as output:
-                outcome = run(arguments)
-                if JSON in arguments.switches and outcome.told is not None:
-                    print(json.dumps(outcome.told), file=output)
-        except BadInput as error:
-            if not error.shown:
-                views.faults(error.faults)
-            return 2
-        except RaygpuError as error:
-            views.faults([str(error)])
-            return 1
-        except KeyboardInterrupt as stop:
-            views.faults([str(stop) or self.interrupted])
-            return 130
+        """Its exit code: `run`'s, or that of `framed`."""
+        words = sys.argv[1:] if argv is None else list(argv)
+        return framed(lambda: self._run(words, run), self.interrupted)
+
+    def _run(self, argv: Sequence[str], run: Callable[[flags.Arguments], Outcome]) -> int:
+        arguments = flags.split(argv, self.schema, switches=list(self.switches), options=list(self.options))
+        if "help" in arguments.switches:
+            self._print_help()
+            return 0
+        with exits.terminable(), exits.output_to_stderr(JSON in arguments.switches) as output:
+            outcome = run(arguments)
+            if JSON in arguments.switches and outcome.told is not None:
+                print(json.dumps(outcome.told), file=output)
         return outcome.exit_code
 
     def _print_help(self) -> None:
@@ -74,6 +84,14 @@ class Command:
             sys.stdout.flush()
         except BrokenPipeError:  # its reader, as `head`, has enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def read_resumed(self, arguments: flags.Arguments) -> dict[str, str]:
+        """What a run that goes on may have otherwise than it began. Raises BadInput for anything else."""
+        others = [name for name in arguments.overrides if not name.startswith(ELSEWHERE)]
+        if arguments.file or others or len(arguments.options) > 1 or arguments.switches - {JSON}:
+            where = " and ".join(f"--{prefix}*" for prefix in ELSEWHERE)
+            raise BadInput(f"--resume: takes the run's own configuration; give no file, and no flag but {where}")
+        return arguments.overrides
 
     def read(self, arguments: flags.Arguments) -> tuple[Path, Any]:
         """The configuration's path, and what it and the flags say. Raises BadInput."""

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from pydantic_core import ErrorDetails
 
 from raygpu.errors import BadInput
+from raygpu.redaction import redacted
 from raygpu.sections import (
     WAYS,
     CheckpointSection,
@@ -34,6 +35,7 @@ from raygpu.sections import (
     TrackingSection,
     Way,
 )
+from raygpu.storage import LOCAL, Storage
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
@@ -76,6 +78,23 @@ class ProblemConfig(Section):
         return self
 
 
+class StoredConfig(ProblemConfig):
+    """What keeps its results where workers of other nodes can write, too."""
+
+    storage: str = LOCAL
+    """Where results and checkpoints go: local (runs_dir, on this machine), a folder that all nodes share, or object
+    storage by its URI, s3://BUCKET/FOLDER; credentials come from the environment of every node."""
+
+    @field_validator("storage")
+    @classmethod
+    def _known_storage(cls, value: str) -> str:
+        try:
+            Storage.at(value)
+        except BadInput as error:
+            raise ValueError(str(error).partition("; ")[2]) from error
+        return value
+
+
 class TrialsConfig(ProblemConfig):
     """Trainings that share GPUs, with hyper-parameters from a space."""
 
@@ -88,7 +107,7 @@ class TrialsConfig(ProblemConfig):
     TABLE: ClassVar[str] = "space"
 
 
-class SweepConfig(TrialsConfig):
+class SweepConfig(TrialsConfig, StoredConfig):
     """A search over hyper-parameters, packed on fractions of a GPU."""
 
     trials: Annotated[int, Field(ge=1)] | None = None
@@ -161,7 +180,7 @@ class PackConfig(TrialsConfig):
         return tuple(way for way in WAYS if self.ways == "all" or way in words)
 
 
-class TrainConfig(ProblemConfig):
+class TrainConfig(StoredConfig):
     """A production training: one set of hyper-parameters, data-parallel over all devices."""
 
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
@@ -350,7 +369,8 @@ def _fault(path: Path, detail: ErrorDetails, overrides: Mapping[str, str], schem
         return f"{where}: unknown key{suggestion(key, known)}; the keys are listed by --help"
     if not keys:
         return f"{path}: {message}"
-    return f"{where}: read {detail['input']!r}; {message[0].lower()}{message[1:]}"
+    read = redacted(detail["input"]) if isinstance(detail["input"], str) else detail["input"]
+    return f"{where}: read {read!r}; {message[0].lower()}{message[1:]}"
 
 
 def _tables(schema: type[ProblemConfig]) -> set[str]:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from raygpu.errors import BadInput, one_line
+from raygpu.whereabouts import BEGUN_IN
 
 Arrays = np.ndarray | Mapping[str, np.ndarray]
 
@@ -247,16 +248,24 @@ class Source:
 
     kind: "torch" and "keras" name an `Experiment`, "function" a function of one dict, "command" a script.
     name: `package.module:Name` or `path/to/file.py:name`, or the command line itself.
-    folder: absolute; relative paths start here, and it is importable.
+    folder: relative paths start here, and it is importable. Absolute, or relative to the working directory in which a
+    worker begins: there it is absolute too.
     """
 
     kind: str
     name: str
     folder: str
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (self.kind, self.name, self.folder)
+
     def resolve(self) -> Experiment | Callable[[dict[str, Any]], Any]:
         """The user's object: an `Experiment` instance or a function."""
         return resolve(self.name, Path(self.folder))
+
+
+def _arrived(kind: str, name: str, folder: str) -> Source:
+    return Source(kind, name, str(BEGUN_IN / folder))
 
 
 def locate(name: str, folder: Path) -> tuple[Source, Experiment | Callable[[dict[str, Any]], Any]]:

@@ -126,6 +126,8 @@ class Plan:
     parts: tuple[Part, ...]
     slots: int
     """Trials that run at once."""
+    most_gpus: Fraction | None = None
+    """What they may reserve of all GPUs at once; None for all there is."""
 
     def on(self, device: str) -> Part:
         """The part of one type; the first where that is gone, as where a sweep is resumed on another machine."""
@@ -211,10 +213,12 @@ def held_to(choice: Choice, most: int, reason: str) -> Choice:
     return Choice(Share(trials_per_gpu=max(1, most)), reason)
 
 
-def plan(nodes: Sequence[Node], choices: Mapping[str, Choice], num_trials: int) -> Plan:
+def plan(
+    nodes: Sequence[Node], choices: Mapping[str, Choice], num_trials: int, most_gpus: Fraction | None = None
+) -> Plan:
     """Place trials on these nodes. choices: by type; a type without one is not used.
 
-    Raises ValueError if no node can hold a trial.
+    most_gpus: that may be reserved at once. Raises ValueError if no node can hold a trial.
     """
     found = {device: of for device, of in by_type(nodes).items() if device in choices}
     if not found:
@@ -224,7 +228,23 @@ def plan(nodes: Sequence[Node], choices: Mapping[str, Choice], num_trials: int) 
         wanted = next(iter(choices.values())).share.gpus_per_trial
         most = max(node.num_gpus for of in found.values() for node in of)
         raise ValueError(f"{wanted} GPUs per trial, but no node has more than {most}")
-    return Plan(tuple(parts), min(sum(part.slots for part in parts), num_trials))
+    if most_gpus is not None:
+        parts = _held_below(most_gpus, parts)
+    return Plan(tuple(parts), min(sum(part.slots for part in parts), num_trials), most_gpus)
+
+
+def _held_below(most_gpus: Fraction, parts: Sequence[Part]) -> list[Part]:
+    """The parts with so many places that all of them together reserve no more; the fastest type's first."""
+    found, left = [], most_gpus
+    for part in parts:
+        slots = min(part.slots, left // part.share.part)
+        left -= slots * part.share.part
+        if slots:
+            found.append(replace(part, slots=slots))
+    if not found:
+        least = min(part.share.part for part in parts)
+        raise ValueError(f"a trial takes {float(least):g} of a GPU, and cluster.max_gpus allows {float(most_gpus):g}")
+    return found
 
 
 def _part(nodes: Sequence[Node], choice: Choice, num_trials: int) -> Part | None:

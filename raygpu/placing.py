@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from raygpu.choosing import RESERVE, Option, Part, Room, at_once
 from raygpu.devices.mps import MAX_CLIENTS
@@ -65,6 +66,18 @@ def permitted(nodes: Sequence[Node], choices: Mapping[str, Choice], *, mps: bool
     refusals = {device: of[0].refusal for device, of in by_type(nodes).items()}
     return {
         device: choice if (refusal := refusals.get(device)) is None else held_to(choice, 1, refusal)
+        for device, choice in choices.items()
+    }
+
+
+def within(choices: Mapping[str, Choice], most_gpus: Fraction | None) -> dict[str, Choice]:
+    """The same, so small that one trial fits into the part of a GPU that may be reserved."""
+    if most_gpus is None or most_gpus >= 1:
+        return dict(choices)
+    least = math.ceil(1 / most_gpus)
+    bound = f"cluster.max_gpus {float(most_gpus):g}"
+    return {
+        device: choice if choice.share.trials_per_gpu >= least else Choice(Share(least), bound)
         for device, choice in choices.items()
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,8 +63,11 @@ def make_fused_plan(
 
 
 def _plan(nodes: Sequence[Node], config: SweepConfig, choices: Mapping[str, Choice], num_trials: int) -> Plan:
+    most = config.cluster.most_gpus
+    if config.gpu.fraction == "auto":
+        choices = placing.within(choices, most)
     try:
-        return plan(nodes, choices, num_trials)
+        return plan(nodes, choices, num_trials, most)
     except ValueError as error:
         raise BadInput(f"gpu.fraction: read {config.gpu.fraction}; {error}") from error
 
@@ -170,6 +174,8 @@ def decide(site: Site, config: SweepConfig, num_trials: int, found: Grouped, est
     options: list[Option] = []
     parts: list[choosing.Part] = []
     num_gpus = sum(node.num_gpus for node in nodes)
+    if (most := config.cluster.most_gpus) is not None:
+        num_gpus = max(1, min(num_gpus, math.floor(most)))
     if estimates.reference is not None:
         asked = None if config.gpu.fraction == "auto" else snap(config.gpu.fraction).trials_per_gpu
         parts = estimates.parts(found.groups, config)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import C, PackConfig, ProblemConfig, SweepConfig, TrainConfig
+from raygpu.config import C, PackConfig, ProblemConfig, StoredConfig, SweepConfig, TrainConfig
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu, gpus
 from raygpu.devices.selection import select
@@ -22,6 +22,7 @@ from raygpu.planning import make_plan
 from raygpu.profiles import Profiles
 from raygpu.search import Proposer, proposer
 from raygpu.space import Space, parse, trial_seed
+from raygpu.storage import LOCAL, Storage
 from raygpu.tracking.session import absolute
 from raygpu.tracking.stores import check
 from raygpu.training.script import OWN_PLACEHOLDERS, placeholders
@@ -179,18 +180,33 @@ def _located(config: C, stem: str, faults: list[str], *, resuming: bool) -> C:
     uri = config.tracking.uri
     if config.tracking.enabled:
         with _noted(faults):
-            uri = absolute(uri)
+            uri = absolute(config.tracking.found().uri)
             check(uri)
-    runs_dir = Path(config.runs_dir).resolve()
+    where: dict[str, str] = {"runs_dir": str(Path(config.runs_dir).resolve())}
+    with _noted(faults):
+        where |= _stored(config)
     if not resuming:
-        faults += _folder_faults(config, runs_dir)
+        faults += _folder_faults(config, Path(where["runs_dir"]))
     return config.model_copy(
         update={
             "name": config.name or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}",
-            "runs_dir": str(runs_dir),
             "tracking": config.tracking.model_copy(update={"uri": uri}),
+            **where,
         }
     )
+
+
+def _stored(config: ProblemConfig) -> dict[str, str]:
+    """Where a run's results go, if not below runs_dir alone. Raises BadInput where that cannot be used."""
+    if not isinstance(config, StoredConfig) or config.storage == LOCAL:
+        return {}
+    storage = Storage.at(config.storage)
+    if storage.path is None:
+        storage.check()
+        return {"storage": storage.uri}
+    if config.runs_dir != type(config).model_fields["runs_dir"].default:
+        raise BadInput(f"runs_dir: {config.storage} is where runs' folders go, by storage; give one of the two")
+    return {"storage": LOCAL, "runs_dir": str(storage.path)}
 
 
 def find(config: ProblemConfig, folder: Path) -> tuple[Source, Any]:
@@ -316,11 +332,11 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     return Problem(source, code, splits.part(config.data.fraction, config.seed))
 
 
-def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoint: Path, flag: str) -> None:
+def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoint: Storage, flag: str) -> None:
     """That a checkpoint is of this model. Raises BadInput."""
-    what = found.code, hyperparameters, checkpoint
     try:
-        with contextlib.chdir(found.source.folder):
+        with checkpoint.fetched() as folder, contextlib.chdir(found.source.folder):
+            what = found.code, hyperparameters, folder
             if found.source.kind == "torch":
                 from raygpu.training import torch_solo
 
@@ -335,7 +351,7 @@ def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoi
         raise BadInput(f"{flag}: {checkpoint} is no checkpoint of {model}: {one_line(error)}") from error
 
 
-def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoints: Sequence[Path]) -> None:
+def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoints: Sequence[Storage]) -> None:
     """That a run's checkpoint is of this model: the first, or if it was cut short another. Raises BadInput."""
     faults: list[BadInput] = []
     for checkpoint in checkpoints:

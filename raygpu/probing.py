@@ -7,7 +7,6 @@ climb.points
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +61,7 @@ class Probing:
         started = time.monotonic()
         device = self.cluster.devices[0]
         what = self.source, self.splits, self.trial, self.precision
-        probe = Probe(self.cluster, device, *what, tempfile.gettempdir())
+        probe = Probe(self.cluster, device, *what)
         refusals: list[str] = []
         with daemons([device], refusals.append, wanted=mps and self.cluster.local) as under:
             access = under.access.get(device.uuid or "")

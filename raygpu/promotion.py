@@ -45,22 +45,20 @@ def promoted(origin: str, tracking: Callable[[], TrackingSection], checkpoint: b
     """
     if RUN_ID.fullmatch(origin) and not Path(origin).exists():
         return _of_run(origin, tracking(), checkpoint=checkpoint)
-    return _of_folder(Path(origin))
+    return _of_folder(origin, checkpoint=checkpoint)
 
 
-def _of_folder(path: Path) -> Promotion:
-    folder = RunFolder(path.resolve())
-    if not folder.path.is_dir():
-        raise BadInput(f"--from: {path}: no such folder; name a sweep's, as in runs/digits, or an MLflow run's id")
-    if not folder.config.is_file() or not folder.run.is_file():
-        raise BadInput(f"--from: {path} is no sweep's folder: it has no {folder.config.name}")
+def _of_folder(where: str, *, checkpoint: bool) -> Promotion:
+    if "://" not in where and not Path(where).is_dir():
+        raise BadInput(f"--from: {where}: no such folder; name a sweep's, as in runs/digits, or an MLflow run's id")
+    folder = RunFolder.existing(where, flag="--from")
     if not folder.best_toml.is_file():
-        raise BadInput(f"--from: {path} has no {folder.best_toml.name}: no trial of that sweep has ended with a score")
+        raise BadInput(f"--from: {where} has no {folder.best_toml.name}: no trial of that sweep has ended with a score")
     values = read_toml(folder.best_toml)
     sweep = load(folder.config, {}, SweepConfig)
-    checkpoint = folder.checkpoints / values["source"]["trial_id"]
+    kept = folder.checkpoint(values["source"]["trial_id"]) if checkpoint else None
     values = _complete(values, sweep, folder.read_run().get("mlflow_run_id"))
-    return Promotion(folder.name, values, folder.source_folder, checkpoint if checkpoint.is_dir() else None)
+    return Promotion(folder.name, values, folder.source_folder, kept)
 
 
 def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Promotion:

@@ -1,4 +1,8 @@
-"""`runs/<name>/`: every path in it, and what is written there for a person and for the next command."""
+"""`runs/<name>/`: every path in it, and what is written there for a person and for the next command.
+
+What workers write, trials' checkpoints above all, lies in `shared`, which all nodes reach: the folder itself, or one of
+the same name in object storage, which then has a copy of everything else too.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,14 @@ from typing import Any
 
 import tomli_w
 
-from raygpu.config import ProblemConfig, SweepConfig, load
+from raygpu.config import ProblemConfig, SweepConfig, load, read_toml
 from raygpu.errors import BadInput
+from raygpu.redaction import redacted
+from raygpu.storage import LOCAL, Storage
 from raygpu.trials import TrialRecord
+from raygpu.whereabouts import is_job
 
+CHECKPOINTS = "checkpoints"
 TRAINING = "training"
 """Ray Train's run, below the checkpoints of a production training."""
 
@@ -26,10 +34,25 @@ class RunFolder:
     """The folder of one run. `path` is absolute."""
 
     path: Path
+    storage: Storage | None = None
+    """Of this run in object storage; None where the folder itself is shared."""
+
+    def __str__(self) -> str:
+        """What a person calls it, to go on with the run from anywhere."""
+        return str(self.storage or self.path)
+
+    def resumed_by(self, kind: str) -> str:
+        """What to type to go on with it. kind: of which command."""
+        return f"python -m raygpu.{'submit ' if is_job() else ''}{kind} --resume {self}"
 
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def shared(self) -> Storage:
+        """What all nodes reach."""
+        return self.storage or Storage(str(self.path))
 
     @property
     def config(self) -> Path:
@@ -64,17 +87,40 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
-    def training_checkpoints(self) -> list[Path]:
-        """Of a production training, as Ray Train keeps them, the last one first."""
-        folders = (folder for folder in (self.checkpoints / TRAINING).glob("checkpoint_*") if folder.is_dir())
-        return sorted(folders, reverse=True)
+    def checkpoint(self, trial_id: str) -> Path | None:
+        """Of a sweep's trial, here; None if it was not kept."""
+        folder, kept = self.checkpoints / trial_id, self.shared / CHECKPOINTS / trial_id
+        if self.storage is not None and kept.is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+            kept.download(folder)
+        return folder if folder.is_dir() else None
 
     @property
-    def tune(self) -> Path:
+    def shared_checkpoints(self) -> Storage:
+        """Of a production training: Ray Train's run, and the best one."""
+        return self.shared / CHECKPOINTS
+
+    def training_checkpoints(self) -> list[Storage]:
+        """Of a production training, as Ray Train keeps them, the last one first."""
+        folder = self.shared_checkpoints / TRAINING
+        return [folder / name for name in reversed(folder.folders()) if name.startswith("checkpoint_")]
+
+    @property
+    def shared_trials(self) -> Storage:
+        """What trials themselves write, a folder a trial."""
+        return self.shared / "trials"
+
+    @property
+    def tune(self) -> Storage:
         """Ray Tune's own folder, for its restore."""
-        return self.path / "tune"
+        return self.shared / "tune"
+
+    @property
+    def members(self) -> Path:
+        """Checkpoints of trials that were taken out of their arrays' at an interruption."""
+        return self.path / "tune" / "members"
 
     @property
     def spool(self) -> Path:
@@ -82,9 +128,17 @@ class RunFolder:
         return self.path / "undelivered.jsonl"
 
     @classmethod
-    def create(cls, runs_dir: Path, name: str) -> RunFolder:
-        """Make the folder. Raises BadInput if it exists or cannot be written."""
-        folder = cls((runs_dir / name).resolve())
+    def create(cls, runs_dir: Path, name: str, storage: str = LOCAL) -> RunFolder:
+        """Make the folder. storage: local, or object storage that has one of this name too.
+
+        Raises BadInput if it exists or cannot be written.
+        """
+        folder = cls((runs_dir / name).resolve(), None if storage == LOCAL else Storage.at(storage) / name)
+        if folder.storage is not None and folder.storage.has(folder.config.name):
+            raise BadInput(
+                f"name: {folder.storage} exists already; go on with it by --resume {folder.storage}, or choose another"
+                " --name"
+            )
         if folder.path.exists():
             raise BadInput(
                 f"name: {folder.path} exists already; go on with it by --resume {folder.path}, or choose another --name"
@@ -97,35 +151,82 @@ class RunFolder:
         return folder
 
     @classmethod
-    def existing(cls, path: Path, kind: str = "sweep") -> RunFolder:
-        """The folder of an earlier run. kind: of which command. Raises BadInput."""
-        folder = cls(path.resolve())
+    def existing(cls, where: str | Path, kind: str = "sweep", flag: str = "--resume") -> RunFolder:
+        """The folder of an earlier run, here or in object storage. kind: of which command. flag: that named it.
+
+        Raises BadInput.
+        """
+        remote = "://" in str(where)
+        folder = cls._fetched(Storage.at(str(where))) if remote else cls(Path(where).resolve())._with_storage()
         for needed in (folder.config, folder.run):
             if not needed.is_file():
-                raise BadInput(f"--resume: {path} is no run's folder: it has no {needed.name}")
+                raise BadInput(f"{flag}: {where} is no {kind}'s folder: it has no {needed.name}")
         own = folder.read_run().get("kind", "sweep")
         if own != kind:
-            raise BadInput(f"--resume: {path} is a {own}'s; go on with it by python -m raygpu.{own} --resume {path}")
+            other = f"; go on with it by python -m raygpu.{own} --resume {where}" if flag == "--resume" else ""
+            raise BadInput(f"{flag}: {where} is a {own}'s{other}")
         return folder
+
+    def _with_storage(self) -> RunFolder:
+        """As its configuration says."""
+        storage = read_toml(self.config).get("storage", LOCAL) if self.config.is_file() else LOCAL
+        return self if storage == LOCAL else RunFolder(self.path, Storage.at(storage) / self.name)
+
+    @classmethod
+    def _fetched(cls, storage: Storage) -> RunFolder:
+        """Of a run that another machine may have begun: the files that a next command reads, below runs here.
+
+        Raises BadInput where a folder of that name is another run's.
+        """
+        folder = cls(Path("runs", storage.name).resolve(), storage)
+        if not storage.has(folder.config.name):
+            raise BadInput(f"{storage} is no run's folder: it has no {folder.config.name}")
+        if folder.path.exists() and cls(folder.path)._with_storage().storage != storage:
+            raise BadInput(f"{folder.path} is another run than {storage}; move it away, or go on in another folder")
+        folder.trials.mkdir(parents=True, exist_ok=True)
+        for file in (folder.config, folder.run, folder.best_toml, *folder._journals):
+            if storage.has(file.name):
+                file.write_bytes(storage.read(file.name))
+        return folder
+
+    @property
+    def _journals(self) -> tuple[Path, Path]:
+        """What could not be delivered; what an earlier start had left of it."""
+        return self.spool, self.spool.with_name(f"{self.spool.stem}.earlier{self.spool.suffix}")
+
+    def publish(self) -> None:
+        """Copy what is here into object storage, if the run has its results there."""
+        if self.storage is None:
+            return
+        self.storage.upload(self.path)
+        for file in self._journals:
+            if not file.exists() and self.storage.has(file.name):
+                self.storage.discard(file.name)
 
     def remove(self) -> None:
         """Delete the folder with all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
+        if self.storage is not None:
+            self.storage.remove()
 
     def write_config(self, config: ProblemConfig, source_folder: Path, kind: str = "sweep") -> None:
-        """The resolved configuration. A field without a value is left out, as TOML has no null."""
+        """The resolved configuration, without passwords. A field without a value is left out, as TOML has no null."""
         values = config.model_dump(exclude_none=True) | {"name": self.name}
+        values["tracking"]["uri"] = redacted(values["tracking"]["uri"])
         self.config.write_text(tomli_w.dumps(values))
+        if self.storage is not None:
+            self.storage.upload(self.config)
         self.write_run({"source_folder": str(source_folder), "kind": kind})
 
     @property
     def source_folder(self) -> Path:
-        """Where the experiment's relative paths start."""
-        return Path(self.read_run()["source_folder"])
+        """Where the experiment's relative paths start. Of a run that goes on elsewhere, the working directory."""
+        folder = Path(self.read_run()["source_folder"])
+        return Path.cwd() if is_job() or not folder.is_dir() else folder
 
-    def read_config(self) -> SweepConfig:
+    def read_config(self, overrides: Mapping[str, str] | None = None) -> SweepConfig:
         """The configuration that the sweep was started with, with its choice where that says auto. Raises BadInput."""
-        config = load(self.config, {}, SweepConfig)
+        config = load(self.config, overrides or {}, SweepConfig)
         chosen = self.read_run().get("gpu", {})
         return config.model_copy(update={"gpu": config.gpu.model_copy(update=chosen)})
 
@@ -134,6 +235,8 @@ class RunFolder:
         temporary = self.run.with_suffix(".tmp")
         temporary.write_text(json.dumps(known | dict(values), indent=2))
         temporary.replace(self.run)
+        if self.storage is not None:
+            self.storage.upload(self.run)
 
     def read_run(self) -> dict[str, Any]:
         return dict(json.loads(self.run.read_text())) if self.run.is_file() else {}
@@ -181,15 +284,18 @@ class RunFolder:
 
         complete: no trial will go on from a checkpoint, so Tune's own copies are dropped.
         """
-        for trial_id, source in by_trial.items():
-            target = self.checkpoints / trial_id
-            if trial_id in wanted and Path(source).is_dir() and not (Path(source) / "failed").exists():
+        for trial_id in (self.shared / CHECKPOINTS).folders() if self.storage is not None else []:
+            if trial_id not in wanted:
+                (self.shared / CHECKPOINTS / trial_id).remove()
+        for trial_id, uri in by_trial.items():
+            source, target = Storage(uri), self.checkpoints / trial_id
+            if trial_id in wanted and source.is_dir() and not source.has("failed"):
                 shutil.rmtree(target, ignore_errors=True)
-                shutil.copytree(source, target)
+                source.download(target)
             elif trial_id not in wanted:
                 shutil.rmtree(target, ignore_errors=True)
             if complete:
-                shutil.rmtree(source, ignore_errors=True)
+                source.remove()
 
 
 def status(record: TrialRecord) -> str:

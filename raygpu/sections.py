@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+import itertools
+import os
+from fractions import Fraction
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from raygpu.redaction import URI_VARIABLE, completed
 
 Direction = Literal["max", "min"]
 Precision = Literal["float32", "tf32", "bf16"]
@@ -12,6 +17,10 @@ Way = Literal["process", "mps", "fused", "split", "threads"]
 """How trainings share a GPU: processes side by side, the same under CUDA MPS, one array of models, one TensorFlow
 process with a logical device for each, or threads of one process."""
 WAYS: tuple[Way, ...] = get_args(Way)
+
+
+ROUNDED = 0.015
+"""By which a person rounds a fraction: 0.33 is a third, 0.66 two of them."""
 
 
 class Section(BaseModel):
@@ -97,9 +106,16 @@ class TrackingSection(Section):
     enabled: bool = True
     """Log every trial to MLflow."""
     uri: str = "sqlite:///runs/mlflow.db"
-    """The MLflow tracking store: sqlite:///FILE, postgresql://..., or http(s)://SERVER."""
+    """The MLflow tracking store: sqlite:///FILE, postgresql://..., or http(s)://SERVER. Where none is given and
+    MLFLOW_TRACKING_URI is set, it is that one."""
     experiment: Annotated[str, Field(min_length=1)] = "raygpu"
     """The MLflow experiment that the sweep's runs go to."""
+
+    def found(self) -> Self:
+        """With the address that it comes to: the environment's, or a kept one with its password. Raises BadInput."""
+        given = "uri" in self.model_fields_set
+        uri = completed(self.uri) if given else os.environ.get(URI_VARIABLE) or self.uri
+        return self.model_copy(update={"uri": uri})
 
 
 class ClusterSection(Section):
@@ -107,6 +123,16 @@ class ClusterSection(Section):
 
     address: str = "local"
     """local: a Ray of this run's own, on this machine. auto or HOST:PORT: a Ray cluster that runs already."""
+    max_gpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The most GPUs that the run reserves at once, of those that it shares with others; 0.5 is half of one."""
+
+    @property
+    def most_gpus(self) -> Fraction | None:
+        """The same, exactly: the simplest fraction that is meant, as a third by 0.33."""
+        if self.max_gpus is None:
+            return None
+        near = (Fraction(self.max_gpus).limit_denominator(parts) for parts in itertools.count(1))
+        return next(found for found in near if abs(found - self.max_gpus) <= ROUNDED * self.max_gpus)
 
 
 class SweepClusterSection(ClusterSection):

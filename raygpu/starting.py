@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raygpu import exits
@@ -18,15 +19,20 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def started(address: str, gpus: Sequence[Gpu], *, apart: bool, wanted: bool = True) -> Iterator[Future[Cluster] | None]:
-    """Ray, starting in the background, or the cluster at this address; None where it is not wanted."""
+def started(
+    address: str, gpus: Sequence[Gpu], source_folder: Path, *, apart: bool, wanted: bool = True
+) -> Iterator[Future[Cluster] | None]:
+    """Ray, starting in the background, or the cluster at this address; None where it is not wanted.
+
+    source_folder: of the code that workers run.
+    """
     if not wanted:
         yield None
         return
     environment.prepare()
     from raygpu.engines.cluster import in_background  # Ray takes seconds to import
 
-    with in_background(address, gpus, apart=apart) as starting:
+    with in_background(address, gpus, source_folder, apart=apart) as starting:
         yield starting
 
 

@@ -15,7 +15,7 @@ from raygpu import flags
 from raygpu.clock import process_age_s
 from raygpu.command import Command, Outcome
 from raygpu.config import SweepConfig
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, RaygpuError
 from raygpu.finish import summarize, write_files
 from raygpu.measuring import Measurer, Site
 from raygpu.packing import FusedPlan
@@ -85,7 +85,9 @@ def run(
     source, code = find(config, source_folder)
     timing: dict[str, float | None] = {"code_s": process_age_s()}
     with (
-        started(config.cluster.address, prepared.gpus, apart=apart(config), wanted=not dry_run) as starting,
+        started(
+            config.cluster.address, prepared.gpus, source_folder, apart=apart(config), wanted=not dry_run
+        ) as starting,
         told_at_once(),
     ):
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
@@ -111,7 +113,7 @@ def run(
         training.run(timing)
     summary, folder = training.finish()
     result = Result(summary, folder.path, training.records.ranked()[:5], training.interrupted)
-    _print_end(result, config, console, training.session.next_line())
+    _print_end(result, folder, config, console, training.session.next_line())
     return result
 
 
@@ -153,13 +155,13 @@ class _Training:
 
     def _ready_folder(self, resume: RunFolder | None, source_folder: Path) -> RunFolder:
         """That all nodes see, with what a resumed sweep needs; where one does not see it, no new one is left."""
-        folder = resume or RunFolder.create(Path(self.config.runs_dir), str(self.config.name))
+        folder = resume or RunFolder.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
         try:
             if resume is None:
                 folder.write_config(self.config, source_folder)
                 folder.write_run({"gpu": self.decision.settled(self.config.gpu)})
-            self.cluster.require([folder.config, source_folder])
-        except BadInput:
+            self.cluster.require(folder.shared)
+        except RaygpuError:
             if resume is None:
                 folder.remove()
             raise
@@ -188,10 +190,10 @@ class _Training:
                 self.folder.remove()
                 raise
             session.writer.close(0)  # what waits lies in the run's folder
+            self.folder.publish()
             if isinstance(end, BadInput):
                 raise
-            resumed = f"python -m raygpu.sweep --resume {self.folder.path}"
-            raise KeyboardInterrupt(f"interrupted; go on with: {resumed}") from None
+            raise KeyboardInterrupt(f"interrupted; go on with: {self.folder.resumed_by('sweep')}") from None
         finally:
             console.stop(records.snapshot())
         self.interrupted = records.interrupt(session.writer.end)
@@ -229,14 +231,18 @@ class _Training:
         try:
             self.console.lines(write_files(self.folder, *what))
         finally:
-            self.console.lines(self.session.close(self.summary, interrupted=self.interrupted))
+            try:
+                self.console.lines(self.session.close(self.summary, interrupted=self.interrupted))
+            finally:
+                self.folder.publish()
         return self.summary, self.folder
 
 
-def _print_end(result: Result, config: SweepConfig, console: SweepConsole, curves: str | None) -> None:
+def _print_end(
+    result: Result, folder: RunFolder, config: SweepConfig, console: SweepConsole, curves: str | None
+) -> None:
     """The five best trials, and what to type next."""
-    summary, folder = result.summary, result.folder
-    assert folder is not None
+    summary = result.summary
     if result.best:
         console.best(config.metric, result.best)
         if config.data.synthetic:
@@ -252,13 +258,13 @@ def _print_end(result: Result, config: SweepConfig, console: SweepConsole, curve
         f"{', '.join(counts)} in {views.duration(summary['wall_s'])}{_predicted(summary)}; all of it in {folder}"
     )
     if summary["failed"]:
-        console.line(f"why trials failed: {folder}/trials/<id>/error.txt")
+        console.line(f"why trials failed: {folder.shared_trials}/<id>/error.txt")
     if summary["best"] is not None:
-        console.line(f"the best trial, ready to be trained again: {folder}/best.toml")
+        console.line(f"the best trial, ready to be trained again: {folder.shared / folder.best_toml.name}")
     if curves is not None:
         console.line(curves)
     if result.interrupted:
-        console.line(f"interrupted; go on with: python -m raygpu.sweep --resume {folder}")
+        console.line(f"interrupted; go on with: {folder.resumed_by('sweep')}")
 
 
 def _predicted(summary: Mapping[str, Any]) -> str:
@@ -295,10 +301,9 @@ def _run(arguments: flags.Arguments) -> Result:
     if "resume" in arguments.options:
         if "dry-run" in arguments.switches:
             raise BadInput("--dry-run: shows the plan of a new sweep; leave out --resume")
-        if arguments.file or arguments.overrides:
-            raise BadInput("--resume: takes the run's own configuration; give no file and no other flag")
-        folder = RunFolder.existing(Path(arguments.options["resume"]))
-        return run(folder.read_config(), source_folder=folder.source_folder, resume=folder, console=console)
+        overrides = COMMAND.read_resumed(arguments)
+        folder = RunFolder.existing(arguments.options["resume"])
+        return run(folder.read_config(overrides), source_folder=folder.source_folder, resume=folder, console=console)
     path, config = COMMAND.read(arguments)
     return run(
         config,

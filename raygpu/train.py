@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from raygpu import flags, registration
 from raygpu.clock import process_age_s
 from raygpu.command import Command, Outcome
 from raygpu.config import TrainConfig, load, read_toml
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, RaygpuError
 from raygpu.experiment import take
 from raygpu.preparation import (
     PreparedTrain,
@@ -34,9 +35,10 @@ from raygpu.runfolder import RunFolder, rounded
 from raygpu.sections import TrackingSection
 from raygpu.spreading import Spread, spread
 from raygpu.starting import arrived, started, told_at_once
+from raygpu.storage import Storage
 from raygpu.trials import Scoring
 from raygpu.views import console as views
-from raygpu.views.production import TrainConsole, noise_line
+from raygpu.views.production import TrainConsole, beginning, ending
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster import Cluster
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from raygpu.tracking.runs import RunTree
 
 DEFAULT = Path("conf/train/digits.toml")
+START = "start"
+"""Below the checkpoints: the parameters of a warm start."""
 SWITCHES = {
     "warm-start": "With --from: begin with the trial's parameters, and not with new ones.",
     "json": "Print the summary as JSON on standard output, and all else on standard error.",
@@ -85,13 +89,15 @@ def run(
     source_folder = (source_folder or Path.cwd()).resolve()
     prepared = prepare_train(config, stem, resuming=resume is not None)
     config = prepared.config
-    console.lines([*_lines(prepared), *prepared.left_out])
+    console.lines(
+        [*beginning(config, simulated=config.cluster.address == "local" and not prepared.gpus), *prepared.left_out]
+    )
     source, code = find(config, source_folder)
-    with started(config.cluster.address, prepared.gpus, apart=False) as starting, told_at_once():
+    with started(config.cluster.address, prepared.gpus, source_folder, apart=False) as starting, told_at_once():
         found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
 
         if warm_start is not None:
-            require_fitting(found, config.hyperparameters, warm_start, "--warm-start")
+            require_fitting(found, config.hyperparameters, Storage(str(warm_start)), "--warm-start")
         if resume is not None:
             require_one_fitting(found, config.hyperparameters, resume.training_checkpoints())
 
@@ -102,7 +108,7 @@ def run(
         cluster = arrived(starting)
         from raygpu.engines.production import placing
 
-        where = placing(cluster, config.workers, config.devices_per_worker, found.source.kind)
+        where = placing(cluster, config.workers, config.devices_per_worker, found.source.kind, config.cluster.most_gpus)
         earlier = resume.read_run() if resume is not None else {}
         assert found.splits is not None
         what = spread(config, where.ranks, found.splits.num_train, global_batch=earlier.get("global_batch"))
@@ -136,31 +142,20 @@ class _Training:
         assert config.epochs is not None
         self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
         self.session = TrainSession(config, self.folder, tree)
-        console.lines([self._workers_line(), *what.lines, cluster.address_line(), self.session.address_line()])
+        console.lines([where.line(cluster.devices), *what.lines, cluster.address_line(), self.session.address_line()])
 
     def _ready_folder(self, resume: RunFolder | None, source_folder: Path) -> RunFolder:
-        folder = resume or RunFolder.create(Path(self.config.runs_dir), str(self.config.name))
+        folder = resume or RunFolder.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
         try:
             if resume is None:
                 folder.write_config(self.config, source_folder, kind="train")
                 folder.write_run({"global_batch": self.spread.parallel.global_batch})
-            self.cluster.require([folder.config, source_folder])
-        except BadInput:
+            self.cluster.require(folder.shared)
+        except RaygpuError:
             if resume is None:
                 folder.remove()
             raise
         return folder
-
-    def _workers_line(self) -> str:
-        where, gpus = self.placing, self.cluster.devices
-        names = ", ".join(dict.fromkeys(device.name for device in gpus))
-        place = f"{len(gpus)} x {names}" if len(gpus) > 1 else names
-        shared = f", {where.per_gpu} on each" if where.per_gpu > 1 else ""
-        together = f", {where.how}" if where.ranks > 1 else ""
-        workers = "1 worker" if where.workers == 1 else f"{where.workers} workers"
-        each = f" of {where.each} devices" if where.each > 1 else ""
-        cpus = f"{where.cpus:g} CPU{'' if where.cpus == 1 else 's'} each"
-        return f"{workers}{each} on {place}{shared}{together}, {cpus}"
 
     def run(self, warm_start: Path | None) -> Ended:
         """To its end, or Ctrl-C; nothing is left of a training that failed before its first checkpoint."""
@@ -175,7 +170,7 @@ class _Training:
                 self._job(warm_start),
                 self.found.splits,
                 self.placing,
-                self.folder.checkpoints,
+                self.folder.shared_checkpoints,
                 keep=config.checkpoint.keep,
                 max_failures=config.max_failures,
                 listen=self._hear,
@@ -186,7 +181,7 @@ class _Training:
             console.stop(self.history)
             self._abandon(error)
             if isinstance(error, KeyboardInterrupt) and self._can_go_on:
-                line = f"interrupted; go on after the last checkpoint with: {self._resume_line()}"
+                line = f"interrupted; go on after the last checkpoint with: {self.folder.resumed_by('train')}"
                 raise KeyboardInterrupt(line) from error
             raise
         finally:
@@ -202,22 +197,23 @@ class _Training:
             self.folder.remove()
         else:
             self.session.writer.close(0)
+            self.folder.publish()
 
     @property
     def _can_go_on(self) -> bool:
         """Whether there is a checkpoint to go on from."""
         return self.resuming or self.history.checkpoints > 0
 
-    def _resume_line(self) -> str:
-        return f"python -m raygpu.train --resume {self.folder.path}"
-
     def _job(self, warm_start: Path | None) -> Any:
         from raygpu.engines.production_worker import Job
 
         config = self.config
         assert config.epochs is not None
+        start = self.folder.shared_checkpoints / START
+        if warm_start is not None:
+            start.upload(warm_start)
         return Job(
-            source=self.found.source,
+            source=self.cluster.travelled(self.found.source),
             trial=self.prepared.trial,
             epochs=config.epochs,
             precision=config.gpu.precision,
@@ -230,7 +226,7 @@ class _Training:
             each=self.placing.each,
             checkpoint_epochs=config.checkpoint.epochs,
             checkpoint_s=config.checkpoint.minutes and 60 * config.checkpoint.minutes,
-            warm_start=str(warm_start) if warm_start is not None else None,
+            warm_start=start.uri if warm_start is not None else None,
         )
 
     def _hear(self, told: Told) -> None:
@@ -264,12 +260,18 @@ class _Training:
 
     def finish(self, ended: Ended) -> Result:
         """Write the summary, keep the model, and end the run in MLflow."""
-        summary = self._summary(ended)
+        summary, kept = self._summary(ended), ended.best or ended.last
         interrupted = ended.interrupted and self.history.epoch < self.history.epochs
-        if not interrupted and ended.best is not None:
-            summary |= self._keep_model(ended.best)
-        self.folder.write_summary(summary)
-        self.console.lines(self.session.close(summary, interrupted=interrupted))
+        try:
+            with kept.fetched() if kept is not None else nullcontext() as checkpoint:
+                if not interrupted and ended.best is not None:
+                    assert checkpoint is not None
+                    summary |= self._keep_model(checkpoint)
+                self.folder.write_summary(summary)
+                self.session.checkpoint = checkpoint
+                self.console.lines(self.session.close(summary, interrupted=interrupted))
+        finally:
+            self.folder.publish()
         self._print_end(summary, interrupted)
         return Result(summary, self.folder.path, interrupted)
 
@@ -310,42 +312,15 @@ class _Training:
         }
 
     def _print_end(self, summary: Mapping[str, Any], interrupted: bool) -> None:
-        console, best = self.console, summary["best"]
-        if self.history.diverged:
-            console.line(f"diverged: the training loss of epoch {summary['epochs']} is not finite")
-        if best is not None:
-            trial = self.config.source.get("score")
-            compared = f"; the trial's was {trial:.6g}" if trial is not None else ""
-            console.line(f"{self.config.metric} {best['score']:.6g} after epoch {best['epoch']}{compared}")
-            if self.config.data.synthetic:
-                console.line("on synthetic data: these scores mean nothing")
-        last = self.history.last
-        if last is not None and last.noise is not None:
-            console.line(noise_line(last.noise, self.spread.parallel.global_batch))
-        console.line(
-            f"{summary['epochs']} epochs in {views.duration(summary['wall_s'])}; all of it in {self.folder.path}"
-        )
+        console = self.console
+        console.lines(ending(self.config, self.history, self.spread.parallel.global_batch))
+        console.line(f"{summary['epochs']} epochs in {views.duration(summary['wall_s'])}; all of it in {self.folder}")
         if summary["checkpoint"] is not None:
             console.line(f"the model: {summary['checkpoint']}")
         if (curves := self.session.next_line()) is not None:
             console.line(curves)
         if interrupted:
-            console.line(f"interrupted; go on with: {self._resume_line()}")
-
-
-def _lines(prepared: PreparedTrain) -> list[str]:
-    config = prepared.config
-    what = config.experiment or config.command
-    lines = [f"train {config.name}: {what}, {config.epochs} epochs; {views.hyperparameters(config.hyperparameters)}"]
-    if config.source:
-        score = config.source.get("score")
-        told = f", {config.metric} {score:.6g}" if score is not None else ""
-        lines.append(f"from trial {config.source['trial_id']} of sweep {config.source['sweep']}{told}")
-    if config.data.synthetic:
-        lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
-    if config.cluster.address == "local" and not prepared.gpus:
-        lines.append("no NVIDIA GPU here: the training runs on one simulated device, on the CPU")
-    return lines
+            console.line(f"interrupted; go on with: {self.folder.resumed_by('train')}")
 
 
 COMMAND = Command(
@@ -373,10 +348,9 @@ def _run(arguments: flags.Arguments) -> Result:
     console = TrainConsole(json="json" in arguments.switches)
     options = arguments.options
     if "resume" in options:
-        if arguments.file or arguments.overrides or len(options) > 1 or "warm-start" in arguments.switches:
-            raise BadInput("--resume: takes the run's own configuration; give no file and no other flag")
-        earlier = RunFolder.existing(Path(options["resume"]), "train")
-        config = load(earlier.config, {}, TrainConfig)
+        overrides = COMMAND.read_resumed(arguments)
+        earlier = RunFolder.existing(options["resume"], "train")
+        config = load(earlier.config, overrides, TrainConfig)
         return run(config, source_folder=earlier.source_folder, resume=earlier, console=console)
     warm = "warm-start" in arguments.switches
     path = Path(arguments.file) if arguments.file else None if "from" in options else DEFAULT
@@ -401,7 +375,7 @@ def _tracking(arguments: flags.Arguments, path: Path | None) -> TrackingSection:
     """Where a run is that is named by its id. Raises BadInput."""
     flags = {name: text for name, text in arguments.overrides.items() if name.startswith("tracking.")}
     file = {"tracking": read_toml(path).get("tracking", {})} if path is not None else {}
-    return load(None, flags, TrainConfig, {"experiment": "any:Any"} | file).tracking
+    return load(None, flags, TrainConfig, {"experiment": "any:Any"} | file).tracking.found()
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def test_missing_and_unreadable_files(here: Path, capsys: pytest.CaptureFixture[
     assert "conf/sweep/digits.toml: no such file" in faults(capsys)[0]
     (here / "folder.toml").mkdir()
     assert "cannot be read" in faults(capsys, "folder.toml")[0]
-    assert "no run's folder" in faults(capsys, "--resume", "folder.toml")[0]
+    assert "is no sweep's folder" in faults(capsys, "--resume", "folder.toml")[0]
 
 
 def test_a_name_that_exists(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

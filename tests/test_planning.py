@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from raygpu.config import SweepConfig
+from raygpu.errors import BadInput
 from raygpu.grouping import Group, Signature
 from raygpu.measuring import Estimates, Site
-from raygpu.packing import Node
+from raygpu.packing import Node, Plan
 from raygpu.planner import Planner
-from raygpu.planning import Decision, Grouped, decide
+from raygpu.planning import Decision, Grouped, decide, make_fused_plan
 from raygpu.profiles import Point, Profile, Subject
+from raygpu.sections import ClusterSection, SweepClusterSection
 from raygpu.trials import Trial
 
 CARD = Node(32, 1, 200.0, device="card", device_gib=24.0, free_gib=23.0)
@@ -118,3 +121,29 @@ def test_who_asks_for_mps_gets_what_was_measured_under_it() -> None:
     assert plan.as_dict()["trials_per_gpu"] == 2
     many = decide(ON_CARD, config(mps="on", fraction=0.01), 100, GROUPS, Estimates()).plan
     assert many.as_dict()["trials_per_gpu"] == 48, "MPS serves no more"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [(0.33, Fraction(1, 3)), (0.66, Fraction(2, 3)), (0.2, Fraction(1, 5)), (2, Fraction(2)), (2.5, Fraction(5, 2)),
+     (0.05, Fraction(1, 20)), (0.999, Fraction(1)), (1e-3, Fraction(1, 1000))],
+)  # fmt: skip
+def test_a_rounded_fraction_means_the_simplest_one(written: float, meant: Fraction) -> None:
+    found = ClusterSection(max_gpus=written).most_gpus
+    assert found is not None
+    assert abs(found - meant) <= meant * Fraction(2, 100)
+    assert found.denominator <= meant.denominator
+    assert ClusterSection().most_gpus is None
+
+
+def test_a_plan_stays_within_what_the_run_may_reserve() -> None:
+    shared = config(mode="process").model_copy(update={"cluster": SweepClusterSection(max_gpus=0.5)})
+    found = decide(ON_CARD, shared, 32, GROUPS, Estimates())
+    assert isinstance(found.plan, Plan)
+    assert found.plan.slots * found.plan.parts[0].share.part <= Fraction(1, 2)
+    fused = config(mode="fused").model_copy(update={"cluster": SweepClusterSection(max_gpus=0.5)})
+    both = make_fused_plan([CARD], fused, 32)
+    assert (both.arrays.parts[0].share.trials_per_gpu, both.arrays.slots) == (2, 1)
+    whole = config(mode="process", fraction=1.0).model_copy(update={"cluster": SweepClusterSection(max_gpus=0.5)})
+    with pytest.raises(BadInput, match=r"gpu.fraction: read 1.0; a trial takes 1 of a GPU, and cluster.max_gpus"):
+        decide(ON_CARD, whole, 32, GROUPS, Estimates())

@@ -68,7 +68,7 @@ def without_tracking(make: Make, **values: Any) -> TrainConfig:
 
 
 def last_checkpoint(result: train.Result) -> Path:
-    return RunFolder(result.folder).training_checkpoints()[0]
+    return Path(RunFolder(result.folder).training_checkpoints()[0].uri)
 
 
 def last(result: train.Result) -> dict[str, torch.Tensor]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping
@@ -23,10 +25,11 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.devices.mps import Access
 from raygpu.engines.cap import Cap
-from raygpu.errors import UnknownMetric
+from raygpu.errors import RaygpuError, UnknownMetric
 from raygpu.experiment import Source, Splits
 from raygpu.packing import Plan, Share
 from raygpu.sections import Precision
+from raygpu.storage import Storage, StorageError
 from raygpu.training.base import Settings, Training, surroundings
 from raygpu.training.start import start
 from raygpu.trials import EpochResult, Scoring, Trial
@@ -54,7 +57,8 @@ class Shared:
     plan: Plan
     """Of trials alone."""
     precision: Precision
-    trials_folder: str
+    trials: Storage
+    """What trials themselves write, a folder a trial."""
     checkpoint_s: float
     memory_gib: Mapping[str, float | None]
     """Of a whole device, by its type, to hold each trial to its share of it; None for no limit."""
@@ -106,6 +110,7 @@ class TrialActor(tune.Trainable):
         self.cap = Cap(shared.source.kind, shared.memory_gib[part.device])
         self.code: Any = None
         self.training: Training | None = None
+        self._copy: Path | None = None
         self._device_is_broken = False
         self._begin(config)
 
@@ -151,6 +156,8 @@ class TrialActor(tune.Trainable):
                 ended = self.shared.scoring.diverged(result.metrics) or result.epoch == self.shared.epochs
         except UnknownMetric as fault:
             unknown_metric, ended = str(fault), True
+        except StorageError:
+            raise  # no fault of the trial's: it is tried again, as after a lost worker
         except BaseException as error:  # noqa: BLE001 - the user's code: its traceback is the trial's result
             self.failure, ended = traceback.format_exc(), True
             self.out_of_memory = is_out_of_memory(error)
@@ -173,16 +180,39 @@ class TrialActor(tune.Trainable):
     def _training(self) -> Training:
         if self.training is None:
             shared = self.shared
-            folder = Path(shared.trials_folder) / self.trial.trial_id
-            folder.mkdir(parents=True, exist_ok=True)
             if self.code is None and shared.source.kind != "command":
                 self.code = shared.source.resolve()
-            settings = Settings(shared.epochs, self.threads, shared.precision, folder)
+            settings = Settings(shared.epochs, self.threads, shared.precision, self._own_folder())
             self.cap.set(self.share)
             self.training = start(shared.source, self.code, self.splits, self.trial, settings)
             if self._checkpoint is not None:
-                self._go_on(self._checkpoint)
+                with Storage(self._checkpoint).fetched() as checkpoint:
+                    self._go_on(str(checkpoint))
         return self.training
+
+    def _own_folder(self) -> Path:
+        """For what the trial itself writes. Of object storage there is a copy here, until the trial is closed."""
+        kept = self.shared.trials / self.trial.trial_id
+        folder = kept.path
+        if folder is None:
+            folder = self._copy = Path(tempfile.mkdtemp(prefix="raygpu-trial-"))
+            if kept.is_dir():
+                kept.download(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _deliver(self) -> None:
+        """Bring the copy to where it is kept."""
+        copy, self._copy = self._copy, None
+        if copy is None:
+            return
+        try:
+            if any(copy.iterdir()):
+                (self.shared.trials / self.trial.trial_id).upload(copy)
+        except RaygpuError:
+            logger.exception("the output of trial %s", self.trial.trial_id)
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
 
     def _due(self, started: float) -> bool:
         """Whether Tune has to hear of the epochs so far."""
@@ -244,6 +274,7 @@ class TrialActor(tune.Trainable):
             except Exception:
                 # What a broken device raises here must not look like a lost worker: the trial has its own result.
                 logger.exception("closing trial %s", self.trial.trial_id)
+        self._deliver()
         self.cap.lift()
 
 

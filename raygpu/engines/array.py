@@ -11,7 +11,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raygpu.config import SweepConfig
 from raygpu.engines.actor import device_of, share_of
 from raygpu.engines.array_actor import ArrayActor, ArrayShared
-from raygpu.engines.array_checkpoint import MEMBERS
 from raygpu.engines.array_live import ArrayLive, ArrayObserver
 from raygpu.engines.array_searcher import ArraySearcher
 from raygpu.engines.places import Places
@@ -27,7 +26,7 @@ from raygpu.search import Drawn
 
 
 def run(work: Work, plan: FusedPlan, fuser: Grouper, *, resume: bool) -> dict[str, str]:
-    """Run or go on with a sweep; returns the folder of each kept trial's last checkpoint.
+    """Run or go on with a sweep; returns where each kept trial's last checkpoint is.
 
     Comes back early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric.
     """
@@ -72,7 +71,7 @@ def run(work: Work, plan: FusedPlan, fuser: Grouper, *, resume: bool) -> dict[st
         name=lambda wanted: wanted["array_id"],
         resume=resume,
     )
-    return checkpoints | live.interrupted(work.folder.tune / MEMBERS, keep_all=common.keep_all)
+    return checkpoints | live.interrupted(work.folder.members, keep_all=common.keep_all)
 
 
 def _host_memory_gib(work: Work, part: Part) -> float:

@@ -38,6 +38,7 @@ from raygpu.engines.cap import Cap
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Experiment, Splits
 from raygpu.packing import Plan
+from raygpu.storage import Storage, StorageError
 from raygpu.training.base import Settings, surroundings
 from raygpu.training.start import start
 from raygpu.trials import EpochResult, Status, Trial
@@ -169,6 +170,8 @@ class ArrayActor(tune.Trainable):
                     break
         except UnknownMetric as fault:
             unknown_metric = str(fault)
+        except StorageError:
+            raise  # no fault of the members': they are tried again, as after a lost worker
         except BaseException as error:  # noqa: BLE001 - the user's code: its traceback is the result, SystemExit included
             self._fail(error)
         left = self._narrowed or self.waiting or (self.array is not None and self.array.trials)
@@ -195,7 +198,8 @@ class ArrayActor(tune.Trainable):
             self.cap.set(self.share)
             checkpoint, self._checkpoint = self._checkpoint, None
             if checkpoint is not None:
-                self.load_checkpoint(checkpoint)
+                with Storage(checkpoint).fetched() as folder:
+                    self.load_checkpoint(str(folder))
             elif self._narrowed:
                 self.array = self._narrower()
             else:
@@ -270,7 +274,7 @@ class ArrayActor(tune.Trainable):
 
     def _settings(self) -> Settings:
         shared = self.shared
-        return Settings(shared.epochs, self.threads, shared.precision, Path(shared.trials_folder))
+        return Settings(shared.epochs, self.threads, shared.precision, Path(tempfile.gettempdir()))
 
     def _take(self, results: Mapping[str, EpochResult], reports: dict[str, MemberReport]) -> None:
         """Score an epoch of all members, decide who goes on, and drop the others."""

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from raygpu.storage import Storage
 from raygpu.training.base import ARRAY_CHECKPOINT
 
 MEMBERS = "members"
@@ -15,9 +16,9 @@ PROGRESS = "progress.json"
 """The state of its members."""
 
 
-def under_way(checkpoint: Path) -> list[str]:
+def under_way(checkpoint: Storage) -> list[str]:
     """The trials that would go on from an array's checkpoint."""
-    names: list[str] = json.loads((checkpoint / PROGRESS).read_text())["under_way"]
+    names: list[str] = json.loads(checkpoint.read(PROGRESS))["under_way"]
     return names
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,10 @@ from raygpu.engines.observer import Live, Writer
 from raygpu.engines.shares import Shares
 from raygpu.fusing import Grouper
 from raygpu.records import Records
+from raygpu.storage import Storage, StorageError
 from raygpu.trials import Trial
+
+logger = logging.getLogger(__name__)
 
 
 class ArrayLive(Live):
@@ -33,7 +37,7 @@ class ArrayLive(Live):
         writer: Writer,
         cluster: Cluster,
         shares: Shares,
-        scratch: Path,
+        scratch: Storage,
         fuser: Grouper,
         rule: Any,
         say: Callable[[str], None],
@@ -57,13 +61,14 @@ class ArrayLive(Live):
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier interruption
         ranked = self.records.ranked()
         chosen = ranked if keep_all else ranked[:1]
-        by_array: dict[Path, dict[str, Path]] = {}
+        by_array: dict[str, dict[str, Path]] = {}
         for name in [record.trial.trial_id for record in chosen if not record.ended]:
-            if name in self.arrays and (source := Path(self.arrays[name])).is_dir():
-                by_array.setdefault(source, {})[name] = folder / name
+            if name in self.arrays and Storage(self.arrays[name]).is_dir():
+                by_array.setdefault(self.arrays[name], {})[name] = folder / name
                 (folder / name).mkdir(parents=True)
         for source, folders in by_array.items():
-            extract(source, folders)
+            with Storage(source).fetched() as checkpoint:
+                extract(checkpoint, folders)
         return {name: str(path) for folders in by_array.values() for name, path in folders.items()}
 
 
@@ -152,9 +157,13 @@ class ArrayObserver(tune.Callback):
         self.live.records.retries += 1
 
     def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
-        folder = Path(checkpoint.path)
-        self.live.checkpoints.update({kept.name: str(kept) for kept in (folder / MEMBERS).glob("*")})
-        self.live.arrays.update(dict.fromkeys(under_way(folder), str(folder)))
+        folder = self.live.scratch.beside(checkpoint.path)
+        members = folder / MEMBERS
+        try:
+            self.live.checkpoints.update({name: (members / name).uri for name in members.folders()})
+            self.live.arrays.update(dict.fromkeys(under_way(folder), folder.uri))
+        except (OSError, StorageError):  # Tune has it all the same, and the next one is read again
+            logger.exception("the checkpoint of array %s", trial.config["array_id"])
 
     def get_state(self) -> dict[str, Any]:
         return {

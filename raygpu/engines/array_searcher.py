@@ -85,7 +85,7 @@ class ArraySearcher(Searcher):
     def _place(self, order: Order) -> tuple[str, Share] | None:
         """The type of device for an order, and the share of it; None if it has to wait for a place."""
         if order.device is not None and order.share is not None:
-            return order.device, order.share
+            return (order.device, order.share) if self.places.has_room(order.share.part) else None
         staging = len(self.waiting) > self.places.slots
         if order.fused:
             parts = {part.device: part.share.part for part in self.plan.arrays.parts}

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,15 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import AuthenticationError, RuntimeEnvSetupError
 
 from raygpu.devices import host, nvml
 from raygpu.devices.nvml import GIB, Gpu, Reading
 from raygpu.devices.reference import rgu
 from raygpu.devices.selection import listed
+from raygpu.engines import travel
 from raygpu.engines.box import ExtraNode, end, wait_for
 from raygpu.errors import BadInput, RaygpuError, one_line
+from raygpu.experiment import Source
 from raygpu.packing import Node
 from raygpu.records import SIMULATED, Device
+from raygpu.storage import PROBE, Storage, StorageError
+from raygpu.whereabouts import JOB_VARIABLE, is_job
 
 HIDDEN = "-1"
 """In CUDA_VISIBLE_DEVICES: no GPU, which Ray counts, and gives to a worker, as one of that name."""
@@ -53,6 +59,8 @@ class Cluster:
     nodes: list[Node]
     dashboard_url: str | None
     local: bool
+    source_folder: Path | None = None
+    """What went to its nodes; None where they see this machine's files."""
     _probes: dict[str, Any] = field(default_factory=dict)
     _resources: list[str | None] = field(default_factory=list)
     """What Ray calls the type of each node's GPUs, a resource of that node; None where it has no such name."""
@@ -107,15 +115,30 @@ class Cluster:
                 continue  # a node that is slow or gone reads nothing this time
         return {d.index: by_uuid[d.uuid] for d in self.devices if d.uuid in by_uuid}
 
-    def require(self, paths: Sequence[Path]) -> None:
-        """Every node has to see these. Raises BadInput with a line for each that one does not."""
-        wanted = [str(path) for path in paths]
-        unseen = {node: ray.get(probe.missing.remote(wanted)) for node, probe in self._probes.items()}
-        faults = [
-            f"cluster.address: node {node[:8]} does not see {path}; put it on storage that all nodes share"
-            for node, missing in unseen.items()
-            for path in missing
-        ]
+    def travelled(self, source: Source) -> Source:
+        """The same code as workers find it. Raises BadInput."""
+        return source if self.source_folder is None else travel.travelled(source, self.source_folder)
+
+    def require(self, storage: Storage) -> None:
+        """Every node has to read what is written there, and the other way round: tried.
+
+        Raises BadInput with a line for each that does not.
+        """
+        if not self._probes:
+            return
+        token = uuid.uuid4().hex
+        storage.write(PROBE, token.encode())
+        try:
+            asked = {node: probe.try_storage.remote(storage, token) for node, probe in self._probes.items()}
+            faults = []
+            for node, call in asked.items():
+                with _reached(node):
+                    fault = ray.get(call) or _not_seen(storage, node)
+                if fault is not None:
+                    wanted = "all nodes need it: --storage s3://BUCKET/FOLDER, or a folder that they share"
+                    faults.append(f"storage: node {node[:8]} {fault}; {wanted}")
+        finally:
+            storage.discard(PROBE)
         if faults:
             raise BadInput(faults)
 
@@ -123,7 +146,8 @@ class Cluster:
         if self.dashboard_url is None:
             return "Ray dashboard: not running (pip install ray[default])"
         # Ray turns tokens on for a local cluster, unless told not to.
-        token = " (its token: ray get-auth-token)" if os.environ.get("RAY_AUTH_MODE") == "token" else ""
+        own = self.local and os.environ.get("RAY_AUTH_MODE") == "token"
+        token = " (its token: ray get-auth-token)" if own else ""
         return f"Ray dashboard: {self.dashboard_url}{token}"
 
     def close(self) -> None:
@@ -132,13 +156,19 @@ class Cluster:
 
 
 @contextmanager
-def in_background(address: str, gpus: Sequence[Gpu], *, apart: bool = True) -> Iterator[Future[Cluster]]:
+def in_background(
+    address: str, gpus: Sequence[Gpu], source_folder: Path, *, apart: bool = True
+) -> Iterator[Future[Cluster]]:
     """Start or join Ray in a thread while the caller does something else; closed at the end, whatever happens.
 
-    apart: whether this machine's unequal GPUs are kept apart.
+    source_folder: of the code that workers run, which goes to a cluster's nodes. apart: whether this machine's unequal
+    GPUs are kept apart.
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray") as pool:
-        starting = pool.submit(start_local, gpus, apart=apart) if address == "local" else pool.submit(connect, address)
+        if address == "local":
+            starting = pool.submit(start_local, gpus, apart=apart)
+        else:
+            starting = pool.submit(connect, address, source_folder)
         try:
             yield starting
         finally:
@@ -224,6 +254,8 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any:
     """`ray.init`, once more where the first start ran into Ray's fixed limit of 30 s: a cold, busy machine."""
+    # Where this is a job of another cluster's: what came along with it is no part of this one's.
+    os.environ.pop(JOB_VARIABLE, None)
     for attempt in (1, 2):
         try:
             return ray.init(
@@ -242,12 +274,19 @@ def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any
     raise AssertionError("not reached")
 
 
-def connect(address: str) -> Cluster:
-    """Connect to a Ray cluster that runs already: "auto" or HOST:PORT. Raises BadInput."""
-    try:
-        context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise BadInput(f"cluster.address: no Ray at {address!r} ({one_line(error)}); local starts one") from error
+def connect(address: str, source_folder: Path | None = None) -> Cluster:
+    """Connect to a Ray cluster that runs already: "auto" or HOST:PORT. Raises BadInput.
+
+    source_folder: goes to its nodes, with raygpu, where some are other machines than this.
+    """
+    context = _joined(address)
+    if is_job():
+        brought = source_folder
+    elif source_folder is not None and any(node["NodeManagerAddress"] != _own_address() for node in _alive()):
+        _shutdown()
+        brought, context = source_folder, _joined(address, travel.runtime_env(source_folder))
+    else:
+        brought = None
     try:
         devices, nodes, probes, resources = _gpu_nodes()
         if not devices:
@@ -255,7 +294,55 @@ def connect(address: str) -> Cluster:
     except BaseException:
         _shutdown()
         raise
-    return Cluster(devices, nodes, _url(context.dashboard_url), local=False, _probes=probes, _resources=resources)
+    url = _url(context.dashboard_url)
+    return Cluster(devices, nodes, url, False, brought, _probes=probes, _resources=resources)
+
+
+def _joined(address: str, runtime_env: Mapping[str, Any] | None = None) -> Any:
+    """`ray.init`. Raises BadInput."""
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        return ray.init(address=address, runtime_env=runtime_env and dict(runtime_env), **settings)
+    except (RuntimeEnvSetupError, AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
+        raise BadInput(_not_joined(address, error)) from error
+
+
+def _alive() -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _own_address() -> str:
+    own = ray.get_runtime_context().get_node_id()
+    return str(next(node["NodeManagerAddress"] for node in _alive() if node["NodeID"] == own))
+
+
+def _not_joined(address: str, error: Exception) -> str:
+    if isinstance(error, AuthenticationError):
+        return (
+            f"cluster.address: the Ray cluster at {address!r} wants its token; set RAY_AUTH_MODE=token, and"
+            " RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        )
+    if isinstance(error, RuntimeEnvSetupError) or "package" in str(error).lower():
+        return f"experiment: its folder cannot go to the nodes: {one_line(error)}; leave files out by a .rayignore"
+    return f"cluster.address: no Ray at {address!r} ({one_line(error)}); local starts one"
+
+
+@contextmanager
+def _reached(node_id: str) -> Iterator[None]:
+    """Raises BadInput where a node does not answer, or cannot make what came along."""
+    try:
+        yield
+    except ray.exceptions.RayError as error:
+        raise BadInput(f"cluster.address: node {node_id[:8]} cannot be used: {one_line(error)}") from error
+
+
+def _not_seen(storage: Storage, node_id: str) -> str | None:
+    """What a node wrote, read here."""
+    name = PROBE + node_id
+    if not storage.has(name):
+        return f"writes to another {storage} than this machine's"
+    storage.discard(name)
+    return None
 
 
 def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any], list[str | None]]:
@@ -265,13 +352,14 @@ def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any], list[str | N
     devices: list[Device] = []
     nodes: list[Node] = []
     accelerators: list[str | None] = []
-    for node in sorted(ray.nodes(), key=lambda node: (node["NodeManagerAddress"], node["NodeID"])):
+    for node in sorted(_alive(), key=lambda node: (node["NodeManagerAddress"], node["NodeID"])):
         resources = node["Resources"]
         count = int(resources.get("GPU", 0))
-        if not node["Alive"] or not count:
+        if not count:
             continue
         probe = probes[node["NodeID"]] = _probe(node["NodeID"])
-        found, told = ray.get(probe.gpus.remote())
+        with _reached(node["NodeID"]):
+            found, told = ray.get(probe.gpus.remote())
         for place in range(count):
             local_id, gpu = found[place] if place < len(found) else (str(place), None)
             devices.append(_device(len(devices), node["NodeID"], local_id, gpu))
@@ -313,9 +401,17 @@ class _NodeProbe:
         known = [gpu for _, gpu in found if gpu is not None]
         return found, host.described(known) if known else None
 
-    def missing(self, paths: Sequence[str]) -> list[str]:
-        """Those that do not exist on this node."""
-        return [path for path in paths if not Path(path).exists()]
+    def try_storage(self, storage: Storage, token: str) -> str | None:
+        """Why this node cannot use it, if it cannot: it has to read the token there, and to write a file."""
+        try:
+            if storage.read(PROBE).decode() != token:
+                return f"reads another {storage} than this machine's"
+            storage.write(PROBE + ray.get_runtime_context().get_node_id(), b"")
+        except FileNotFoundError:
+            return f"does not see {storage}"
+        except (OSError, StorageError) as error:
+            return f"cannot write to {storage} ({one_line(error)})"
+        return None
 
     def read(self, uuids: Sequence[str]) -> dict[str, Reading]:
         return nvml.read(uuids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import logging
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +11,15 @@ from typing import Any, ClassVar, Protocol
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
-from raygpu.engines.actor import FAILED, device_of, share_of, trial_of
+from raygpu.engines.actor import device_of, share_of, trial_of
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.shares import Shares
 from raygpu.packing import Share
 from raygpu.records import Records
+from raygpu.storage import Storage, StorageError
 from raygpu.trials import EpochResult, Trial, TrialRecord
+
+logger = logging.getLogger(__name__)
 
 
 class Writer(Protocol):
@@ -49,7 +52,7 @@ class Live:
 
     current: ClassVar[Live | None] = None
 
-    def __init__(self, records: Records, writer: Writer, cluster: Cluster, shares: Shares, scratch: Path) -> None:
+    def __init__(self, records: Records, writer: Writer, cluster: Cluster, shares: Shares, scratch: Storage) -> None:
         """scratch: a folder for checkpoints that are needed once more."""
         self.records = records
         self.writer = writer
@@ -63,7 +66,7 @@ class Live:
         self.pids: dict[str, int] = {}
         """Of the process in which each trial last ran."""
         self.checkpoints: dict[str, str] = {}
-        """The folder of each trial's last checkpoint."""
+        """Where each trial's last checkpoint is."""
         self.unknown_metric: str | None = None
         """Set when the first report of any trial lacks the metric: the sweep ends."""
         Live.current = self
@@ -86,10 +89,13 @@ class Live:
         device, larger = found
         self.writer.tag(trial.trial_id, {"raygpu.gpu_share": larger.fraction})
         kept = None
-        if checkpoint is not None and Path(checkpoint).is_dir():  # Tune deletes it once it saves the failed trial's end
-            kept = str(self.scratch / f"{trial.trial_id}-{len(self.shares.too_small(trial.trial_id))}")
-            shutil.copytree(checkpoint, kept, dirs_exist_ok=True)
-            self.checkpoints[trial.trial_id] = kept
+        if checkpoint is not None and Storage(checkpoint).is_dir():  # Tune deletes it once it saves the trial's end
+            again = self.scratch / f"{trial.trial_id}-{len(self.shares.too_small(trial.trial_id))}"
+            try:
+                Storage(checkpoint).copy_to(again)
+                kept = self.checkpoints[trial.trial_id] = again.uri
+            except (OSError, StorageError):
+                logger.exception("the checkpoint of trial %s, which begins anew", trial.trial_id)
         self.enlarged[trial.trial_id] = device, larger, kept
         self.records.out_of_memory += 1
 
@@ -203,8 +209,9 @@ class Observer(tune.Callback):
         self._charge(trial)
 
     def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
-        if not Path(checkpoint.path, FAILED).exists():  # nothing goes on from the end of a trial that failed
-            self.live.checkpoints[trial.config["trial_id"]] = checkpoint.path
+        if not (trial.last_result or {}).get("failure"):  # nothing goes on from the end of a trial that failed
+            folder = self.live.scratch.beside(checkpoint.path)
+            self.live.checkpoints[trial.config["trial_id"]] = folder.uri
 
     def get_state(self) -> dict[str, Any]:
         return {

@@ -35,16 +35,15 @@ class Pace:
         splits: Splits,
         trial: Trial,
         precision: Precision,
-        folder: str,
         window_s: float,
     ) -> None:
-        """folder: scratch. window_s: of one measurement."""
+        """window_s: of one measurement."""
         self.cluster, self._trial, self._window_s, self._num_train = cluster, trial, window_s, splits.num_train
         self._threads = max(1, int(where.cpus))
         self.places = sorted(rank % len(cluster.devices) for rank in range(where.ranks))
         """Each rank's device, by its index."""
         self._probes = [
-            Probe(cluster, cluster.devices[place], source, splits, trial, precision, folder) for place in self.places
+            Probe(cluster, cluster.devices[place], source, splits, trial, precision) for place in self.places
         ]
         self._actors = [probe.start(self._threads) for probe in self._probes]
         self.readings: dict[int, Mapping[str, float]] = {}

@@ -19,6 +19,7 @@ class Places:
         self._num_gpus = {part.device: part.num_gpus for part in plan.parts}
         self.slots = sum(part.num_gpus / part.share.part for part in plan.parts)
         """Trials of the plan's shares that run at once."""
+        self._most = plan.most_gpus
         self._held: dict[str, tuple[str, Fraction]] = {}
         """The type and the share of it, by what holds it."""
 
@@ -33,6 +34,9 @@ class Places:
         fitting: the types that it may go to. part: of a GPU that it takes, by type. staging: whether it may be given to
         a type that has no place free: so many trials are left that every place has another one.
         """
+        fitting = [device for device in fitting if self.has_room(part[device])]
+        if not fitting:
+            return None
         if len(self._num_gpus) == 1:
             return next(iter(self._num_gpus))
         load = {
@@ -45,6 +49,10 @@ class Places:
             return free
         least = min(load, key=lambda device: load[device])
         return least if load[least] <= STAGED else None
+
+    def has_room(self, part: Fraction) -> bool:
+        """Whether what may be reserved at once has room for this part of a GPU."""
+        return self._most is None or sum(held for _, held in self._held.values()) + part <= self._most
 
     def take(self, holder: str, device: str, part: Fraction) -> None:
         self._held[holder] = device, part

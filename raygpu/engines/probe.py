@@ -1,6 +1,6 @@
 """The processes of a probe: trainings on one device of a cluster, outside Ray's count of GPUs.
 
-probe = Probe(cluster, cluster.devices[0], source, splits, trial, config.gpu.precision, folder)
+probe = Probe(cluster, cluster.devices[0], source, splits, trial, config.gpu.precision)
 actors = [probe.start(threads=1) for _ in range(3)]
 made = probe.make("process", actors, [[trial] for trial in probe.copies(3)], threads=1)
 probe.close()
@@ -27,7 +27,8 @@ END_S = 5.0
 
 
 class Probe:
-    """Copies of one trial on one device. folder: where functions and scripts may write."""
+    """Copies of one trial on one device. folder: where functions and scripts may write; by default the device's node
+    has one."""
 
     def __init__(
         self,
@@ -37,13 +38,13 @@ class Probe:
         splits: Splits | None,
         trial: Trial,
         precision: Precision,
-        folder: str,
+        folder: str | None = None,
     ) -> None:
         node = cluster.node_of(device)
         self.num_cpus = max(1, int(node.num_cpus / node.num_gpus))
         self.device = device
         self.local = cluster.local
-        self.source = source
+        self.source = cluster.travelled(source)
         self._splits = ray.put(splits)
         self._trial = trial
         self._precision = precision

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -54,11 +55,13 @@ class Fault:
 class ProbeActor:
     """Answers with a `Fault` where a training raised."""
 
-    def __init__(self, source: Source, precision: Precision, environment: Mapping[str, str], folder: str) -> None:
+    def __init__(
+        self, source: Source, precision: Precision, environment: Mapping[str, str], folder: str | None
+    ) -> None:
         os.environ.update(environment)
         os.chdir(source.folder)
         self._source, self._precision = source, precision
-        self._folder = Path(folder)
+        self._folder = Path(folder or tempfile.gettempdir())
         self._code = source.resolve() if source.kind != "command" else None
         self._bench: Bench | None = None
 

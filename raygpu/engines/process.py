@@ -25,7 +25,7 @@ ENLARGED = "enlarged"
 
 
 def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
-    """Run or go on with a sweep; returns the folder of each trial's last checkpoint.
+    """Run or go on with a sweep; returns where each trial's last checkpoint is.
 
     Comes back early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric.
     """
@@ -76,13 +76,13 @@ def shared_by_all(work: Work, plan: Plan) -> Shared:
     """What every trial's worker has to know of the sweep."""
     config = work.config
     return Shared(
-        source=work.source,
+        source=work.cluster.travelled(work.source),
         scoring=Scoring(config.metric, config.maximize),
         epochs=config.epochs,
         decision_epochs=_decision_epochs(config),
         plan=plan,
         precision=config.gpu.precision,
-        trials_folder=str(work.folder.trials),
+        trials=work.folder.shared_trials,
         checkpoint_s=config.checkpoint_s,
         memory_gib={
             part.device: work.cluster.device_memory_gib(part.device) if config.gpu.memory_limit else None

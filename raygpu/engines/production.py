@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import ray
@@ -22,10 +21,14 @@ from raygpu.engines.production_worker import Desk, Failed, Job, Told, last_words
 from raygpu.errors import BadInput, RaygpuError, last_line
 from raygpu.experiment import Splits
 from raygpu.packing import floor_to_step
+from raygpu.records import Device
 from raygpu.runfolder import TRAINING
+from raygpu.storage import Storage
 
 POLL_S = 0.2
 BEST = "best"
+WHOLE = "whole"
+"""An empty file of a checkpoint that has been copied to its end."""
 A_DAY_S = 86_400
 """How long a rank waits for another that evaluates: one that dies ends the wait at once."""
 
@@ -54,68 +57,97 @@ class Placing:
         """Devices of all workers."""
         return self.workers * self.each
 
+    def line(self, devices: Sequence[Device]) -> str:
+        """The same for a person. devices: the cluster's."""
+        names = ", ".join(dict.fromkeys(device.name for device in devices))
+        place = f"{len(devices)} x {names}" if len(devices) > 1 else names
+        shared = f", {self.per_gpu} on each" if self.per_gpu > 1 else ""
+        together = f", {self.how}" if self.ranks > 1 else ""
+        workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        each = f" of {self.each} devices" if self.each > 1 else ""
+        cpus = f"{self.cpus:g} CPU{'' if self.cpus == 1 else 's'} each"
+        return f"{workers}{each} on {place}{shared}{together}, {cpus}"
 
-def placing(cluster: Cluster, workers: int | Literal["all"], each: int, framework: str) -> Placing:
+
+def placing(
+    cluster: Cluster, workers: int | Literal["all"], each: int, framework: str, most_gpus: Fraction | None = None
+) -> Placing:
     """`workers` of `each` devices, spread evenly over the cluster's GPUs; several on one GPU take turns.
 
-    framework: torch or keras. Raises BadInput.
+    framework: torch or keras. most_gpus: that may be reserved. Raises BadInput.
     """
-    num_gpus = len(cluster.devices)
+    num_gpus: Fraction | int = len(cluster.devices)
+    if most_gpus is not None and most_gpus < num_gpus:
+        num_gpus = most_gpus if most_gpus < 1 else math.floor(most_gpus)
     simulated = any(device.uuid is None for device in cluster.devices)
-    room = sum(node.num_gpus // each for node in cluster.nodes)
+    room = min(sum(node.num_gpus // each for node in cluster.nodes), num_gpus // each)
     if each > 1 and simulated:
         if workers not in ("all", 1):
             raise BadInput(f"workers: read {workers}; without GPUs one worker may have {each} devices, not several")
-        workers, per_gpu, gpus = 1, 1, 1.0
+        count, per_gpu, gpus = 1, 1, float(min(num_gpus, 1))
     elif each > 1:
-        count = room if workers == "all" else workers
+        count = int(room) if workers == "all" else workers
         if not room or count > room:
             raise BadInput(
                 f"devices_per_worker: read {each}; the nodes have {', '.join(str(n.num_gpus) for n in cluster.nodes)}"
                 f" GPUs, enough for {room} such workers"
             )
-        workers, per_gpu, gpus = count, 1, float(each)
+        per_gpu, gpus = 1, float(each)
     else:
-        workers = num_gpus if workers == "all" else workers
-        per_gpu = -(-workers // num_gpus)
+        count = math.ceil(num_gpus) if workers == "all" else workers
+        per_gpu = math.ceil(Fraction(count) / num_gpus)
         gpus = floor_to_step(Fraction(1, per_gpu))
-    per_node = [min(workers, max(1, node.num_gpus * per_gpu // (1 if simulated else each))) for node in cluster.nodes]
+    per_node = [min(count, max(1, node.num_gpus * per_gpu // (1 if simulated else each))) for node in cluster.nodes]
     cpus = min(
-        floor_to_step(Fraction(node.num_cpus).limit_denominator(10_000) / count)
-        for node, count in zip(cluster.nodes, per_node, strict=True)
+        floor_to_step(Fraction(node.num_cpus).limit_denominator(10_000) / most)
+        for node, most in zip(cluster.nodes, per_node, strict=True)
     )
     shares = simulated or per_gpu > 1  # NCCL refuses two ranks on a GPU
     if framework == "torch":
         how = "gloo" if shares else "nccl"
     else:
-        how = "MirroredStrategy" if workers == 1 else f"MultiWorkerMirroredStrategy{' by RING' if shares else ''}"
-    return Placing(workers, each, per_gpu, gpus, cpus, how, shares, simulated)
+        how = "MirroredStrategy" if count == 1 else f"MultiWorkerMirroredStrategy{' by RING' if shares else ''}"
+    return Placing(count, each, per_gpu, gpus, cpus, how, shares, simulated)
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a training ended."""
 
-    last: Path | None
+    last: Storage | None
     """The folder of its last checkpoint."""
-    best: Path | None
+    best: Storage | None
     interrupted: bool
 
 
 class KeepBest(ray.train.UserCallback):
     """Copies each checkpoint that is the best so far, since Ray Train keeps the last ones. Runs in its controller."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Storage) -> None:
         self.folder = folder
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
         if checkpoint is None or not metrics[0]["is_best"]:
             return
-        part = self.folder.with_name(f".{self.folder.name}")
-        shutil.rmtree(part, ignore_errors=True)
-        checkpoint.to_directory(part)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        part.rename(self.folder)
+        part = _part(self.folder)
+        part.remove()
+        self.folder.beside(checkpoint.path).copy_to(part)
+        part.write(WHOLE, b"")
+        self.folder.remove()
+        part.move_to(self.folder)
+        self.folder.discard(WHOLE)
+
+
+def _part(folder: Storage) -> Storage:
+    """What becomes the best checkpoint, and is it already once it is WHOLE: a move in object storage takes time."""
+    return folder.parent / f".{folder.name}"
+
+
+def _best(folder: Storage) -> Storage | None:
+    part = _part(folder)
+    if part.has(WHOLE):
+        return part
+    return folder if folder.is_dir() else None
 
 
 def run(
@@ -123,7 +155,7 @@ def run(
     job: Job,
     splits: Splits,
     where: Placing,
-    folder: Path,
+    folder: Storage,
     *,
     keep: int,
     max_failures: int,
@@ -138,7 +170,6 @@ def run(
     tick: called between. A second Ctrl-C raises KeyboardInterrupt without a checkpoint.
     """
     logging.getLogger("ray.train").setLevel(logging.ERROR)
-    folder.mkdir(parents=True, exist_ok=True)
     desk = _desk()
     trainer = _trainer(job.source.kind, where)(
         train,
@@ -150,7 +181,7 @@ def run(
         ),
         run_config=ray.train.RunConfig(
             name=TRAINING,
-            storage_path=str(folder),
+            storage_path=folder.uri,
             failure_config=ray.train.FailureConfig(max_failures=max_failures),
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=keep),
             callbacks=[KeepBest(folder / BEST)],
@@ -191,8 +222,8 @@ def run(
     if error is not None:
         raise TrainingFailed(f"workers were lost more than {max_failures} times: {last_line(str(error))}", str(error))
     checkpoint = fitting.result().checkpoint
-    best = folder / BEST
-    return Ended(Path(checkpoint.path) if checkpoint else None, best if best.is_dir() else None, interrupted)
+    last = folder.beside(checkpoint.path) if checkpoint else None
+    return Ended(last, _best(folder / BEST), interrupted)
 
 
 def _trainer(framework: str, where: Placing) -> Callable[..., Any]:

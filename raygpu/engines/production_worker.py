@@ -24,6 +24,7 @@ from raygpu.errors import last_line
 from raygpu.experiment import Source, Splits
 from raygpu.progress import Progress, Wish
 from raygpu.sections import Precision
+from raygpu.storage import Storage
 from raygpu.training.base import Settings, surroundings
 from raygpu.training.parallel import OneRank, Parallel, ParallelTraining, Ranks
 from raygpu.trials import Scoring, Trial
@@ -59,7 +60,7 @@ class Job:
     each: int = 1
     """Devices of a worker."""
     warm_start: str | None = None
-    """The folder of a trial's checkpoint, whose parameters the training begins with."""
+    """Where a trial's checkpoint is, whose parameters the training begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,8 @@ class _Keeper:
                 kept = json.loads((Path(folder) / PROGRESS).read_text())
                 self.score, self.best = kept["score"], kept["best"]
         elif self.job.warm_start is not None:
-            self.training.load_parameters(Path(self.job.warm_start))
+            with Storage(self.job.warm_start).fetched() as path:
+                self.training.load_parameters(path)
 
     def due(self, progress: Progress) -> bool:
         """The same on all ranks."""

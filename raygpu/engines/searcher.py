@@ -40,6 +40,8 @@ class TrialSearcher(Searcher):
     def suggest(self, trial_id: str) -> Any:
         checkpoint = None
         if self.enlarged:
+            if not self.places.has_room(self.enlarged[0][2].part):
+                return None
             trial, device, share, checkpoint = self.enlarged.pop(0)
         else:
             drawn = self.again.pop(0) if self.again else self.proposer.next()

@@ -56,6 +56,8 @@ class Shares:
         failures = self._failures.setdefault((trial.trial_id, device), [])
         failures.append(share)
         larger = share.larger(len(failures)) if len(failures) <= MOST_RETRIES else None
+        if larger is not None and self._plan.most_gpus is not None and larger.part > self._plan.most_gpus:
+            larger = None
         own = self._signature_of(trial)
         if larger is not None:
             known = self._enough.get((own, device))

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ray import tune
+from ray.tune.execution import class_cache
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
@@ -16,6 +17,8 @@ from raygpu.engines.observer import Live, Rehousing
 from raygpu.errors import BadInput
 from raygpu.exits import handlers_kept
 from raygpu.runfolder import RunFolder
+
+CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
 
 def fit(
@@ -31,7 +34,7 @@ def fit(
     name: Callable[[dict[str, Any]], str],
     resume: bool,
 ) -> dict[str, str]:
-    """Run or go on with an experiment in `folder.tune`; returns the folder of each trial's last checkpoint.
+    """Run or go on with an experiment in `folder.tune`; returns where each trial's last checkpoint is.
 
     name: of a Tune trial, from its config. Comes back early, with trials that have not ended, after SIGINT.
     Raises BadInput for an unknown metric.
@@ -49,16 +52,18 @@ def fit(
     )
     run_config = tune.RunConfig(
         name=folder.tune.name,
-        storage_path=str(folder.path),
+        storage_path=folder.shared.uri,
         stop=_UnknownMetric(live),
         callbacks=[observer, Rehousing(live)],
         failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),
         checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
         verbose=0,
     )
+    # Tune would hand them to each worker in its description, which Ray lists and logs: workers have the nodes' own.
+    class_cache.ENV_VARS_TO_PROPAGATE -= CREDENTIALS
     with _silent_tune(), handlers_kept():
-        if resume and tune.Tuner.can_restore(str(folder.tune)):
-            tuner = tune.Tuner.restore(str(folder.tune), trainable, resume_unfinished=True)
+        if resume and tune.Tuner.can_restore(folder.tune.uri):
+            tuner = tune.Tuner.restore(folder.tune.uri, trainable, resume_unfinished=True)
         else:
             tuner = tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
         tuner.fit()

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.errors import TrackingError, one_line
+from raygpu.redaction import cleaned, redacted
 from raygpu.tracking import sqlite_file
-from raygpu.tracking.stores import check, cleaned, redacted, scheme, sqlite_path, with_driver
+from raygpu.tracking.stores import check, scheme, sqlite_path, with_driver
 
 TRIES = 4
 MIGRATED = ("already exists", "out-of-date database schema", "UNIQUE constraint", "duplicate key")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raygpu.errors import BadInput, TrackingError
+from raygpu.redaction import redacted
 from raygpu.tracking import client
 from raygpu.tracking.client import Refused
-from raygpu.tracking.stores import redacted
 
 PARENT = "mlflow.parentRunId"
 

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from raygpu.errors import TrackingError
+from raygpu.redaction import redacted
 from raygpu.tracking import client
 from raygpu.tracking.client import Refused
-from raygpu.tracking.stores import check, redacted, scheme
+from raygpu.tracking.stores import check, scheme
 from raygpu.trials import EpochResult, Status, Trial, TrialRecord
 
 __all__ = ["Child", "Point", "Refused", "RunTree", "check", "final_tags", "points", "redacted"]

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 from raygpu.config import ProblemConfig, TrainConfig
 from raygpu.errors import TrackingError
+from raygpu.redaction import redacted
 from raygpu.runfolder import RunFolder
 from raygpu.tracking.batches import set_aside
 from raygpu.tracking.runs import RunTree
-from raygpu.tracking.stores import redacted, scheme, sqlite_path, ui_command
+from raygpu.tracking.stores import scheme, sqlite_path, ui_command
 from raygpu.tracking.writer import CPU_SHARE, NullWriter, Writer, replay
 from raygpu.trials import Status
 
@@ -135,7 +136,7 @@ class Session(ABC):
         if undelivered:
             lines.append(
                 f"MLflow: {undelivered} writes could not be delivered and lie in {self.folder.spool};"
-                f" deliver them by: python -m raygpu.{self.kind} --resume {self.folder.path}"
+                f" deliver them by: {self.folder.resumed_by(self.kind)}"
             )
         return lines
 
@@ -185,6 +186,8 @@ class TrainSession(Session):
     """A production training's run."""
 
     kind = "train"
+    checkpoint: Path | None = None
+    """The folder that is kept with it."""
 
     def tags(self) -> dict[str, Any]:
         """Where its hyper-parameters come from."""
@@ -204,8 +207,8 @@ class TrainSession(Session):
         assert tree is not None
         assert self.run_id is not None
         tree.log_artifact(self.run_id, self.folder.summary)
-        if summary["checkpoint"] is not None:
-            tree.log_artifact(self.run_id, Path(summary["checkpoint"]), "checkpoint")
+        if self.checkpoint is not None:
+            tree.log_artifact(self.run_id, self.checkpoint, "checkpoint")
         best = summary["best"]
         metrics = {"best/score": best["score"], "best/epoch": best["epoch"]} if best is not None else {}
         tree.end_sweep(self.run_id, "interrupted" if interrupted else "finished", metrics)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import importlib.util
 import os
-import re
 import shlex
 import socket
 import ssl
@@ -16,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from raygpu.errors import TrackingError, one_line
+from raygpu.redaction import cleaned, redacted
 
 ALLOWED = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql+pymysql://USER@HOST/DATABASE, http(s)://SERVER"
 TIMEOUT_S = 5.0
@@ -23,25 +23,6 @@ DRIVERS = {"postgresql": ("psycopg2", "psycopg"), "mysql": ("MySQLdb", "pymysql"
 """For each database server: the Python packages that can talk to it."""
 SQLALCHEMY_NAMES = {"MySQLdb": "mysqldb"}
 PORTS = {"postgresql": 5432, "mysql": 3306}
-
-_PASSWORD = re.compile(r"(://[^/:@\s]*):(.*)@")
-_SECRET_OPTION = re.compile(r"([?&](?:[\w-]*(?:password|passwd|pwd|secret|token)[\w-]*)=)([^&\s]*)", re.IGNORECASE)
-
-
-def redacted(uri: str) -> str:
-    """The URI with `***` in place of passwords, also of one that contains / or @."""
-    return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", uri))
-
-
-def cleaned(text: str, uri: str) -> str:
-    """A library's message about `uri`, without the secrets that it may repeat."""
-    text = text.replace(uri, redacted(uri))
-    secrets = [match[2] for match in _PASSWORD.finditer(uri)] + [match[2] for match in _SECRET_OPTION.finditer(uri)]
-    for secret in secrets:
-        for form in (secret, unquote(secret)):
-            if len(form) > 2:  # shorter ones occur in ordinary words, and hide little
-                text = text.replace(form, "***")
-    return text
 
 
 def scheme(uri: str) -> str:

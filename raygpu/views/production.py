@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from raygpu.batching import NoiseScale
+from raygpu.config import TrainConfig
 from raygpu.progress import History
 from raygpu.records import Device
-from raygpu.views.console import LiveConsole, bar, duration, left, throughput
+from raygpu.views.console import LiveConsole, bar, duration, hyperparameters, left, throughput
 
 UNITS = {"util_pct": "{:.0f} %", "memory_gib": "{:.1f} GiB", "power_w": "{:.0f} W", "temperature_c": "{:.0f} °C"}
 """Of NVML's readings that have a column."""
@@ -85,6 +86,37 @@ class TrainConsole(LiveConsole):
                 parts.append(f"shares {' + '.join(map(str, h.last.shares))}")
         parts.append(f"{duration(h.elapsed_s)}, {left(h.time_left_s)}")
         return " | ".join(parts)
+
+
+def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
+    """What is to be trained. simulated: whether on one simulated device."""
+    what = config.experiment or config.command
+    lines = [f"train {config.name}: {what}, {config.epochs} epochs; {hyperparameters(config.hyperparameters)}"]
+    if config.source:
+        score = config.source.get("score")
+        told = f", {config.metric} {score:.6g}" if score is not None else ""
+        lines.append(f"from trial {config.source['trial_id']} of sweep {config.source['sweep']}{told}")
+    if config.data.synthetic:
+        lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
+    if simulated:
+        lines.append("no NVIDIA GPU here: the training runs on one simulated device, on the CPU")
+    return lines
+
+
+def ending(config: TrainConfig, history: History, batch: int) -> list[str]:
+    """What the training came to. batch: samples of a step."""
+    lines, best, last = [], history.best, history.last
+    if history.diverged:
+        lines.append(f"diverged: the training loss of epoch {history.epoch} is not finite")
+    if best is not None:
+        trial = config.source.get("score")
+        compared = f"; the trial's was {trial:.6g}" if trial is not None else ""
+        lines.append(f"{config.metric} {best.score:.6g} after epoch {best.epoch}{compared}")
+        if config.data.synthetic:
+            lines.append("on synthetic data: these scores mean nothing")
+    if last is not None and last.noise is not None:
+        lines.append(noise_line(last.noise, batch))
+    return lines
 
 
 def noise_line(noise: NoiseScale, batch: int) -> str:

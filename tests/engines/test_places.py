@@ -50,6 +50,30 @@ def test_one_type_takes_all_that_tune_asks_for() -> None:
         places.take(str(number), "", Fraction(1, 2))
 
 
+def test_no_more_is_reserved_than_the_run_may_have() -> None:
+    node = Node(64, 4, 100)
+    made = plan([node], {"": Choice(Share(3), "")}, 100, most_gpus=Fraction(2, 3))
+    assert made.slots == 2
+    places = Places(made)
+    third = {"": Fraction(1, 3)}
+    for number in range(2):
+        assert places.choose([""], third, staging=True) == ""
+        places.take(str(number), "", third[""])
+    assert places.choose([""], third, staging=True) is None, "not even to wait: a cluster has room for it"
+    assert places.choose([""], {"": Fraction(1, 100)}, staging=True) is None
+    places.give_back("0")
+    assert places.choose([""], third, staging=True) == ""
+
+
+def test_what_the_run_may_have_goes_to_the_faster_type_first() -> None:
+    nodes = [Node(64, 2, 100, device="slow", device_gib=8.0), Node(64, 1, 100, device="fast", device_gib=24.0)]
+    choices = {FAST: Choice(Share(2), ""), SLOW: Choice(Share(1), "")}
+    assert [part.slots for part in plan(nodes, choices, 100, Fraction(2)).parts] == [2, 1]
+    assert [part.slots for part in plan(nodes, choices, 100, Fraction(1)).parts] == [2]
+    with pytest.raises(ValueError, match=r"a trial takes 0\.5 of a GPU, and cluster\.max_gpus allows 0\.25"):
+        plan(nodes, choices, 100, Fraction(1, 4))
+
+
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3), st.lists(st.tuples(st.booleans(), st.booleans())))
 def test_no_type_is_given_more_than_it_has(fast: int, slow: int, num_slow: int, steps: list[tuple[bool, bool]]) -> None:
     made = two_types(fast, slow, num_slow)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from raygpu.errors import TrackingError
-from raygpu.tracking.stores import check, cleaned, redacted, ui_command, with_driver
+from raygpu.redaction import cleaned, redacted
+from raygpu.tracking.stores import check, ui_command, with_driver
 from tests.tracking.services import Server, free_port
 
 

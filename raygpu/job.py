@@ -1,0 +1,55 @@
+"""What a submitted job runs: the command, flags, configuration and environment that came along with it.
+
+python -m raygpu.job        (by python -m raygpu.submit alone)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from raygpu.engines.jobs import JOB_FILE, PACKAGE
+
+
+def _come_along() -> tuple[Path, dict[str, Any]]:
+    """The package's folder, and what it says."""
+    package = importlib.import_module(PACKAGE)
+    folder = Path(str(package.__file__)).parent
+    file = folder / JOB_FILE
+    with contextlib.suppress(OSError):  # another user's, where containers differ in theirs
+        file.chmod(0o600)
+    return folder, dict(json.loads(file.read_text()))
+
+
+def set_environment() -> None:
+    """Take the job's variables. Ray calls it in each of the job's workers when that starts."""
+    os.environ.update(_come_along()[1]["environment"])
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    # Ray starts its processes with SIGINT blocked, and so what they start: `stop` has to be heard.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    folder, job = _come_along()
+    set_environment()
+    try:
+        command = importlib.import_module(f"raygpu.{job['command']}")
+    except ModuleNotFoundError as error:
+        print(
+            f"raygpu: the nodes' Python ({sys.executable}) has no {error.name!r}, which raygpu needs; put raygpu's"
+            " dependencies into their image, or name them by submit --requirements FILE",
+            file=sys.stderr,
+        )
+        return 2
+    config = [str(folder / job["config"])] if job["config"] is not None else []
+    return int(command.main([*config, *job["argv"]]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""Folders that every node reaches: a path that all of them share, or object storage by its URI.
+
+    storage = Storage.at("s3://bucket/runs") / "digits-1"
+    storage.upload(Path("runs/digits-1/config.toml"))
+    with storage.fetched() as folder: ...
+
+Object storage is read and written by pyarrow, as by Ray Tune and Ray Train: credentials and the server's address come
+from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL ...).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from raygpu.errors import BadInput, RaygpuError, one_line
+
+SCHEMES = ("s3", "gs")
+LOCAL = "local"
+"""The storage of runs whose folder is on this machine."""
+PROBE = ".raygpu-"
+"""Begins the names of files that are written to see whether one can."""
+PLAIN = re.compile(r"[\w!.*'()=/-]*", re.ASCII)
+"""Characters of names in object storage that every client takes for themselves."""
+ALLOWED = "local, a folder that all nodes share, or s3://BUCKET/FOLDER"
+
+
+class StorageError(RaygpuError):
+    """Object storage refused, or is out of reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A folder, which need not exist."""
+
+    uri: str
+    """An absolute path; or s3://BUCKET/FOLDER, with options of pyarrow's after a question mark."""
+
+    @classmethod
+    def at(cls, text: str) -> Storage:
+        """What a person calls it. Raises BadInput."""
+        if "://" not in text:
+            return cls(str(Path(text).resolve()))
+        parts = urlsplit(text)
+        if parts.scheme not in SCHEMES or not parts.netloc or not PLAIN.fullmatch(parts.path) or parts.fragment:
+            raise BadInput(f"storage: read {text.partition('?')[0]!r}; allowed: {ALLOWED}")
+        if parts.username is not None:
+            raise BadInput(
+                "storage: has credentials in it, which would be kept with the run; set AWS_ACCESS_KEY_ID and"
+                " AWS_SECRET_ACCESS_KEY in the environment of all nodes"
+            )
+        return cls(text)
+
+    @property
+    def path(self) -> Path | None:
+        """In the file system; None of object storage."""
+        return None if "://" in self.uri else Path(self.uri)
+
+    @property
+    def name(self) -> str:
+        return self.uri.partition("?")[0].rstrip("/").rpartition("/")[2]
+
+    @property
+    def parent(self) -> Storage:
+        base, mark, options = self.uri.partition("?")
+        return Storage(base.rstrip("/").rpartition("/")[0] + mark + options)
+
+    def __truediv__(self, name: str) -> Storage:
+        base, mark, options = self.uri.partition("?")
+        return Storage(f"{base.rstrip('/')}/{name}{mark}{options}")
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def beside(self, path: str) -> Storage:
+        """Another folder of the same storage, by the path that Ray tells: of object storage, one without a scheme."""
+        if self.path is not None:
+            return Storage(path)
+        base, mark, options = self.uri.partition("?")
+        return Storage(f"{base.partition('://')[0]}://{path}{mark}{options}")
+
+    def is_dir(self) -> bool:
+        """Whether it is there; object storage may keep one that is empty."""
+        return self._info(self).type.name == "Directory"
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file in it."""
+        return self._info(self / name).type.name == "File"
+
+    def folders(self) -> list[str]:
+        """The names of the folders in it, sorted."""
+        if self.path is not None:
+            return sorted(path.name for path in self.path.glob("*") if path.is_dir())
+        from pyarrow.fs import FileSelector
+
+        system, path = self._at()
+        with _told(self):
+            found = system.get_file_info(FileSelector(path, allow_not_found=True))
+        return sorted(info.base_name for info in found if info.type.name == "Directory")
+
+    def read(self, name: str) -> bytes:
+        """A file of it. Raises FileNotFoundError, and StorageError."""
+        system, path = (self / name)._at()
+        with _told(self), system.open_input_stream(path) as stream:
+            return bytes(stream.read())
+
+    def write(self, name: str, content: bytes) -> None:
+        """Make or replace a file of it. Raises StorageError."""
+        if self.path is not None:
+            self.path.mkdir(parents=True, exist_ok=True)
+        system, path = (self / name)._at()
+        with _told(self), system.open_output_stream(path) as stream:
+            stream.write(content)
+
+    def upload(self, source: Path) -> None:
+        """Copy what is in a folder, or a file, into this one."""
+        if source.is_file():
+            self.write(source.name, source.read_bytes())
+            return
+        self._copy(Storage(str(source.resolve())), self)
+
+    def download(self, target: Path) -> None:
+        """Copy what is in it into a folder of this machine. Raises FileNotFoundError, and StorageError."""
+        target.mkdir(parents=True, exist_ok=True)
+        self._copy(self, Storage(str(target.resolve())))
+
+    def copy_to(self, target: Storage) -> None:
+        """Copy what is in it into another folder of the same storage."""
+        self._copy(self, target)
+
+    def move_to(self, target: Storage) -> None:
+        """Give it another name in the same storage, which is free: at once in a file system, else by a copy."""
+        if self.path is not None:
+            self.path.rename(target.uri)
+        else:
+            self.copy_to(target)
+            self.remove()
+
+    def remove(self) -> None:
+        """Delete it with all that is in it, if it is there."""
+        if self.path is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
+        elif self.is_dir():
+            system, path = self._at()
+            with _told(self):
+                system.delete_dir(path)
+
+    def check(self) -> None:
+        """Whether a file can be written and read, tried. Raises BadInput."""
+        token = uuid.uuid4().hex
+        try:
+            self.write(PROBE + token, token.encode())
+            read = self.read(PROBE + token).decode()
+            self.discard(PROBE + token)
+        except (OSError, StorageError) as error:
+            raise BadInput(f"storage: {self} cannot be used: {_cause(error)}") from error
+        if read != token:
+            raise BadInput(f"storage: {self} does not give back what was written to it")
+
+    def discard(self, name: str) -> None:
+        """Delete a file of it."""
+        system, path = (self / name)._at()
+        with _told(self):
+            system.delete_file(path)
+
+    @contextmanager
+    def fetched(self) -> Iterator[Path]:
+        """What is in it, as a folder of this machine: itself where it is one, or else a copy for the time being."""
+        if self.path is not None:
+            yield self.path
+            return
+        with tempfile.TemporaryDirectory(prefix="raygpu-fetched-") as folder:
+            self.download(Path(folder))
+            yield Path(folder)
+
+    def _at(self) -> tuple[Any, str]:
+        """pyarrow's file system, and the path in it."""
+        if self.path is not None:
+            return _file_system(""), self.uri
+        parts = urlsplit(self.uri)
+        with _told(self):
+            system = _file_system(parts._replace(path="").geturl())
+        return system, f"{parts.netloc}{parts.path}"
+
+    @staticmethod
+    def _info(at: Storage) -> Any:
+        system, path = at._at()
+        with _told(at):
+            return system.get_file_info(path)
+
+    @staticmethod
+    def _copy(source: Storage, target: Storage) -> None:
+        from pyarrow import fs
+
+        from_system, from_path = source._at()
+        to_system, to_path = target._at()
+        with _told(source if source.path is None else target):
+            if not source.is_dir():
+                raise FileNotFoundError(str(source))
+            to_system.create_dir(to_path)
+            # By threads, uploads to S3 come to a standstill (apache/arrow#32372).
+            fs.copy_files(
+                from_path,
+                to_path,
+                source_filesystem=from_system,
+                destination_filesystem=to_system,
+                use_threads=False,
+            )
+
+
+@lru_cache(maxsize=8)
+def _file_system(bucket: str) -> Any:
+    """pyarrow's of this bucket, which asks the server where it is; without a name of this machine."""
+    from pyarrow import fs
+
+    return fs.FileSystem.from_uri(bucket)[0] if bucket else fs.LocalFileSystem()
+
+
+@contextmanager
+def _told(storage: Storage) -> Iterator[None]:
+    """What object storage says, in one line. Raises StorageError, and FileNotFoundError as it is."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:  # pyarrow's are of both kinds
+        raise StorageError(f"storage: {storage}: {one_line(error)}") from error
+
+
+def _cause(error: Exception) -> str:
+    return one_line(error.__cause__ or error)

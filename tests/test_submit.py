@@ -1,0 +1,211 @@
+"""Commands as jobs of a Ray cluster with a token: three nodes on loopback, object storage, nothing shared but that."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raygpu.storage import Storage, _file_system
+from tests.services.ray_cluster import TOKEN, RayCluster
+from tests.services.s3 import BUCKET, s3
+
+WORKERS = ("127.0.0.12", "127.0.0.13", "127.0.0.14")
+PROJECT = """
+import os, time
+from pathlib import Path
+
+import raygpu
+
+def train(config):
+    print("begun at", os.getcwd())
+    state = raygpu.load({"epoch": 0})
+    for epoch in range(state["epoch"], config["epochs"]):
+        time.sleep(config["seconds"])
+        raygpu.checkpoint({"epoch": epoch + 1})
+        raygpu.report(
+            score=epoch + config["x"],
+            own_raygpu=float("py_modules" in raygpu.__file__),
+            key=float(os.environ.get("PROJECT_KEY") == "k3y"),
+        )
+"""
+CONFIGURATION = """
+experiment = "project:train"
+trials = 4
+metric = "score"
+direction = "max"
+checkpoint_s = 0.5
+
+[gpu]
+fraction = 0.5
+
+[space]
+x = { uniform = [0.0, 1.0] }
+epochs = 8
+seconds = 0.5
+
+[tracking]
+enabled = false
+"""
+
+NET = """
+import numpy as np
+from torch import nn
+
+from raygpu import Splits, TorchExperiment
+
+class Net(TorchExperiment):
+    def data(self):
+        x = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
+        return Splits.of(x, (x.sum(axis=1) > 0).astype(np.int64), validation=0.2)
+
+    def model(self, hp):
+        return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+"""
+NET_CONFIGURATION = """
+experiment = "net:Net"
+trials = 6
+epochs = 3
+metric = "accuracy"
+
+[gpu]
+mode = "fused"
+
+[space]
+lr = { loguniform = [1e-3, 1e-1] }
+"""
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[dict[str, str]]:
+    """The variables by which object storage is found; set in this process too."""
+    with pytest.MonkeyPatch.context() as patch, s3() as variables:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield variables
+    _file_system.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def cluster(storage: dict[str, str]) -> Iterator[RayCluster]:
+    """A head without CPUs, and two nodes of one GPU."""
+    found = RayCluster(storage)
+    try:
+        found.start()
+        for address in WORKERS[:2]:
+            found.add_node(address, num_cpus=2, num_gpus=1)
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A person's own folder, and their token in the environment."""
+    (tmp_path / "project.py").write_text(PROJECT)
+    (tmp_path / "mine.toml").write_text(CONFIGURATION)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    return tmp_path
+
+
+def command(cluster: RayCluster, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`python -m raygpu.submit` as a person types it."""
+    return subprocess.run(
+        [sys.executable, "-m", "raygpu.submit", *words, "--address", cluster.dashboard],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def results(name: str) -> Storage:
+    return Storage.at(f"s3://{BUCKET}/runs") / name
+
+
+def test_a_sweep_from_outside_survives_a_lost_node(cluster: RayCluster, project: Path) -> None:
+    over = threading.Event()
+    killer = threading.Thread(target=_kill_once_trials_run, args=(cluster, "lost", over))
+    killer.start()
+    words = ["sweep", "mine.toml", "--name", "lost", "--storage", f"s3://{BUCKET}/runs", "--env", "PROJECT_KEY"]
+    done = command(cluster, *words, PROJECT_KEY="k3y")
+    over.set()
+    killer.join()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"all of it in s3://{BUCKET}/runs/lost" in done.stdout
+    summary = json.loads(results("lost").read("summary.json"))
+    assert summary["completed"] == 4
+    assert summary["retries"] >= 1, "a node was lost, and its trials went on"
+    rows = results("lost").read("trials.csv").decode()
+    assert rows.count("finished") == 4
+    assert results("lost").has("best.toml")
+    assert (results("lost") / "checkpoints").folders() == [summary["best"]["trial_id"]]
+    assert "k3y" not in done.stdout + done.stderr
+
+    told = command(cluster, "status", "sweep-lost")
+    assert re.match(r"sweep-lost +succeeded +since ", told.stdout), told.stdout + told.stderr
+    assert "sweep-lost" in command(cluster, "list").stdout
+    assert command(cluster, "logs", "sweep-lost").stdout in done.stdout
+    details = _details(cluster, "sweep-lost")
+    assert "raygpu.job" in details
+    assert "k3y" not in details, "secrets are no part of what the cluster lists"
+    again = command(cluster, *words, PROJECT_KEY="k3y")
+    assert again.returncode == 2
+    assert again.stderr.endswith("has a job sweep-lost already; choose another --name\n"), again.stderr
+    assert len(again.stderr.splitlines()) == 1
+
+
+def test_a_search_a_training_and_a_model_without_a_shared_disk(
+    cluster: RayCluster, project: Path, tmp_path: Path
+) -> None:
+    """Fused trials; then the winner on two workers, from the search's folder in object storage, its parameters too."""
+    cluster.add_node(WORKERS[2], num_cpus=2, num_gpus=1)  # one may have been lost
+    (project / "net.py").write_text(NET)
+    (project / "net.toml").write_text(NET_CONFIGURATION)
+    tracking = ["--tracking.uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    where = ["--storage", f"s3://{BUCKET}/runs"]
+    done = command(cluster, "sweep", "net.toml", "--name", "search", *where, *tracking)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(results("search").read("summary.json"))
+    assert (summary["mode"], summary["completed"]) == ("fused", 6)
+    assert (results("search") / "checkpoints" / summary["best"]["trial_id"]).has("checkpoint.pt")
+
+    found = ["--from", results("search").uri, "--warm-start", "--register", "net"]
+    done = command(cluster, "train", *found, "--name", "final", "--workers", "2", "--epochs", "4", *where)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trained = json.loads(results("final").read("summary.json"))
+    assert (trained["workers"], trained["epochs"]) == (2, 4)
+    assert trained["source"]["sweep"] == "search"
+    assert trained["checkpoint"] == (results("final") / "checkpoints" / "best").uri
+    assert (results("final") / "checkpoints" / "best").has("checkpoint.pt")
+    assert "uri" in trained["model"], done.stdout
+
+
+def _kill_once_trials_run(cluster: RayCluster, name: str, over: threading.Event) -> None:
+    checkpoints = results(name) / "tune"
+    while not over.wait(0.5):
+        if any("checkpoint" in inner for trial in checkpoints.folders() for inner in (checkpoints / trial).folders()):
+            cluster.kill(WORKERS[1])
+            return
+
+
+def _details(cluster: RayCluster, job_id: str) -> str:
+    """All that the cluster tells of a job."""
+    request = urllib.request.Request(
+        f"{cluster.dashboard}/api/jobs/{job_id}", headers={"Authorization": f"Bearer {TOKEN}"}
+    )
+    with urllib.request.urlopen(request) as response:
+        return str(response.read().decode())
