@@ -206,7 +206,7 @@ class Jobs:
             ) from error
         except (RuntimeError, ValueError) as error:
             text = one_line(error)
-            if "already exists" in text:
+            if "already exists" in str(error):
                 raise BadInput(
                     f"--address: {self.address} has a job {job_id} already; choose another --name"
                 ) from error
