@@ -73,7 +73,11 @@ class _Asked:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code: of a job that was followed to its end, the job's own."""
     words = list(sys.argv[1:] if argv is None else argv)
-    return framed(lambda: _main(words), "interrupted; nothing was submitted")
+    try:
+        return framed(lambda: _main(words), "interrupted; nothing was submitted")
+    except BrokenPipeError:  # the reader of its output, as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _main(argv: list[str]) -> int:
@@ -137,9 +141,12 @@ def _print_help() -> None:
 
 def _jobs(address: str) -> Jobs:
     environment.prepare()
-    from raygpu.engines.jobs import Jobs
+    from raygpu.engines.jobs import Jobs, unprotected
 
-    return Jobs(address)
+    jobs = Jobs(address)
+    if unprotected(jobs.address):
+        views.faults([f"the token goes to {jobs.address} unencrypted: https, or kubectl port-forward, keeps it hidden"])
+    return jobs
 
 
 def _submit(command: Command, words: list[str], asked: _Asked) -> int:

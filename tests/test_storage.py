@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
+from raygpu.runfolder import RunFolder
 from raygpu.storage import Storage, _file_system
 from tests.services.s3 import BUCKET, s3
 
@@ -117,6 +119,58 @@ def test_options_of_an_address_stay_at_its_end() -> None:
     assert storage.name == "digits"
     other = storage.beside("bucket/runs/digits/tune/a")
     assert other.uri == "s3://bucket/runs/digits/tune/a?scheme=http&endpoint_override=127.0.0.1%3A9000"
+
+
+def run_folder(bucket: str, runs: Path, name: str) -> RunFolder:
+    """Of a sweep that has its results in object storage."""
+    storage = f"{bucket}/{runs.parent.name}"
+    folder = RunFolder.create(runs, name, storage)
+    values = {"experiment": "a:B", "trials": 1, "name": name, "storage": storage}
+    folder.write_config(SweepConfig.model_validate(values), runs)
+    return folder
+
+
+def test_a_run_in_object_storage_goes_on_anywhere(
+    bucket: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run_folder(bucket, tmp_path / "runs", "one")
+    assert str(folder) == f"{bucket}/{tmp_path.name}/one"
+    folder.write_run({"mlflow_run_id": "abc"})
+    folder.write_summary({"best": None})
+    folder.spool.write_text("what waits")
+    folder.publish()
+    with pytest.raises(BadInput, match=rf"{folder} exists already; go on with it by --resume {folder}, or choose"):
+        RunFolder.create(tmp_path / "others", "one", f"{bucket}/{tmp_path.name}")
+
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    found = RunFolder.existing(str(folder))
+    assert found.storage == folder.storage
+    assert found.read_config().storage == f"{bucket}/{tmp_path.name}"
+    assert found.read_run()["mlflow_run_id"] == "abc"
+    assert found.spool.read_text() == "what waits"
+    assert RunFolder.existing(found.path).storage == folder.storage, "its folder here knows where the rest is"
+    found.spool.unlink()
+    found.publish()
+    assert not folder.shared.has("undelivered.jsonl"), "what was delivered is not delivered again"
+    found.remove()
+    assert not folder.shared.has("config.toml")
+
+
+def test_another_run_of_that_name_stays_as_it_is(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run_folder(bucket, tmp_path / "there" / "runs", "one")
+    monkeypatch.chdir(tmp_path)
+    own = RunFolder.create(Path("runs"), "one")
+    own.write_config(SweepConfig.model_validate({"experiment": "mine:B", "trials": 1}), tmp_path)
+    with pytest.raises(BadInput, match=r"runs/one is another run than s3://"):
+        RunFolder.existing(str(folder))
+    assert own.read_config().experiment == "mine:B"
+
+
+def test_a_run_that_is_not_there(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=r"is no run's folder: it has no config\.toml"):
+        RunFolder.existing(f"{bucket}/nothing")
+    assert not (tmp_path / "runs").exists()
 
 
 def contents(folder: Path) -> dict[str, bytes]:

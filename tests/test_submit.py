@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,37 @@ mode = "fused"
 
 [space]
 lr = { loguniform = [1e-3, 1e-1] }
+"""
+
+SHARING = """
+import json, os, time
+from pathlib import Path
+
+import raygpu
+
+def train(config):
+    begun = time.time()
+    time.sleep(2)
+    raygpu.report(score=config["x"])
+    name = Path(config["marks"], f"{os.environ.get('SWEEP')}-{config['x']}")
+    name.write_text(json.dumps([begun, time.time()]))
+"""
+SHARING_CONFIGURATION = """
+experiment = "sharing:train"
+metric = "score"
+
+[search]
+algorithm = "grid"
+
+[gpu]
+fraction = 0.5
+
+[space]
+x = {{ grid_search = [1, 2, 3] }}
+marks = "{marks}"
+
+[tracking]
+enabled = false
 """
 
 pytestmark = pytest.mark.timeout(900)
@@ -194,10 +227,60 @@ def test_a_search_a_training_and_a_model_without_a_shared_disk(
     assert "uri" in trained["model"], done.stdout
 
 
+@pytest.mark.slow
+def test_a_job_that_is_stopped_goes_on_from_its_checkpoints(cluster: RayCluster, project: Path) -> None:
+    where = ["--storage", f"s3://{BUCKET}/runs"]
+    (project / "mine.toml").write_text(CONFIGURATION.replace("epochs = 8", "epochs = 40"))
+    following = threading.Thread(target=command, args=(cluster, "sweep", "mine.toml", "--name", "halted", *where))
+    following.start()
+    while not checkpoints(results("halted") / "tune"):
+        assert following.is_alive()
+        time.sleep(0.5)
+    assert command(cluster, "stop", "sweep-halted").returncode == 0
+    following.join()
+    assert "stopped" in command(cluster, "status", "sweep-halted").stdout
+    told = command(cluster, "logs", "sweep-halted").stdout
+    assert f"go on with: python -m raygpu.submit sweep --resume s3://{BUCKET}/runs/halted" in told
+    assert json.loads(results("halted").read("summary.json"))["interrupted"] > 0
+
+    done = command(cluster, "sweep", "--resume", results("halted").uri)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(results("halted").read("summary.json"))
+    assert (summary["completed"], summary["interrupted"]) == (4, 0)
+
+
+@pytest.mark.slow
+def test_two_sweeps_share_a_gpu_and_both_finish(cluster: RayCluster, project: Path, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    (project / "sharing.py").write_text(SHARING)
+    (project / "sharing.toml").write_text(SHARING_CONFIGURATION.format(marks=marks))
+    words = ["sweep", "sharing.toml", "--cluster.max-gpus", "0.5", "--storage", f"s3://{BUCKET}/runs"]
+    ended: dict[str, subprocess.CompletedProcess[str]] = {}
+
+    def run(name: str) -> None:
+        ended[name] = command(cluster, *words, "--name", name, "--env", "SWEEP", SWEEP=name)
+
+    both = [threading.Thread(target=run, args=(name,)) for name in ("ours", "theirs")]
+    for sweep in both:
+        sweep.start()
+    for sweep in both:
+        sweep.join()
+    for name, done in ended.items():
+        assert done.returncode == 0, done.stdout + done.stderr
+        spans = sorted(json.loads(path.read_text()) for path in marks.glob(f"{name}-*"))
+        assert len(spans) == 3
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans)), "half a GPU holds one trial of a half"
+
+
+def checkpoints(tune: Storage) -> list[str]:
+    """Of Tune's trials."""
+    return [inner for trial in tune.folders() for inner in (tune / trial).folders() if "checkpoint" in inner]
+
+
 def _kill_once_trials_run(cluster: RayCluster, name: str, over: threading.Event) -> None:
-    checkpoints = results(name) / "tune"
     while not over.wait(0.5):
-        if any("checkpoint" in inner for trial in checkpoints.folders() for inner in (checkpoints / trial).folders()):
+        if checkpoints(results(name) / "tune"):
             cluster.kill(WORKERS[1])
             return
 

@@ -1,6 +1,6 @@
 """Two ranks, one slowed to 60 %: the throughput of `--ratios auto`, and of equal shares, over what both can do.
 
-    python -m experiments.benchmarks.unequal [--devices simulated,processors] [--rounds 5] [--window-s 6]
+    python -m experiments.benchmarks.unequal [--devices simulated,processors] [--rounds 5] [--window-s 6] [--batch 4096]
 
 simulated: each rank waits as long as a device of its speed would take for its share, and a small network is trained
 beside it. processors: a network that takes this machine's CPUs a third of a second a step, a thread each; the slow rank
@@ -35,7 +35,7 @@ SLOW = 0.6
 SAMPLES_PER_S = 16_000.0
 """Of the faster simulated device."""
 BATCH = 4096
-"""Large: a step takes much longer than sending its gradient."""
+"""Large: a step takes 0.2 s or more, much longer than sending its gradient."""
 HP = {
     "simulated": {"channels": 1, "layers": 1, "lr": 0.01},
     "processors": {"channels": 16, "layers": 8, "lr": 0.01},
@@ -93,10 +93,10 @@ def settle(own: TorchParallel, steps: int) -> list[tuple[int, tuple[int, ...]]]:
     return trace
 
 
-def measured(ranks: Ranks, kind: str, folder: str, rounds: int, window_s: float) -> dict[str, Any]:
+def measured(ranks: Ranks, kind: str, folder: str, rounds: int, window_s: float, batch: int) -> dict[str, Any]:
     device, splits = Device(kind, ranks.rank, Path(folder)), repeated(64)
-    auto = training(device, splits, Parallel(BATCH, balance=True), ranks)
-    equal = training(device, splits, Parallel(BATCH), ranks)
+    auto = training(device, splits, Parallel(batch, balance=True), ranks)
+    equal = training(device, splits, Parallel(batch), ranks)
     found: dict[str, Any] = {"trace": settle(auto, SETTLE_STEPS), "rounds": []}
     settle(equal, 3)
     for _ in range(rounds):
@@ -129,11 +129,12 @@ def main() -> None:
     parser.add_argument("--devices", default="simulated,processors")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--window-s", type=float, default=6.0)
+    parser.add_argument("--batch", type=int, default=BATCH)
     arguments = parser.parse_args()
     results: dict[str, Any] = {"ratios": {}}
     for kind in arguments.devices.split(","):
         with tempfile.TemporaryDirectory() as folder:
-            found = on_ranks(2, measured, kind, folder, arguments.rounds, arguments.window_s)[0]
+            found = on_ranks(2, measured, kind, folder, arguments.rounds, arguments.window_s, arguments.batch)[0]
         results[kind] = found
         for name in ("auto", "equal"):
             ratio = median(row[name] / row["alone"] for row in found["rounds"])
@@ -144,7 +145,8 @@ def main() -> None:
             f"{kind}: steps until it had followed the other rank": settled_after(after),
             f"{kind}: shares, then and in the end": [found["rounds"][-1]["shares"], list(after[-1][1])],
         }
-    record.write("unequal", results, vars(arguments) | {"batch": BATCH, "slowed to": SLOW})
+    part = None if arguments.batch == BATCH else f"batch-{arguments.batch}"
+    record.write("unequal", results, vars(arguments) | {"slowed to": SLOW}, part)
 
 
 if __name__ == "__main__":

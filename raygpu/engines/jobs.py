@@ -37,6 +37,7 @@ SILENT_S = 15.0
 LOST_S = 300.0
 """How long a lost connection is tried again."""
 ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 TOKEN_WANTED = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -213,8 +214,8 @@ class Jobs:
             code = re.search(r"status code (\d)(\d\d)", text)
             if job_id is not None and code is not None and code[0].endswith("404"):
                 raise BadInput(f"read {job_id!r}; {self.address} has no such job: list shows them") from error
-            refused = code is not None and code[1] == "4"
-            kind = BadInput if refused or code is None else RaygpuError
+            lost = "closed unexpectedly" in text or (code is not None and code[1] == "5")
+            kind = RaygpuError if lost else BadInput
             raise kind(f"--address: {self.address}: {text}") from error
 
 
@@ -244,9 +245,16 @@ class _Told:
         self.next(text)
 
 
+def unprotected(address: str) -> bool:
+    """Whether a token goes there in the clear, over a network."""
+    parts = urlsplit(address)
+    named = any(os.environ.get(name) for name in TOKENS)
+    return named and parts.scheme == "http" and parts.hostname not in LOOPBACK
+
+
 def _choose_token(host: str) -> None:
     """Send the token that the person has named; the one that Ray keeps under HOME is for this machine's clusters."""
-    named = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    named = any(os.environ.get(name) for name in TOKENS)
     kept = host in LOOPBACK and (Path.home() / ".ray" / "auth_token").is_file()
     if named or kept:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
