@@ -87,10 +87,10 @@ def run(
         from raygpu.engines.production import placing
 
         where = placing(cluster, config.workers, config.devices_per_worker, source.kind, config.cluster.most_gpus)
+        _check(config, found, cluster, where)
         folder = RunFolder.create(Path(prepared.config.runs_dir), str(prepared.config.name), prepared.config.storage)
         try:
             measuring = _Measuring(config, prepared, found, cluster, where, folder, console)
-            measuring.check()
             cluster.require(folder.shared)
             curves, split = measuring.curves()
             split, job = measuring.job(split.shares, curves)
@@ -99,6 +99,26 @@ def run(
             folder.remove()
             raise
     return _finish(measuring, source_folder, curves, split, job, equal, write)
+
+
+def _check(config: BalanceConfig, found: Problem, cluster: Cluster, where: Placing) -> None:
+    """Raises BadInput where the split that is asked for is not one for these devices."""
+    ranks, chosen, most = where.ranks, config.chosen_batches, config.cluster.most_gpus
+    if most is not None and most < len(cluster.devices):
+        raise BadInput(f"cluster.max_gpus: a balance measures all {len(cluster.devices)} devices; leave it out")
+    if chosen is not None and len(chosen) != ranks:
+        raise BadInput(f"batches: read {config.batches}, {len(chosen)} numbers for {ranks} devices")
+    if where.each > 1:
+        raise BadInput("devices_per_worker: a balance measures workers of one device each; leave it at 1")
+    if ranks % len(cluster.devices):
+        raise BadInput(
+            f"workers: {ranks} for {len(cluster.devices)} devices; Ray would choose among them: take all, or"
+            " choose by --gpu.devices"
+        )
+    if ranks == 1:
+        raise BadInput("workers: 1; there is nothing to balance on one device (--workers 2 shares it)")
+    assert found.splits is not None
+    spread(config.model_copy(update={"ratios": "equal"}), ranks, found.splits.num_train)
 
 
 @dataclass(slots=True)
@@ -148,27 +168,6 @@ class _Measuring:
     places: list[int] = field(default_factory=list)
     """Each rank's device, by its index."""
     readings: dict[int, Any] = field(default_factory=dict)
-
-    def check(self) -> None:
-        """Raises BadInput where the split that is asked for is not one for these devices."""
-        ranks, chosen, most = self.where.ranks, self.config.chosen_batches, self.config.cluster.most_gpus
-        if most is not None and most < len(self.cluster.devices):
-            raise BadInput(
-                f"cluster.max_gpus: a balance measures all {len(self.cluster.devices)} devices; leave it out"
-            )
-        if chosen is not None and len(chosen) != ranks:
-            raise BadInput(f"batches: read {self.config.batches}, {len(chosen)} numbers for {ranks} devices")
-        if self.where.each > 1:
-            raise BadInput("devices_per_worker: a balance measures workers of one device each; leave it at 1")
-        if ranks % len(self.cluster.devices):
-            raise BadInput(
-                f"workers: {ranks} for {len(self.cluster.devices)} devices; Ray would choose among them: take all, or"
-                " choose by --gpu.devices"
-            )
-        if ranks == 1:
-            raise BadInput("workers: 1; there is nothing to balance on one device (--workers 2 shares it)")
-        assert self.found.splits is not None
-        spread(self.config.model_copy(update={"ratios": "equal"}), ranks, self.found.splits.num_train)
 
     def curves(self) -> tuple[list[Curve], Balanced]:
         """Each rank's speeds alone, and the split that follows from them, or the one that is asked for."""
