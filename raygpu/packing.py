@@ -15,6 +15,8 @@ from scipy.optimize import nnls
 RAY_STEP = 10_000
 AUTO_LIMIT = 8
 AUTO_MEMORY_GIB = 1.5
+NOTHING = 1e-9
+"""Of the time of one alone, what an effect has to cost at the most trainings that were measured, to be one."""
 SMALLEST = 0.1
 """Seconds of one alone that a fit may find, over those of the first point: less is noise."""
 
@@ -339,6 +341,8 @@ class Usl:
         if found[0] < SMALLEST * n[0] / x[0]:  # of noise that falls steeply: one alone is then as the first point
             found[0] = n[0] / x[0]
             found[1 : terms.shape[1]] = nnls(terms[:, 1:], 1 - terms[:, 0] * found[0])[0]
+        if found[2] * n[-1] ** 2 < NOTHING * found[0]:  # what is left of rounding
+            found[2] = 0.0
         return cls(float(1 / found[0]), float(found[1] / found[0]), float(found[2] / found[0]))
 
 

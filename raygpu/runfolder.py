@@ -24,6 +24,8 @@ from raygpu.storage import LOCAL, Storage
 from raygpu.trials import TrialRecord
 from raygpu.whereabouts import is_job
 
+KINDS = {"sweep": "sweep", "train": "training", "balance": "balance"}
+"""What a person calls a run of each command."""
 CHECKPOINTS = "checkpoints"
 TRAINING = "training"
 """Ray Train's run, below the checkpoints of a production training."""
@@ -160,11 +162,11 @@ class RunFolder:
         folder = cls._fetched(Storage.at(str(where))) if remote else cls(Path(where).resolve())._with_storage()
         for needed in (folder.config, folder.run):
             if not needed.is_file():
-                raise BadInput(f"{flag}: {where} is no {kind}'s folder: it has no {needed.name}")
+                raise BadInput(f"{flag}: {where} is no {KINDS[kind]}'s folder: it has no {needed.name}")
         own = folder.read_run().get("kind", "sweep")
         if own != kind:
             other = f"; go on with it by python -m raygpu.{own} --resume {where}" if flag == "--resume" else ""
-            raise BadInput(f"{flag}: {where} is a {own}'s{other}")
+            raise BadInput(f"{flag}: {where} is a {KINDS[own]}'s{other}")
         return folder
 
     def _with_storage(self) -> RunFolder:

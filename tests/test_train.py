@@ -369,7 +369,7 @@ enabled = false
         (SMALL, ["--from", "nowhere"], "--from: nowhere: no such folder; name a sweep's"),
         (SMALL, ["--from", "."], "--from: . is no sweep's folder: it has no config.toml"),
         (SMALL, ["--resume", "nowhere"], "--resume: takes the run's own configuration"),
-        (None, ["--resume", "nowhere"], "--resume: nowhere is no run's folder"),
+        (None, ["--resume", "nowhere"], "--resume: nowhere is no training's folder"),
         (SMALL, ["--warm-start"], "--warm-start: takes the parameters of a sweep's best trial, and --from is not"),
     ],
 )  # fmt: skip

@@ -57,7 +57,7 @@ class Slow(Small):
         while (Path(hp["folder"]) / "stuck").exists():
             time.sleep(0.1)
         if not (Path(hp["folder"]) / "interrupted").exists():
-            time.sleep(0.4)
+            time.sleep(1.0)
         (Path(hp["folder"]) / "begun").touch()
         return inputs
 
