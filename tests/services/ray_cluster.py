@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -68,8 +69,22 @@ class RayCluster:
         pytest.fail(self.log(HEAD))
 
     def add_node(self, address: str, *, num_cpus: int, num_gpus: int) -> None:
-        """Another node. address: its own."""
+        """Another node. address: its own. Waits until it has joined."""
         self._start(address, num_cpus, num_gpus, ["--address", self.address])
+        deadline = time.monotonic() + START_S
+        while address not in self._alive():
+            if time.monotonic() > deadline:
+                pytest.fail(self.log(address))
+            time.sleep(0.3)
+
+    def _alive(self) -> list[str]:
+        """The addresses of the nodes."""
+        asked = urllib.request.Request(
+            f"{self.dashboard}/nodes?view=summary", headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+        with urllib.request.urlopen(asked, timeout=10) as response:
+            nodes = json.load(response)["data"]["summary"]
+        return [node["ip"] for node in nodes if node["raylet"].get("state") == "ALIVE"]
 
     def kill(self, address: str) -> None:
         """A node, with all of its processes and without a word."""
