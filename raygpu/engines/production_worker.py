@@ -175,8 +175,10 @@ def _train(job: Job, desk: Any, splits: Splits) -> None:
     os.chdir(job.source.folder)
     wishes = _Wishes(desk, job.checkpoint_s)
     settings = Settings(job.epochs, job.threads, job.precision, Path.cwd())
-    ranks, devices = _ranks(job, settings), _devices(job)
-    parallel = _by_rank(job.parallel, ranks.gather(devices))
+    ranks = _ranks(job, settings)
+    every = _placed(ranks.gather(_devices(job)), len(job.devices))
+    devices = every[ranks.rank : ranks.rank + ranks.local]
+    parallel = _by_rank(job.parallel, every)
     training = _begin(job, splits, settings, parallel, ranks, wishes)
     keeper = _Keeper(job, ranks, training)
     try:
@@ -217,11 +219,18 @@ def _ranks(job: Job, settings: Settings) -> Any:
     return TorchRanks()
 
 
-def _devices(job: Job) -> list[int]:
-    """This worker's places in the list of devices; a simulated one is several of a worker's."""
+def _devices(job: Job) -> list[int | None]:
+    """This worker's places in the list of devices; a simulated one is several of a worker's. None: one that is new."""
     node = ray.get_runtime_context().get_node_id()
-    places = [job.devices.index((node, str(gpu))) for gpu in ray.get_gpu_ids()]
+    known = {device: place for place, device in enumerate(job.devices)}
+    places = [known.get((node, str(gpu))) for gpu in ray.get_gpu_ids()]
     return [places[local % len(places)] for local in range(job.each)]
+
+
+def _placed(told: Sequence[int | None], count: int) -> list[int]:
+    """Each rank's device. A device of a node that has joined since takes the place of one that nobody has any more."""
+    free = (place for place in range(count) if place not in told)
+    return [next(free, rank % count) if place is None else place for rank, place in enumerate(told)]
 
 
 def _by_rank(parallel: Parallel, devices: Sequence[int]) -> Parallel:
