@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from raygpu.errors import BadInput, RaygpuError, one_line
+from raygpu.redaction import redacted
 
 SCHEMES = ("s3", "gs")
 LOCAL = "local"
@@ -52,7 +53,7 @@ class Storage:
             return cls(str(Path(text).resolve()))
         parts = urlsplit(text)
         if parts.scheme not in SCHEMES or not parts.netloc or not PLAIN.fullmatch(parts.path) or parts.fragment:
-            raise BadInput(f"storage: read {text.partition('?')[0]!r}; allowed: {ALLOWED}")
+            raise BadInput(f"storage: read {redacted(text.partition('?')[0])!r}; allowed: {ALLOWED}")
         if parts.username is not None:
             raise BadInput(
                 "storage: has credentials in it, which would be kept with the run; set AWS_ACCESS_KEY_ID and"

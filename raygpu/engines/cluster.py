@@ -282,7 +282,7 @@ def connect(address: str, source_folder: Path | None = None) -> Cluster:
     context = _joined(address)
     if is_job():
         brought = source_folder
-    elif source_folder is not None and any(node["NodeManagerAddress"] != _own_address() for node in _alive()):
+    elif source_folder is not None and len({node["NodeManagerAddress"] for node in _alive()}) > 1:
         _shutdown()
         brought, context = source_folder, _joined(address, travel.runtime_env(source_folder))
     else:
@@ -309,11 +309,6 @@ def _joined(address: str, runtime_env: Mapping[str, Any] | None = None) -> Any:
 
 def _alive() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
-
-
-def _own_address() -> str:
-    own = ray.get_runtime_context().get_node_id()
-    return str(next(node["NodeManagerAddress"] for node in _alive() if node["NodeID"] == own))
 
 
 def _not_joined(address: str, error: Exception) -> str:
