@@ -14,7 +14,7 @@ sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not gpu" --durations=40 --durations-min=8
 
 # A real Ctrl-C and resume, 80 workers on a simulated cluster: minutes on a small machine.
 test-slow: $(VENV)/installed-dev

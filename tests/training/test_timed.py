@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from raygpu.experiment import Source, locate
 from raygpu.sections import Way
+from raygpu.training import timed
 from raygpu.training.base import Settings
 from raygpu.training.timed import Bench, _Runner
 from raygpu.trials import Trial
@@ -112,17 +114,25 @@ def test_a_script_stands_still_between_windows(bench: Make, tmp_path: Path) -> N
         assert 1 <= window.work <= window.seconds / 0.01 + 2, "nothing that was reported before"
 
 
-def test_a_chunk_shrinks_where_steps_take_longer() -> None:
+def test_a_chunk_shrinks_where_steps_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of the test's own, which other work on the machine does not move."""
+    now, takes = 0.0, 0.00005
+
     def steps() -> Iterator[int]:
-        for number in range(10**6):
-            time.sleep(0.02 if number > 2 else 0)
+        nonlocal now
+        while True:
+            now += takes
             yield 1
 
+    monkeypatch.setattr(
+        timed, "time", SimpleNamespace(time=lambda: now, perf_counter=lambda: now, sleep=lambda _: None)
+    )
     runner = _Runner(steps(), lambda: None)
     runner.warm_up()
-    assert runner.chunk > 100
+    assert runner.chunk == pytest.approx(timed.CHUNK_S / takes, abs=1)
+    takes = 0.02
     runner.chunk = 64
-    assert runner.window(time.time(), 0.01).work < 64
+    assert runner.window(now, 0.01).work < 64
     assert runner.chunk <= 16
 
 
