@@ -1,0 +1,126 @@
+"""deploy/secrets.sh: the names that the deployments look for, with a new value at every run."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+SCRIPT = Path(__file__).parents[2] / "deploy" / "secrets.sh"
+VARIABLES = {
+    "RAY_AUTH_TOKEN",
+    "REDIS_PASSWORD",
+    "POSTGRES_PASSWORD",
+    "MLFLOW_ADMIN_PASSWORD",
+    "MLFLOW_USER_PASSWORD",
+    "MLFLOW_SECRET_KEY",
+    "STORAGE_ACCESS_KEY",
+    "STORAGE_SECRET_KEY",
+}
+SECRETS = {
+    "raygpu-ray-token": {"auth_token"},
+    "raygpu-redis": {"password"},
+    "raygpu-postgres": {"password"},
+    "raygpu-mlflow": {"admin-password", "user-password", "secret-key"},
+    "raygpu-storage": {"access-key", "secret-key"},
+}
+IDENTIFIERS = {"STORAGE_ACCESS_KEY", "access-key"}
+"""Names of somebody, which need not be long."""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["sh", str(SCRIPT), *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+def printed(form: str) -> str:
+    done = run(form)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def variables() -> dict[str, str]:
+    return dict(line.split("=", 1) for line in printed("env").splitlines())
+
+
+def documents() -> list[dict]:
+    return list(yaml.safe_load_all(printed("kubernetes")))
+
+
+def secrets() -> dict[tuple[str, str], str]:
+    return {(doc["metadata"]["name"], key): value for doc in documents() for key, value in doc["stringData"].items()}
+
+
+def check_values(values: dict[str, str]) -> None:
+    assert len(set(values.values())) == len(values), "a value is used twice"
+    for name, value in values.items():
+        assert re.fullmatch("[0-9a-f]+", value), name
+        assert len(value) >= (20 if name in IDENTIFIERS else 48), name
+
+
+def test_variables() -> None:
+    values = variables()
+    assert set(values) == VARIABLES
+    check_values(values)
+
+
+def test_secrets_of_kubernetes() -> None:
+    found = documents()
+    assert {doc["metadata"]["name"]: set(doc["stringData"]) for doc in found} == SECRETS
+    for doc in found:
+        assert (doc["apiVersion"], doc["kind"], doc["type"]) == ("v1", "Secret", "Opaque")
+        assert set(doc["metadata"]) == {"name"}, "kubectl is told the namespace"
+    values = secrets()
+    assert len(set(values.values())) == len(values), "a value is used twice"
+    for (_, key), value in values.items():
+        check_values({key: value})
+
+
+def test_every_run_has_new_values() -> None:
+    assert not set(variables().values()) & set(variables().values())
+    assert not set(secrets().values()) & set(secrets().values())
+
+
+@pytest.mark.parametrize("arguments", [(), ("docker",), ("env", "kubernetes"), ("",)], ids=str)
+def test_usage(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "usage: sh deploy/secrets.sh env|kubernetes\n"
+
+
+def test_a_file_is_for_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.touch(0o644)
+    path.chmod(0o644)
+    with path.open("w") as file:
+        subprocess.run(["sh", str(SCRIPT), "env"], stdout=file, check=True, timeout=60)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().startswith("RAY_AUTH_TOKEN=")
+
+
+def test_no_secret_is_an_argument(tmp_path: Path) -> None:
+    """Each program that the script runs is one that writes down its arguments."""
+    log = tmp_path / "arguments"
+    for name in ("head", "od", "tr", "chmod", "cat", "echo", "printf"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >> "{log}"\nPATH=/usr/bin:/bin exec {name} "$@"\n')
+        program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["sh", str(SCRIPT), "kubernetes"], capture_output=True, text=True, env=environment, check=True, timeout=60
+    )
+    arguments = log.read_text()
+    assert "head -c 32 /dev/urandom" in arguments
+    values = re.findall('"([0-9a-f]{20,})"', done.stdout)
+    assert len(values) == sum(map(len, SECRETS.values()))
+    assert not [value for value in values if value in arguments]
+
+
+def test_git_leaves_the_file_out() -> None:
+    done = subprocess.run(
+        ["git", "check-ignore", "--quiet", "deploy/.env"], cwd=SCRIPT.parents[1], check=False, timeout=60
+    )
+    assert done.returncode == 0
