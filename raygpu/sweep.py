@@ -80,7 +80,7 @@ def run(
     source_folder = (source_folder or Path.cwd()).resolve()
     prepared = prepare(config, stem, resuming=resume is not None)
     config = prepared.config
-    local = config.cluster.address == "local"
+    local = config.cluster.is_local
     console.lines([*sweep_lines(config, simulated=local and not prepared.gpus), *prepared.left_out])
     source, code = find(config, source_folder)
     timing: dict[str, float | None] = {"code_s": process_age_s()}
@@ -173,14 +173,16 @@ class _Training:
         timing: takes the seconds since the command was typed at which the first epoch and the last trial ended.
         """
         from raygpu.engines.meter import Meter
+        from raygpu.engines.metrics import SweepExporter
         from raygpu.engines.mps import daemons
 
         cluster, records, session, console = self.cluster, self.records, self.session, self.console
+        exporter = SweepExporter(self.folder.name, records)
         console.start(cluster.devices, records.snapshot, synthetic=self.config.data.synthetic)
         try:
             with (
                 daemons(cluster.devices, console.line, wanted=self.decision.mps and cluster.local) as mps,
-                Meter(records, cluster, session.writer, console.update) as meter,
+                Meter(records, cluster, session.writer, console.update, exporter.update) as meter,
             ):
                 self._require_mps(mps)
                 arrays_s = self._run_trials(mps)
@@ -197,6 +199,7 @@ class _Training:
         finally:
             console.stop(records.snapshot())
         self.interrupted = records.interrupt(session.writer.end)
+        exporter.finish(records.snapshot())
         timing |= {"first_epoch_s": records.first_epoch_s, "trials_s": process_age_s()}
         what = self.config, self.decision, records, cluster, meter
         self.summary = summarize(*what, timing, session.identity(), arrays_s)

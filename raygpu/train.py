@@ -89,9 +89,7 @@ def run(
     source_folder = (source_folder or Path.cwd()).resolve()
     prepared = prepare_train(config, stem, resuming=resume is not None)
     config = prepared.config
-    console.lines(
-        [*beginning(config, simulated=config.cluster.address == "local" and not prepared.gpus), *prepared.left_out]
-    )
+    console.lines([*beginning(config, simulated=config.cluster.is_local and not prepared.gpus), *prepared.left_out])
     source, code = find(config, source_folder)
     with started(config.cluster.address, prepared.gpus, source_folder, apart=False) as starting, told_at_once():
         found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
@@ -160,8 +158,15 @@ class _Training:
     def run(self, warm_start: Path | None) -> Ended:
         """To its end, or Ctrl-C; nothing is left of a training that failed before its first checkpoint."""
         from raygpu.engines import production
+        from raygpu.engines.metrics import TrainingExporter
 
         config, console = self.config, self.console
+        exporter = TrainingExporter(self.folder.name, self.history, self.cluster.readings)
+
+        def tick() -> None:
+            console.update(self.history, self._readings(), self.session.writer.delayed)
+            exporter.update()
+
         console.start(self.history, synthetic=config.data.synthetic)
         assert self.found.splits is not None
         try:
@@ -174,7 +179,7 @@ class _Training:
                 keep=config.checkpoint.keep,
                 max_failures=config.max_failures,
                 listen=self._hear,
-                tick=lambda: console.update(self.history, self._readings(), self.session.writer.delayed),
+                tick=tick,
                 say=console.line,
             )
         except BaseException as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import fmean
 
+from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.observer import Writer
 from raygpu.records import Records, Snapshot
@@ -19,12 +20,18 @@ class Meter:
     """A thread beside Tune's event loop, as a context manager."""
 
     def __init__(
-        self, records: Records, cluster: Cluster, writer: Writer, show: Callable[[Snapshot, str | None], None]
+        self,
+        records: Records,
+        cluster: Cluster,
+        writer: Writer,
+        show: Callable[[Snapshot, str | None], None],
+        export: Callable[[Snapshot, Mapping[int, Reading]], None],
     ) -> None:
+        """show: takes the table's state, and why MLflow waits. export: takes what NVML tells, by GPU."""
         self.records = records
         self.cluster = cluster
         self.writer = writer
-        self.show = show
+        self.show, self.export = show, export
         self._readings: dict[tuple[int, str], list[float]] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
@@ -55,7 +62,9 @@ class Meter:
         metrics = {
             f"gpu/{index}/samples_per_s": rate for index, rate in snapshot.samples_per_s.items() if rate is not None
         }
-        for index, reading in self.cluster.readings().items():
+        readings = self.cluster.readings()
+        self.export(snapshot, readings)
+        for index, reading in readings.items():
             for name, value in reading.metrics().items():
                 metrics[f"gpu/{index}/{name}"] = value
                 self._readings.setdefault((index, name), []).append(value)

@@ -29,19 +29,22 @@ HEAD = "127.0.0.11"
 class RayCluster:
     """A head, and further nodes, each with an address of its own in 127.0.0.0/8."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """environment: of all nodes, beside the token."""
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, *, token: str = TOKEN, cwd: Path | None = None
+    ) -> None:
+        """environment: of all nodes, beside the token. cwd: of their processes."""
         self.folder = Path(tempfile.mkdtemp(prefix="rg-"))  # sockets' paths are short
-        self.port, self.dashboard_port = free_port(), free_port()
+        self.port, self.dashboard_port, self.metrics_port = free_port(), free_port(), free_port()
         self.environment = {
             **os.environ,
             "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": TOKEN,
+            "RAY_AUTH_TOKEN": token,
             "RAY_USAGE_STATS_ENABLED": "0",
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # whose python a job runs
             "PYTHONPATH": "",  # raygpu and the experiments come along with each job
             **(environment or {}),
         }
+        self.token, self.cwd = token, cwd or self.folder
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -53,11 +56,17 @@ class RayCluster:
     def dashboard(self) -> str:
         return f"http://127.0.0.1:{self.dashboard_port}"
 
-    def start(self, *, num_cpus: int = 0, num_gpus: int = 0) -> None:
-        """The head. Waits until it answers."""
+    def scrape(self) -> str:
+        """What the head tells Prometheus."""
+        with urllib.request.urlopen(f"http://{HEAD}:{self.metrics_port}/metrics", timeout=10) as response:
+            return str(response.read().decode())
+
+    def start(self, *, num_cpus: int = 0, num_gpus: int = 0, environment: Mapping[str, str] | None = None) -> None:
+        """The head. Waits until it answers. environment: its own, beside that of all."""
         flags = ["--head", "--port", str(self.port)]
         flags += ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(self.dashboard_port)]
-        self._start(HEAD, num_cpus, num_gpus, flags)
+        flags += ["--metrics-export-port", str(self.metrics_port)]
+        self._start(HEAD, num_cpus, num_gpus, flags, environment)
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
             try:
@@ -68,9 +77,11 @@ class RayCluster:
                 time.sleep(0.3)
         pytest.fail(self.log(HEAD))
 
-    def add_node(self, address: str, *, num_cpus: int, num_gpus: int) -> None:
+    def add_node(
+        self, address: str, *, num_cpus: int, num_gpus: int, environment: Mapping[str, str] | None = None
+    ) -> None:
         """Another node. address: its own. Waits until it has joined."""
-        self._start(address, num_cpus, num_gpus, ["--address", self.address])
+        self._start(address, num_cpus, num_gpus, ["--address", self.address], environment)
         deadline = time.monotonic() + START_S
         while address not in self._alive():
             if time.monotonic() > deadline:
@@ -80,10 +91,13 @@ class RayCluster:
     def _alive(self) -> list[str]:
         """The addresses of the nodes."""
         asked = urllib.request.Request(
-            f"{self.dashboard}/nodes?view=summary", headers={"Authorization": f"Bearer {TOKEN}"}
+            f"{self.dashboard}/nodes?view=summary", headers={"Authorization": f"Bearer {self.token}"}
         )
-        with urllib.request.urlopen(asked, timeout=10) as response:
-            nodes = json.load(response)["data"]["summary"]
+        try:
+            with urllib.request.urlopen(asked, timeout=10) as response:
+                nodes = json.load(response)["data"]["summary"]
+        except OSError:  # the dashboard is slow to answer where all is
+            return []
         return [node["ip"] for node in nodes if node["raylet"].get("state") == "ALIVE"]
 
     def kill(self, address: str) -> None:
@@ -104,7 +118,9 @@ class RayCluster:
     def log(self, address: str) -> str:
         return (self.folder / f"{address}.log").read_text()
 
-    def _start(self, address: str, num_cpus: int, num_gpus: int, flags: list[str]) -> None:
+    def _start(
+        self, address: str, num_cpus: int, num_gpus: int, flags: list[str], own: Mapping[str, str] | None = None
+    ) -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--node-ip-address", address]
         # Each its own, as on machines of their own: what one unpacks there, another would unpack over it.
         command += ["--temp-dir", str(self.folder / address.rpartition(".")[2])]
@@ -113,8 +129,8 @@ class RayCluster:
         with (self.folder / f"{address}.log").open("wb") as log:
             self.nodes[address] = subprocess.Popen(
                 [*command, *flags],
-                env=self.environment,
-                cwd=self.folder,
+                env={**self.environment, **(own or {})},
+                cwd=self.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
