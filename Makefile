@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SWEEP ?=
+UI_HOST ?= 127.0.0.1
 UI_PORT ?= 5000
 
 .PHONY: sweep test test-slow lint ui bench bench-fused bench-pack bench-train bench-gpu clean
@@ -26,9 +27,15 @@ lint: $(VENV)/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# It knows no users, so it listens on this machine alone.
 ui: $(VENV)/installed-torch
+	@case '$(UI_HOST)' in \
+	127.*|localhost|::1) ;; \
+	*) echo 'make ui: UI_HOST=$(UI_HOST): this MLflow has no passwords, so on 127.0.0.1 alone; from another machine:' \
+	  'ssh -L $(UI_PORT):127.0.0.1:$(UI_PORT), or an MLflow with users: deploy/compose.yaml' >&2; exit 2;; \
+	esac
 	mkdir -p runs
-	$(BIN)/mlflow ui --backend-store-uri sqlite:///runs/mlflow.db --host 127.0.0.1 --port $(UI_PORT)
+	$(BIN)/mlflow ui --backend-store-uri sqlite:///runs/mlflow.db --host $(UI_HOST) --port $(UI_PORT)
 
 bench: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.sweep_overhead

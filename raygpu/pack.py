@@ -212,7 +212,7 @@ def _measured(
 ) -> Profile:
     """scratch: a folder where functions and scripts may write."""
     config = measuring.prepared.config
-    environment.prepare()
+    environment.prepare(local=True)
     from raygpu.engines.climb import Climb
     from raygpu.engines.cluster import start_local
     from raygpu.engines.probe import Probe

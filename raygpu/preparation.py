@@ -71,7 +71,7 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
         space = parse(config.space, config.search.algorithm)
         search = proposer(config, space)
     with _noted(faults):
-        if config.cluster.address == "local":
+        if config.cluster.is_local:
             chosen, left_out = host.computing(chosen_gpus(config))
             nodes = host.nodes(chosen, apart=apart(config))
             make_plan(nodes, config, 1)  # whether a trial fits
@@ -139,7 +139,7 @@ def prepare_train(config: TrainConfig, stem: str, *, resuming: bool = False) -> 
     chosen: list[Gpu] = []
     left_out: list[str] = []
     with _noted(faults):
-        if config.cluster.address == "local":
+        if config.cluster.is_local:
             chosen, left_out = host.computing(chosen_gpus(config))
         elif config.gpu.devices != "all":
             faults.append("gpu.devices: chooses GPUs of this machine; a cluster's nodes are started with theirs")

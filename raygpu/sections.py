@@ -17,8 +17,8 @@ Way = Literal["process", "mps", "fused", "split", "threads"]
 """How trainings share a GPU: processes side by side, the same under CUDA MPS, one array of models, one TensorFlow
 process with a logical device for each, or threads of one process."""
 WAYS: tuple[Way, ...] = get_args(Way)
-
-
+OWN_RAY = "local"
+"""In place of a cluster's address."""
 ROUNDED = 0.015
 """By which a person rounds a fraction: 0.33 is a third, 0.66 two of them."""
 
@@ -121,10 +121,15 @@ class TrackingSection(Section):
 class ClusterSection(Section):
     """Which Ray does the work."""
 
-    address: str = "local"
+    address: str = OWN_RAY
     """local: a Ray of this run's own, on this machine. auto or HOST:PORT: a Ray cluster that runs already."""
     max_gpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The most GPUs that the run reserves at once, of those that it shares with others; 0.5 is half of one."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the run starts a Ray of its own."""
+        return self.address == OWN_RAY
 
     @property
     def most_gpus(self) -> Fraction | None:

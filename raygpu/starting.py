@@ -12,6 +12,7 @@ from raygpu import exits
 from raygpu.devices.nvml import Gpu
 from raygpu.engines import environment
 from raygpu.errors import BadInput
+from raygpu.sections import OWN_RAY
 from raygpu.views import console as views
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def started(
     if not wanted:
         yield None
         return
-    environment.prepare()
+    environment.prepare(local=address == OWN_RAY)
     from raygpu.engines.cluster import in_background  # Ray takes seconds to import
 
     with in_background(address, gpus, source_folder, apart=apart) as starting:

@@ -28,6 +28,7 @@ from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.experiment import Source
 from raygpu.packing import Node
 from raygpu.records import SIMULATED, Device
+from raygpu.sections import OWN_RAY
 from raygpu.storage import PROBE, Storage, StorageError
 from raygpu.whereabouts import JOB_VARIABLE, is_job
 
@@ -165,7 +166,7 @@ def in_background(
     GPUs are kept apart.
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray") as pool:
-        if address == "local":
+        if address == OWN_RAY:
             starting = pool.submit(start_local, gpus, apart=apart)
         else:
             starting = pool.submit(connect, address, source_folder)

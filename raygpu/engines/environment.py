@@ -16,9 +16,20 @@ SETTINGS = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
+LOCAL = {
+    # Named for where it is the default: the node's address is 127.0.0.1, and all of Ray listens there alone.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # So do the ranks of a training.
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
+"""Of a Ray that is this run's own: nothing of it is for other machines."""
 
 
-def prepare() -> None:
-    """Set what the user has not set. Call before anything imports Ray."""
-    for name, value in SETTINGS.items():
+def prepare(*, local: bool = False) -> None:
+    """Set what the user has not set. Call before anything imports Ray.
+
+    local: the run starts a Ray of its own.
+    """
+    for name, value in (SETTINGS | LOCAL if local else SETTINGS).items():
         os.environ.setdefault(name, value)

@@ -16,8 +16,10 @@ ENVIRONMENT = {
 
 
 @contextmanager
-def s3() -> Iterator[dict[str, str]]:
-    """A server with one empty bucket; yields the variables by which it is found."""
+def s3(
+    *buckets: str, key: str = ENVIRONMENT["AWS_ACCESS_KEY_ID"], secret: str = ENVIRONMENT["AWS_SECRET_ACCESS_KEY"]
+) -> Iterator[dict[str, str]]:
+    """A server with empty buckets; yields the variables by which it is found."""
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -26,13 +28,16 @@ def s3() -> Iterator[dict[str, str]]:
     try:
         host, port = server.get_host_and_port()
         address = f"http://{host}:{port}"
-        boto3.client(
+        variables = {**ENVIRONMENT, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
+        client = boto3.client(
             "s3",
             endpoint_url=address,
-            aws_access_key_id=ENVIRONMENT["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=ENVIRONMENT["AWS_SECRET_ACCESS_KEY"],
+            aws_access_key_id=key,
+            aws_secret_access_key=secret,
             region_name=ENVIRONMENT["AWS_DEFAULT_REGION"],
-        ).create_bucket(Bucket=BUCKET)
-        yield {**ENVIRONMENT, "AWS_ENDPOINT_URL": address}
+        )
+        for bucket in buckets or (BUCKET,):
+            client.create_bucket(Bucket=bucket)
+        yield {**variables, "AWS_ENDPOINT_URL": address}
     finally:
         server.stop()

@@ -5,11 +5,8 @@ MLflow takes ten seconds to import and more to create a database, so each is mad
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from raygpu.tracking.runs import RunTree
-from tests.tracking.services import Server, free_port
+from tests.services.postgres import postgres
+from tests.tracking.services import Server
 
 
 @pytest.fixture(scope="session")
@@ -59,27 +57,5 @@ def server(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """The URI of an empty database, with a password that has to be kept out of messages."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found:
-        pytest.skip("no initdb under /usr/lib/postgresql/*/bin: install the package postgresql")
-    # Not below pytest's folder: that one is closed to the user that the database runs as.
-    folder = Path(tempfile.mkdtemp(prefix="raygpu-postgresql-", dir="/tmp"))
-    secret = folder / "password"
-    secret.write_text("s3cret-word\n")
-    as_user: list[str] = []
-    if os.geteuid() == 0:  # initdb refuses root
-        shutil.chown(folder, "postgres")
-        shutil.chown(secret, "postgres")
-        as_user = ["runuser", "-u", "postgres", "--"]
-    port, data, tools = free_port(), folder / "data", found[-1].parent
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
-    start = [f"{tools}/pg_ctl", "-D", f"{data}", "-w", "-l", f"{folder}/log", "-o", options, "start"]
-    init = [f"{tools}/initdb", "-D", f"{data}", "-A", "md5", "-U", "sweeper", "--no-sync", "--pwfile", f"{secret}"]
-    try:
-        subprocess.run([*as_user, *init], check=True, capture_output=True, cwd="/")
-        subprocess.run([*as_user, *start], check=True, stdout=subprocess.DEVNULL, cwd="/")
-        yield f"postgresql://sweeper:s3cret-word@127.0.0.1:{port}/postgres"
-    finally:
-        stop = [f"{tools}/pg_ctl", "-D", f"{data}", "-m", "immediate", "stop"]
-        subprocess.run([*as_user, *stop], check=False, capture_output=True, cwd="/")
-        shutil.rmtree(folder, ignore_errors=True)
+    with postgres("sweeper", "s3cret-word") as found:
+        yield f"postgresql://{found.user}:s3cret-word@127.0.0.1:{found.port}/{found.database}"
