@@ -9,7 +9,7 @@ SWEEP ?=
 UI_HOST ?= 127.0.0.1
 UI_PORT ?= 5000
 
-.PHONY: sweep test test-slow lint ui bench bench-fused bench-pack bench-train bench-gpu clean
+.PHONY: sweep test test-slow lint ui bench bench-fused bench-pack bench-train bench-cluster bench-gpu clean
 
 sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
@@ -62,6 +62,10 @@ bench-train: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.production --devices simulated --rounds 7 --seconds 6
 	$(BIN)/python -m experiments.benchmarks.killed
 	$(BIN)/python -m experiments.benchmarks.workers
+
+# A quarter of an hour, with PostgreSQL and kubectl: a submitted sweep, and what becomes of trials when something is lost.
+bench-cluster: $(VENV)/installed-dev
+	$(BIN)/python -m experiments.benchmarks.cluster
 
 # On a machine with an NVIDIA GPU that nothing else uses: arrays within 8 minutes, then what the GPU carries, with and
 # without MPS, and what auto chooses.

@@ -55,6 +55,9 @@ class Rehearsal:
     took_s: dict[str, float] = field(default_factory=dict)
     """Until each part answered."""
     cluster: RayCluster = field(init=False)
+    worker: dict[str, str] = field(init=False)
+    """The environment of a node that works."""
+    _server: subprocess.Popen[bytes] | None = None
 
     @property
     def mlflow(self) -> str:
@@ -92,7 +95,27 @@ class Rehearsal:
             log.write(done.stdout + done.stderr)
         return done.stdout
 
-    def serve(self, pod: Pod, container: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    def start_mlflow(self) -> None:
+        """Until it answers."""
+        pod = _pods()["Deployment/mlflow"]
+        container = pod.container("mlflow")
+        self._server = self._serve(pod, container)
+        _wait_for(f"{self.mlflow}{_health(container)}", self._server, self.folder / "mlflow.log")
+
+    def stop_mlflow(self) -> None:
+        if self._server is not None:
+            os.killpg(self._server.pid, signal.SIGTERM)
+            self._server.wait(30)
+            self._server = None
+
+    @contextmanager
+    def mlflow_away(self) -> Iterator[None]:
+        """Meanwhile nobody listens at its port."""
+        self.stop_mlflow()
+        yield
+        self.start_mlflow()
+
+    def _serve(self, pod: Pod, container: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         """What a container does until it is stopped; on loopback, at a port of its own."""
         variables = self.variables(container)
         variables["MLFLOW_AUTH_CONFIG_PATH"] = self._file(pod, variables["MLFLOW_AUTH_CONFIG_PATH"])
@@ -159,7 +182,7 @@ def answer(url: str, body: Any = None, headers: Mapping[str, str] | None = None)
 @contextmanager
 def rehearsal(folder: Path) -> Iterator[Rehearsal]:
     """Everything of the overlay, in the order in which its parts wait for each other."""
-    by_name = {pod.name: pod for pod in pods(OVERLAY)}
+    by_name = _pods()
     made, began = secrets(), time.monotonic()
     with ExitStack() as ending:
         storage = ending.enter_context(_storage(made))
@@ -172,15 +195,18 @@ def rehearsal(folder: Path) -> Iterator[Rehearsal]:
             found.run(migrate, migrate.container(name))
         found.took_s["migrated"] = time.monotonic() - began
         found.run(server, server.container("wait-for-migration"))
-        process = found.serve(server, server.container("mlflow"))
-        ending.callback(_end, process)
-        _wait_for(f"{found.mlflow}{_health(server.container('mlflow'))}", process, folder / "mlflow.log")
+        ending.callback(found.stop_mlflow)
+        found.start_mlflow()
         maker = by_name["Job/mlflow-user"]
         assert found.run(maker, maker.container("create-user")).startswith("made the user raygpu")
         found.took_s["mlflow"] = time.monotonic() - began
         _start_ray(found, by_name, ending)
         found.took_s["ray"] = time.monotonic() - began
         yield found
+
+
+def _pods() -> dict[str, Pod]:
+    return {pod.name: pod for pod in pods(OVERLAY)}
 
 
 def _start_ray(found: Rehearsal, by_name: Mapping[str, Pod], ending: ExitStack) -> None:
@@ -190,6 +216,7 @@ def _start_ray(found: Rehearsal, by_name: Mapping[str, Pod], ending: ExitStack) 
     (group,) = spec["workerGroupSpecs"]
     head = by_name["RayCluster/raygpu head"].container("ray-head")
     worker = by_name[f"RayCluster/raygpu {group['groupName']}"].container("ray-worker")
+    found.worker = found.variables(worker)
     # The image's working folder has experiments/ and conf/; raygpu is installed.
     found.cluster = RayCluster(token=found.token, cwd=ROOT)
     ending.callback(found.cluster.stop)
@@ -199,7 +226,7 @@ def _start_ray(found: Rehearsal, by_name: Mapping[str, Pod], ending: ExitStack) 
         WORKER,
         num_cpus=int(worker["resources"]["limits"]["cpu"]),
         num_gpus=int(group["rayStartParams"]["num-gpus"]),
-        environment=found.variables(worker),
+        environment=found.worker,
     )
 
 
@@ -237,11 +264,6 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         except OSError:
             time.sleep(0.3)
     pytest.fail(log.read_text())
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(process.pid, signal.SIGTERM)
-    process.wait(30)
 
 
 def _bare() -> dict[str, str]:
