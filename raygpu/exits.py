@@ -38,6 +38,39 @@ def retake_signals() -> None:
         signal.signal(signal.SIGTERM, _as_interrupt)
 
 
+class Interrupts:
+    """Ctrl-C, noted: the first raises nothing, which could be lost in whatever runs at the moment, or cut it in two."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self, *_: Any) -> None:
+        signal.alarm(0)  # see _as_interrupt
+        self.count += 1
+        if self.count > 1:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def noted_interrupts() -> Iterator[Interrupts]:
+    """Meanwhile the first Ctrl-C, or SIGTERM where that ends as one, is noted; the others raise KeyboardInterrupt."""
+    noted = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if before[signal.SIGINT] is not signal.SIG_IGN:  # as a shell starts what runs in its background
+        signal.signal(signal.SIGINT, noted.note)
+    if before[signal.SIGTERM] is _as_interrupt:
+        signal.signal(signal.SIGTERM, noted.note)
+    try:
+        yield noted
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # one that is not Python's
+                signal.signal(number, handler)
+
+
 @contextmanager
 def output_to_stderr(wanted: bool) -> Iterator[TextIO]:
     """Whatever is printed meanwhile, by anybody's code, goes to standard error; yields the real standard output."""
@@ -60,4 +93,5 @@ def handlers_kept() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # one that is not Python's
+                signal.signal(number, handler)

@@ -79,6 +79,7 @@ def test_a_probe_is_kept_and_used_again(config: Any, tmp_path: Path) -> None:
     assert f"predicted, by a kept profile of {profiles[0].measured_at[:10]}: " in shown
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("long")
 def test_a_changed_version_discards_a_profile(config: Any, tmp_path: Path) -> None:
     run(config("first"))
@@ -91,6 +92,7 @@ def test_a_changed_version_discards_a_profile(config: Any, tmp_path: Path) -> No
     assert second.summary["predicted"]["probe_s"] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("long")
 def test_a_profile_of_other_ways_hides_none(config: Any, tmp_path: Path) -> None:
     run(config("processes", gpu={"mode": "process"}))

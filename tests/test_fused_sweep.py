@@ -153,6 +153,7 @@ def test_the_median_rule_stops_members(config: Any) -> None:
     assert result.summary["stopped_early"] > 0
 
 
+@pytest.mark.slow
 def test_optuna_is_told_of_every_member(config: Any) -> None:
     search = {"algorithm": "optuna", "generation": 4}
     first, shown = run(config("fused", name="first", trials=10, search=search))

@@ -106,6 +106,7 @@ def test_a_greedy_trial_fails_alone_and_goes_on_with_more(sweep_config: Any) -> 
     assert [metric.value for metric in client.get_metric_history(by_gib["0.62"].info.run_id, "score")] == [1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_device")
 def test_a_trial_that_fails_twice_goes_on_from_its_checkpoint_both_times(sweep_config: Any) -> None:
     config = sweep_config(

@@ -118,6 +118,7 @@ def test_a_sweeps_file_of_a_function(here: Path, capsys: pytest.CaptureFixture[s
     assert (found.num_train, found.unit) == (None, "reports")
 
 
+@pytest.mark.slow
 def test_where_everything_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = STEADY.replace("steady", "raises") + "[space]\nafter = 0\n"
     assert command(text, "--most", "2", "--ways", "process") == 1

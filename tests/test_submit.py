@@ -201,6 +201,7 @@ def test_a_sweep_from_outside_survives_a_lost_node(cluster: RayCluster, project:
     assert len(again.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_search_a_training_and_a_model_without_a_shared_disk(
     cluster: RayCluster, project: Path, tmp_path: Path
 ) -> None:

@@ -181,6 +181,7 @@ def test_median_stops_what_stays_below_the_others(sweep_config: Any) -> None:
         assert children[id_].data.tags["raygpu.stopped"] == f"median at epoch {row['epochs']}"
 
 
+@pytest.mark.slow
 def test_two_chosen_gpus_of_three(sweep_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Ray of the sweep's own, on a machine that NVML says has three GPUs."""
     fake = FakeNvml(["NVIDIA A100", "NVIDIA T4", "NVIDIA L4"]).install(monkeypatch)

@@ -19,6 +19,7 @@ import ray.train
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.production_worker import Desk, Failed, Job, Told, last_words, train
 from raygpu.errors import BadInput, RaygpuError, last_line
+from raygpu.exits import noted_interrupts
 from raygpu.experiment import Splits
 from raygpu.packing import floor_to_step
 from raygpu.records import Device
@@ -198,8 +199,8 @@ def run(
 
     interrupted = ending = False
     fitting = _fitting(trainer)
-    while True:
-        try:
+    with noted_interrupts() as interrupts:
+        while not fitting.done():
             with contextlib.suppress(TimeoutError):
                 fitting.exception(POLL_S)
             hear()
@@ -207,15 +208,11 @@ def run(
             if not ending and enough():
                 ending = True
                 desk.stop.remote()
-            if fitting.done():
-                hear()
-                break
-        except KeyboardInterrupt:
-            if interrupted:
-                raise
-            interrupted = True
-            say("stopping after a checkpoint; Ctrl-C again stops without one")
-            desk.stop.remote()
+            if not interrupted and interrupts.count:
+                interrupted = True
+                say("stopping after a checkpoint; Ctrl-C again stops without one")
+                desk.stop.remote()
+        hear()
     if failed:
         raise TrainingFailed(last_words(failed[0]), failed[0].error, out_of_memory=failed[0].out_of_memory)
     error = fitting.exception()

@@ -86,6 +86,7 @@ def two_cards(tmp_path: Path, **values: Any) -> SweepConfig:
     return SweepConfig.model_validate(defaults | values | {"space": space | values.get("space", {})})
 
 
+@pytest.mark.slow
 def test_a_box_of_two_cards(box: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raygpu.devices.host.num_cpus", lambda: 12)
     config = two_cards(tmp_path)
