@@ -172,7 +172,7 @@ def run(
     """
     logging.getLogger("ray.train").setLevel(logging.ERROR)
     desk = _desk()
-    trainer = _trainer(job.source.kind, where)(
+    trainer = _trainer(job.source.kind, where.how, local=cluster.local)(
         train,
         train_loop_config={"job": job, "desk": desk, "splits": ray.put(splits)},
         scaling_config=ray.train.ScalingConfig(
@@ -223,12 +223,18 @@ def run(
     return Ended(last, _best(folder / BEST), interrupted)
 
 
-def _trainer(framework: str, where: Placing) -> Callable[..., Any]:
-    """Ray Train's, with what it sets up on the workers before they train."""
+def _trainer(framework: str, how: str, *, local: bool) -> Callable[..., Any]:
+    """Ray Train's, with what it sets up on the workers before they train.
+
+    how: torch's backend. local: all workers are on this machine.
+    """
     if framework == "torch":
         from ray.train.torch import TorchConfig, TorchTrainer
 
-        return partial(TorchTrainer, torch_config=TorchConfig(backend=where.how, timeout_s=A_DAY_S))
+        from raygpu.engines.loopback import LoopbackConfig
+
+        made = LoopbackConfig if local else TorchConfig
+        return partial(TorchTrainer, torch_config=made(backend=how, timeout_s=A_DAY_S))
     from ray.train.tensorflow import TensorflowTrainer
 
     return TensorflowTrainer

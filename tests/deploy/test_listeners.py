@@ -5,60 +5,87 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 PROJECT = """
-import time, raygpu
+import time
+from pathlib import Path
+
+import numpy as np
+import raygpu
+from torch import nn
 
 def train(config):
-    for epoch in range(200):
+    for epoch in range(1000):
+        Path(config["begun"]).touch()
         time.sleep(0.1)
         raygpu.report(score=epoch)
+
+class Net(raygpu.TorchExperiment):
+    def data(self):
+        x = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
+        return raygpu.Splits.of(x, (x.sum(axis=1) > 0).astype(np.int64), validation=0.2)
+
+    def model(self, hp):
+        return nn.Linear(8, 2)
+
+    def augment(self, inputs, hp):
+        Path(hp["begun"]).touch()
+        time.sleep(0.1)
+        return inputs
 """
-CONFIGURATION = """
-experiment = "waiting:train"
+SWEEP = """
+experiment = "project:train"
 trials = 2
 metric = "score"
 direction = "max"
 [gpu]
 fraction = 0.5
 [space]
-x = 1
+begun = "{begun}"
 """
-NAMES = {"gcs_server", "raylet", "ray::"}
-"""Of processes whose listeners have to be seen, or nothing was tried."""
+TRAINING = """
+experiment = "project:Net"
+epochs = 1000
+metric = "accuracy"
+workers = 2
+[hyperparameters]
+lr = 0.1
+batch_size = 16
+begun = "{begun}"
+"""
+LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
-@pytest.fixture
-def sweep(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A sweep on this machine whose trials run."""
-    (tmp_path / "waiting.py").write_text(PROJECT)
-    (tmp_path / "waiting.toml").write_text(CONFIGURATION)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "raygpu.sweep", "waiting.toml"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+@pytest.mark.parametrize(("command", "text"), [("sweep", SWEEP), ("train", TRAINING)])
+def test_every_listener_of_a_local_run_is_on_loopback(command: str, text: str, tmp_path: Path) -> None:
+    """Of a sweep's trials; of a training's ranks, which find each other by a store of torch's."""
+    begun = tmp_path / "begun"
+    (tmp_path / "project.py").write_text(PROJECT)
+    (tmp_path / "case.toml").write_text(text.format(begun=begun))
+    words = [sys.executable, "-m", f"raygpu.{command}", "case.toml", "--tracking.enabled", "false"]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(words, cwd=tmp_path, stdout=log, stderr=log)
     try:
-        yield process
+        seen, deadline = set[tuple[str, str]](), time.monotonic() + 300
+        while not begun.exists():
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            seen |= listeners(psutil.Process(process.pid))
+            time.sleep(0.2)
+        for _ in range(10):
+            seen |= listeners(psutil.Process(process.pid))
+            time.sleep(0.2)
     finally:
         process.terminate()
-        process.communicate(timeout=120)
-
-
-def test_every_listener_of_a_local_sweep_is_on_loopback(sweep: subprocess.Popen[str]) -> None:
-    deadline, seen = time.monotonic() + 120, set[tuple[str, str]]()
-    while not all(any(name.startswith(wanted) for name, _ in seen) for wanted in NAMES):
-        assert sweep.poll() is None, sweep.stdout and sweep.stdout.read()
-        assert time.monotonic() < deadline, seen
-        seen |= listeners(psutil.Process(sweep.pid))
-        time.sleep(0.2)
-    time.sleep(2)  # for those that begin to listen last
-    seen |= listeners(psutil.Process(sweep.pid))
-    assert not {(name, address) for name, address in seen if address not in ("127.0.0.1", "::1", "::ffff:127.0.0.1")}
+        process.wait(120)
+    names = {name for name, _ in seen}
+    assert {"gcs_server", "raylet"} <= names
+    assert command != "train" or any(name.startswith("ray::") and "Train" in name for name in names), names
+    assert not {(name, address) for name, address in seen if address not in LOOPBACK}
 
 
 def listeners(parent: psutil.Process) -> set[tuple[str, str]]:
@@ -66,9 +93,9 @@ def listeners(parent: psutil.Process) -> set[tuple[str, str]]:
     found = set()
     for process in [parent, *parent.children(recursive=True)]:
         try:
-            name = (process.cmdline() or [""])[0]
+            name = Path((process.cmdline() or [""])[0]).name
             listening = [c for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN]
         except psutil.Error:
             continue
-        found |= {(Path(name).name, connection.laddr.ip) for connection in listening}
+        found |= {(name, connection.laddr.ip) for connection in listening}
     return found

@@ -19,7 +19,7 @@ import pytest
 from raygpu.storage import Storage, _file_system
 from tests.services.manifests import ROOT, one
 from tests.services.ray_cluster import HEAD
-from tests.services.rehearsal import ADMINISTRATOR, USER, Rehearsal, answer, rehearsal
+from tests.services.rehearsal import ADMINISTRATOR, IN_THE_IMAGE, USER, Rehearsal, answer, rehearsal
 
 pytestmark = pytest.mark.timeout(900)
 TRIALS = 4
@@ -74,12 +74,13 @@ def used(whole: Rehearsal) -> tuple[str, Watch]:
         outside = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "MLFLOW_", "RAY_"))}
         outside |= {"RAY_AUTH_TOKEN": whole.token, "RAY_AUTH_MODE": "token"}
         words = shlex.split(one("jobs/sweep", "RayJob", "sweep-digits")["spec"]["entrypoint"])[3:]
-        del words[words.index("--cluster.address") :]
+        del words[words.index("--runs-dir") :]
         sweep = ["-m", "raygpu.submit", "sweep", *words, "--trials", str(TRIALS), "--epochs", "2"]
         told = run([sys.executable, *sweep, "--address", whole.cluster.dashboard], outside)
         entry = one("jobs/train", "RayJob", "train-digits")["spec"]["entrypoint"]
+        entry = entry.replace("/tmp/runs", str(whole.folder / "runs"))  # a pod's /tmp is its own
         submit = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", whole.cluster.dashboard]
-        told += run([*submit, "--", *shlex.split(entry), "--epochs", "2"], outside)
+        told += run([*submit, "--", *shlex.split(entry), "--epochs", "12"], outside)  # enough to beat the trial
     return told, watch
 
 
@@ -115,6 +116,7 @@ def test_a_sweep_and_a_training_end_in_mlflow_and_the_storage(whole: Rehearsal, 
     (version,) = found["registered_model"]["latest_versions"]
     assert version["status"] == "READY"
     assert "digits" in told[0]
+    assert {path.name for path in whole.app.iterdir()} == set(IN_THE_IMAGE), "a pod could not write there"
 
 
 def test_what_was_printed_kept_or_listed_has_no_secret(whole: Rehearsal, told: tuple[str, Watch]) -> None:
@@ -173,14 +175,14 @@ def test_ray_wants_its_token(whole: Rehearsal, path: str, body: Any) -> None:
 
 def test_ray_itself_wants_its_token(whole: Rehearsal) -> None:
     code = f"import ray; ray.init(address='{HEAD}:{whole.cluster.port}', log_to_driver=False); print('entered')"
-    for token in ("", "0" * 64):
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode != 0
-        assert "entered" not in done.stdout
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    tried = [
+        subprocess.Popen([sys.executable, "-c", code], env=bare | given, stdout=subprocess.PIPE, text=True)
+        for given in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64})
+    ]
+    for process in tried:
+        assert "entered" not in process.communicate(timeout=300)[0]
+        assert process.returncode != 0
 
 
 SEARCH = "/api/2.0/mlflow/experiments/search?max_results=10"

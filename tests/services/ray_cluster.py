@@ -98,7 +98,7 @@ class RayCluster:
                 nodes = json.load(response)["data"]["summary"]
         except OSError:  # the dashboard is slow to answer where all is
             return []
-        return [node["ip"] for node in nodes if node["raylet"].get("state") == "ALIVE"]
+        return [str(node.get("ip")) for node in nodes if node["raylet"].get("state") == "ALIVE"]
 
     def kill(self, address: str) -> None:
         """A node, with all of its processes and without a word."""
@@ -110,7 +110,7 @@ class RayCluster:
                 os.killpg(process.pid, signal.SIGTERM)
         for process in self.nodes.values():
             try:
-                process.wait(20)
+                process.wait(5)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -30,6 +30,7 @@ OVERLAY = "overlays/dev"
 WORKER = "127.0.0.12"
 START_S = 180
 ADMINISTRATOR, USER = "admin", "raygpu"
+IN_THE_IMAGE = ("conf", "experiments")
 Secrets = dict[str, dict[str, str]]
 
 
@@ -58,6 +59,11 @@ class Rehearsal:
     worker: dict[str, str] = field(init=False)
     """The environment of a node that works."""
     _server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def app(self) -> Path:
+        """The working folder of Ray's nodes, which in a pod cannot be written."""
+        return self.folder / "app"
 
     @property
     def mlflow(self) -> str:
@@ -217,8 +223,11 @@ def _start_ray(found: Rehearsal, by_name: Mapping[str, Pod], ending: ExitStack) 
     head = by_name["RayCluster/raygpu head"].container("ray-head")
     worker = by_name[f"RayCluster/raygpu {group['groupName']}"].container("ray-worker")
     found.worker = found.variables(worker)
-    # The image's working folder has experiments/ and conf/; raygpu is installed.
-    found.cluster = RayCluster(token=found.token, cwd=ROOT)
+    # As the image's working folder; raygpu is installed.
+    found.app.mkdir()
+    for name in IN_THE_IMAGE:
+        (found.app / name).symlink_to(ROOT / name)
+    found.cluster = RayCluster(token=found.token, cwd=found.app)
     ending.callback(found.cluster.stop)
     num_cpus = int(spec["headGroupSpec"]["rayStartParams"]["num-cpus"])
     found.cluster.start(num_cpus=num_cpus, environment=found.variables(head))
