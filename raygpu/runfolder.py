@@ -10,6 +10,7 @@ import csv
 import json
 import math
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,7 +177,8 @@ class RunFolder:
 
     @classmethod
     def _fetched(cls, storage: Storage) -> RunFolder:
-        """Of a run that another machine may have begun: the files that a next command reads, below runs here.
+        """Of a run that another machine may have begun: the files that a next command reads, below runs here, or in a
+        temporary folder where nothing can be written.
 
         Raises BadInput where a folder of that name is another run's.
         """
@@ -185,7 +187,11 @@ class RunFolder:
             raise BadInput(f"{storage} is no run's folder: it has no {folder.config.name}")
         if folder.path.exists() and cls(folder.path)._with_storage().storage != storage:
             raise BadInput(f"{folder.path} is another run than {storage}; move it away, or go on in another folder")
-        folder.trials.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.trials.mkdir(parents=True, exist_ok=True)
+        except OSError:  # the working folder of a container
+            folder = cls(Path(tempfile.mkdtemp(prefix="raygpu-runs-"), storage.name), storage)
+            folder.trials.mkdir(parents=True)
         for file in (folder.config, folder.run, folder.best_toml, *folder._journals):
             if storage.has(file.name):
                 file.write_bytes(storage.read(file.name))

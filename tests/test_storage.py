@@ -167,6 +167,22 @@ def test_another_run_of_that_name_stays_as_it_is(bucket: str, tmp_path: Path, mo
     assert own.read_config().experiment == "mine:B"
 
 
+def test_where_nothing_can_be_written_a_run_is_read_all_the_same(
+    bucket: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container's working folder."""
+    folder = run_folder(bucket, tmp_path / "runs", "one")
+    folder.publish()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "runs").touch()
+    monkeypatch.chdir(elsewhere)
+    found = RunFolder.existing(str(folder))
+    assert found.storage == folder.storage
+    assert found.name == "one"
+    assert found.read_config().storage == f"{bucket}/{tmp_path.name}"
+    assert [path.name for path in elsewhere.iterdir()] == ["runs"]
+
+
 def test_a_run_that_is_not_there(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=r"is no run's folder: it has no config\.toml"):

@@ -116,7 +116,7 @@ def test_a_sweep_and_a_training_end_in_mlflow_and_the_storage(whole: Rehearsal, 
     (version,) = found["registered_model"]["latest_versions"]
     assert version["status"] == "READY"
     assert "digits" in told[0]
-    assert {path.name for path in whole.app.iterdir()} == set(IN_THE_IMAGE), "a pod could not write there"
+    assert {path.name for path in whole.app.iterdir()} == {*IN_THE_IMAGE, "runs"}, "a pod could not write there"
 
 
 def test_what_was_printed_kept_or_listed_has_no_secret(whole: Rehearsal, told: tuple[str, Watch]) -> None:

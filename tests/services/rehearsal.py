@@ -227,6 +227,7 @@ def _start_ray(found: Rehearsal, by_name: Mapping[str, Pod], ending: ExitStack) 
     found.app.mkdir()
     for name in IN_THE_IMAGE:
         (found.app / name).symlink_to(ROOT / name)
+    (found.app / "runs").touch()  # no folder can be made there
     found.cluster = RayCluster(token=found.token, cwd=found.app)
     ending.callback(found.cluster.stop)
     num_cpus = int(spec["headGroupSpec"]["rayStartParams"]["num-cpus"])
