@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +36,8 @@ from tests.services.rehearsal import OVERLAY, WORKER, Rehearsal, rehearsal
 RUNS = "s3://raygpu/runs"
 SECOND = "127.0.0.13"
 AWAY_S = 60
+KILLED = 128 + signal.SIGKILL
+"""A job's own exit code is that of submit."""
 EPOCHS = 60
 PROJECT = """
 import json, os, time
@@ -187,7 +191,7 @@ def lost_driver(whole: Rehearsal, folder: Path) -> dict[str, Any]:
     for process in psutil.process_iter(["cmdline"]):
         if process.info["cmdline"][1:] == ["-m", "raygpu.job"]:
             process.kill()
-    ended(fault.process, 1)
+    ended(fault.process, KILLED)
     told = time.time() - at
     while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in workers):
         time.sleep(0.1)
@@ -241,6 +245,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=5)
     arguments = parser.parse_args()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # object storage tells of each request
     with tempfile.TemporaryDirectory() as name, composition(Path(name)) as (whole, took):
         print(took, flush=True)
         folder = Path(name)
