@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raygpu import exits
+from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.engines import environment
 from raygpu.errors import BadInput
@@ -30,7 +31,7 @@ def started(
     if not wanted:
         yield None
         return
-    environment.prepare(local=address == OWN_RAY)
+    environment.prepare(local=address == OWN_RAY and len(host.nodes(gpus, apart=apart)) == 1)
     from raygpu.engines.cluster import in_background  # Ray takes seconds to import
 
     with in_background(address, gpus, source_folder, apart=apart) as starting:

@@ -14,6 +14,8 @@ import pytest
 from raygpu.config import SweepConfig
 from raygpu.engines import environment
 
+# Tests of one process start Rays of their own and join clusters; those of commands take this out.
+os.environ[environment.ON_LOOPBACK] = "1"
 environment.prepare()
 # A local Ray writes a token to the home folder and from then on wants it of every cluster: not in a tests' process.
 os.environ["RAY_AUTH_MODE"] = "disabled"

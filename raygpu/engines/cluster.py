@@ -22,7 +22,7 @@ from raygpu.devices import host, nvml
 from raygpu.devices.nvml import GIB, Gpu, Reading
 from raygpu.devices.reference import rgu
 from raygpu.devices.selection import listed
-from raygpu.engines import travel
+from raygpu.engines import environment, travel
 from raygpu.engines.box import ExtraNode, end, wait_for
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.experiment import Source
@@ -280,6 +280,10 @@ def connect(address: str, source_folder: Path | None = None) -> Cluster:
 
     source_folder: goes to its nodes, with raygpu, where some are other machines than this.
     """
+    if environment.is_on_loopback():
+        raise BadInput(
+            "cluster.address: this process has had a Ray of its own, on 127.0.0.1; connect from a new process"
+        )
     context = _joined(address)
     if is_job():
         brought = source_folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -16,20 +17,22 @@ SETTINGS = {
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
-LOCAL = {
-    # Named for where it is the default: the node's address is 127.0.0.1, and all of Ray listens there alone.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # So do the ranks of a training.
-    "GLOO_SOCKET_IFNAME": "lo",
-    "NCCL_SOCKET_IFNAME": "lo",
-}
-"""Of a Ray that is this run's own: nothing of it is for other machines."""
+ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Named for the systems where 0 is the default: the node's address is 127.0.0.1, and all of Ray listens there alone."""
+LOCAL = {ON_LOOPBACK: "0", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+"""Of a Ray of one node that is this run's own, and of the ranks of its training: nothing is for other machines."""
 
 
 def prepare(*, local: bool = False) -> None:
     """Set what the user has not set. Call before anything imports Ray.
 
-    local: the run starts a Ray of its own.
+    local: the run starts a Ray of one node. This process cannot join another machine's afterwards.
     """
-    for name, value in (SETTINGS | LOCAL if local else SETTINGS).items():
+    found = SETTINGS | LOCAL if local and "ray" not in sys.modules else SETTINGS
+    for name, value in found.items():
         os.environ.setdefault(name, value)
+
+
+def is_on_loopback() -> bool:
+    """Whether Ray, as this process has imported it, knows no other machine."""
+    return os.environ.get(ON_LOOPBACK) == "0"

@@ -77,7 +77,7 @@ def test_the_autoscaler_alone_has_a_token_of_the_kubernetes_api(name: str) -> No
     assert tokens & mounted
     assert mounted <= {volume["name"] for volume in head["volumes"]}
     (container,) = head["containers"]
-    assert not tokens & {mount["name"] for mount in container["volumeMounts"]}
+    assert not mounted & {mount["name"] for mount in container["volumeMounts"]}, "what it writes, the other reads"
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -111,7 +111,8 @@ def test_the_ray_cluster_has_what_it_needs(name: str) -> None:
         assert {"/dev/shm", "/tmp", "/home/raygpu"} <= mounts.keys()
         memory = volumes[mounts["/dev/shm"]]["emptyDir"]
         assert memory["medium"] == "Memory"
-        assert in_bytes(memory["sizeLimit"]) < in_bytes(container["resources"]["limits"]["memory"]) / 2
+        share = in_bytes(memory["sizeLimit"]) / in_bytes(container["resources"]["limits"]["memory"])
+        assert 0.3 <= share < 0.5, "less, and Ray keeps its objects on the disk"
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -121,7 +122,8 @@ def test_what_pods_name_is_there(name: str) -> None:
         ["sh", str(DEPLOY / "secrets.sh"), "kubernetes"], capture_output=True, text=True, check=True, timeout=60
     )
     secrets = {document["metadata"]["name"]: document["stringData"] for document in yaml.safe_load_all(made.stdout)}
-    secrets["raygpu-existing"] = {}  # a team's own
+    secrets["raygpu-existing"] = {}  # a team's own, in a namespace of theirs
+    assert all(d["metadata"].get("namespace") == (None if "existing" in name else "raygpu") for d in rendered(name))
     maps = {d["metadata"]["name"]: d["data"] for d in rendered(name) if d["kind"] == "ConfigMap"}
     maps["kube-root-ca.crt"] = {"ca.crt": ""}
     found = 0
@@ -202,7 +204,7 @@ def chosen(document: dict[str, Any], found: list[Pod]) -> list[Pod]:
 
 def test_production_has_budgets_and_monitors_for_each_part() -> None:
     kinds = {(d["kind"], d["metadata"]["name"]) for d in rendered("overlays/prod")}
-    assert {("PodDisruptionBudget", part) for part in ("ray-head", "ray-workers", "redis", "mlflow")} <= kinds
+    assert {("PodDisruptionBudget", part) for part in ("ray-head", "redis", "mlflow")} <= kinds
     assert {("PodMonitor", part) for part in ("ray-head", "ray-workers")} <= kinds
     assert one("overlays/prod", "Deployment", "mlflow")["spec"]["replicas"] == 2
     assert not {("StatefulSet", "postgres"), ("StatefulSet", "storage")} & kinds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from raygpu.engines import environment
 
 PROJECT = """
 import time
@@ -67,8 +70,9 @@ def test_every_listener_of_a_local_run_is_on_loopback(command: str, text: str, t
     (tmp_path / "project.py").write_text(PROJECT)
     (tmp_path / "case.toml").write_text(text.format(begun=begun))
     words = [sys.executable, "-m", f"raygpu.{command}", "case.toml", "--tracking.enabled", "false"]
+    outside = {name: value for name, value in os.environ.items() if name != environment.ON_LOOPBACK}
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(words, cwd=tmp_path, stdout=log, stderr=log)
+        process = subprocess.Popen(words, cwd=tmp_path, stdout=log, stderr=log, env=outside)
     try:
         seen, deadline = set[tuple[str, str]](), time.monotonic() + 300
         while not begun.exists():

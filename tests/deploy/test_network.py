@@ -11,7 +11,8 @@ from tests.services.manifests import pods, rendered
 STRANGER = {"app": "stranger"}
 KUBE_DNS = {"k8s-app": "kube-dns"}
 SYSTEM, OPERATORS, MONITORING = "kube-system", "kuberay", "monitoring"
-OPERATOR = {"app.kubernetes.io/name": "kuberay-operator"}
+OPERATOR = {"app.kubernetes.io/component": "kuberay-operator"}
+"""What both ways to install it give it; its name differs."""
 PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
 
 

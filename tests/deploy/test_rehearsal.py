@@ -208,7 +208,7 @@ def test_mlflow_refuses_foreign_hosts_and_origins(whole: Rehearsal) -> None:
     body = {"name": "from elsewhere"}
     create = "/api/2.0/mlflow/experiments/create"
     assert whole.ask(create, user=USER, body=body, Origin="http://evil.example.com")[0] == 403
-    assert whole.ask("/health")[0] == 200, "probes ask it by the pod's address"
+    assert whole.ask("/health", Host="10.1.2.3:5000")[0] == 200, "probes ask it by the pod's address"
 
 
 def test_raygpus_user_sees_what_is_its_own(whole: Rehearsal) -> None:
