@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,6 +18,8 @@ from raygpu.engines import environment
 # Tests of one process start Rays of their own and join clusters; those of commands take this out.
 os.environ[environment.ON_LOOPBACK] = "1"
 environment.prepare()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # A local Ray writes a token to the home folder and from then on wants it of every cluster: not in a tests' process.
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
