@@ -55,20 +55,13 @@ class Interrupts:
 def noted_interrupts() -> Iterator[Interrupts]:
     """Meanwhile the first Ctrl-C, or SIGTERM where that ends as one, is noted; the others raise KeyboardInterrupt."""
     noted = Interrupts()
-    if threading.current_thread() is not threading.main_thread():
+    with handlers_kept(signal.SIGINT, signal.SIGTERM):
+        if threading.current_thread() is threading.main_thread():
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as a shell starts what runs in its background
+                signal.signal(signal.SIGINT, noted.note)
+            if signal.getsignal(signal.SIGTERM) is _as_interrupt:
+                signal.signal(signal.SIGTERM, noted.note)
         yield noted
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    if before[signal.SIGINT] is not signal.SIG_IGN:  # as a shell starts what runs in its background
-        signal.signal(signal.SIGINT, noted.note)
-    if before[signal.SIGTERM] is _as_interrupt:
-        signal.signal(signal.SIGTERM, noted.note)
-    try:
-        yield noted
-    finally:
-        for number, handler in before.items():
-            if handler is not None:  # one that is not Python's
-                signal.signal(number, handler)
 
 
 @contextmanager
@@ -83,12 +76,12 @@ def output_to_stderr(wanted: bool) -> Iterator[TextIO]:
 
 
 @contextmanager
-def handlers_kept() -> Iterator[None]:
-    """What handled signals before handles them again: Tune sets its own and leaves them."""
+def handlers_kept(*numbers: signal.Signals) -> Iterator[None]:
+    """What handled these signals before handles them again."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    before = {number: signal.getsignal(number) for number in numbers}
     try:
         yield
     finally:

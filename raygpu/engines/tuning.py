@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -61,7 +62,8 @@ def fit(
     )
     # Tune would hand them to each worker in its description, which Ray lists and logs: workers have the nodes' own.
     class_cache.ENV_VARS_TO_PROPAGATE -= CREDENTIALS
-    with _silent_tune(), handlers_kept():
+    # Tune sets its own handlers and leaves them.
+    with _silent_tune(), handlers_kept(signal.SIGINT, signal.SIGUSR1):
         if resume and tune.Tuner.can_restore(folder.tune.uri):
             tuner = tune.Tuner.restore(folder.tune.uri, trainable, resume_unfinished=True)
         else:
