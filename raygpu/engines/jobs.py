@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ SILENT_S = 15.0
 """After which a job that prints nothing is asked for."""
 LOST_S = 300.0
 """How long a lost connection is tried again."""
+LOST = "the node of its driver, as a rule the head, was lost; a search goes on by --resume"
 ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 TOKEN_WANTED = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH"
@@ -76,6 +77,8 @@ class Job:
     exit_code: int | None
     """Of its driver, once that has ended."""
     message: str
+    is_lost: bool = False
+    """Its driver's node is gone, and with it what it printed."""
 
     @property
     def is_over(self) -> bool:
@@ -125,12 +128,12 @@ class Jobs:
 
     def job(self, job_id: str) -> Job:
         with self._told(job_id):
-            return _job(self._client.get_job_info(job_id))
+            return self._job(self._client.get_job_info(job_id))
 
     def all(self) -> list[Job]:
         """Those that raygpu submitted, the newest first."""
         with self._told():
-            found = [_job(details) for details in self._client.list_jobs() if details.submission_id]
+            found = [self._job(details) for details in self._client.list_jobs() if details.submission_id]
         ours = [job for job in found if job.command]
         return sorted(ours, key=lambda job: job.started or datetime.max.replace(tzinfo=UTC), reverse=True)
 
@@ -150,21 +153,35 @@ class Jobs:
         told, lost_at = _Told(write), None
         while True:
             try:
-                with self._told(job_id):
-                    asyncio.run(self._tail(job_id, told))
+                lost = self._tailed(job_id, told)
                 job = self.job(job_id)
                 if job.is_over:
-                    told.all(self.logs(job_id))  # what came between the last look and the end
+                    if not job.is_lost:
+                        told.all(self.logs(job_id))  # what came between the last look and the end
                     return job
-                lost_at = None
             except BadInput:
                 raise
             except RaygpuError as error:
+                lost = error
+            if lost is None:
+                lost_at = None
+            else:
                 if lost_at is None or told.new:
                     lost_at, told.new = time.monotonic(), False
                 if time.monotonic() - lost_at > LOST_S:
-                    raise RaygpuError(f"{self.address} does not answer any more: {error}") from error
+                    raise RaygpuError(f"{self.address} does not answer any more: {lost}") from lost
             time.sleep(RETRY_S)
+
+    def _tailed(self, job_id: str, told: _Told) -> RaygpuError | None:
+        """Tell what comes until it or the connection ends; what ended the connection."""
+        try:
+            with self._told(job_id):
+                asyncio.run(self._tail(job_id, told))
+        except BadInput:
+            raise
+        except RaygpuError as error:
+            return error
+        return None
 
     async def _tail(self, job_id: str, told: _Told) -> None:
         """Tell what comes, until the job or the connection ends; where nothing comes, see whether it is still there."""
@@ -185,6 +202,32 @@ class Jobs:
         finally:
             if coming is not None:
                 coming.cancel()
+
+    def _job(self, details: Any) -> Job:
+        job = Job(
+            job_id=str(details.submission_id),
+            status=str(getattr(details.status, "value", details.status)),
+            command=(details.metadata or {}).get("raygpu", ""),
+            started=_time(details.start_time),
+            ended=_time(details.end_time),
+            exit_code=details.driver_exit_code,
+            message=" ".join((details.message or "").split()),
+        )
+        if job.is_over or details.driver_node_id is None or not self._has_lost(details.driver_node_id):
+            return job
+        # Ray calls it running: a head that starts again looks after its jobs once another is submitted.
+        return replace(job, status="FAILED", message=LOST, is_lost=True)
+
+    def _has_lost(self, node_id: str) -> bool:
+        """Whether the cluster knows that node no more, or as dead."""
+        from ray.util.state import get_node
+        from ray.util.state.exception import RayStateApiException
+
+        try:
+            node = get_node(node_id, address=self.address)
+        except RayStateApiException:  # it cannot tell at this moment
+            return False
+        return node is None or getattr(node, "state", None) == "DEAD"
 
     @contextmanager
     def _told(self, job_id: str | None = None) -> Iterator[None]:
@@ -275,18 +318,6 @@ def _packed(submission: Submission, folder: Path) -> Path:
     }
     (package / JOB_FILE).write_text(json.dumps(told))
     return package
-
-
-def _job(details: Any) -> Job:
-    return Job(
-        job_id=str(details.submission_id),
-        status=str(getattr(details.status, "value", details.status)),
-        command=(details.metadata or {}).get("raygpu", ""),
-        started=_time(details.start_time),
-        ended=_time(details.end_time),
-        exit_code=details.driver_exit_code,
-        message=" ".join((details.message or "").split()),
-    )
 
 
 def _time(milliseconds: int | None) -> datetime | None:

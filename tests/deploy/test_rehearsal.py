@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ import pytest
 from raygpu.storage import Storage, _file_system
 from tests.services.manifests import ROOT, one
 from tests.services.ray_cluster import HEAD
-from tests.services.rehearsal import ADMINISTRATOR, IN_THE_IMAGE, USER, Rehearsal, answer, rehearsal
+from tests.services.rehearsal import ADMINISTRATOR, IN_THE_IMAGE, USER, WORKER, Rehearsal, answer, rehearsal
+from tests.services.sleeping import TRIALS, Sleeping, ended, submitted
 
 pytestmark = pytest.mark.timeout(900)
-TRIALS = 4
+OF_THE_SWEEP = 4
 
 
 class Watch:
@@ -69,13 +71,14 @@ def secret_words(whole: Rehearsal) -> set[str]:
 
 def used(whole: Rehearsal) -> tuple[str, Watch]:
     """A sweep from outside; then what jobs/train says, as KubeRay submits it. What both printed."""
-    with Watch(secret_words(whole)) as watch:
+    # Ray hands the password of Redis to the head's own processes as an argument (SECURITY.md).
+    with Watch(secret_words(whole) - {whole.secrets["raygpu-redis"]["password"]}) as watch:
         # All that a person has is the token: where MLflow and the storage are, the cluster's pods know.
         outside = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "MLFLOW_", "RAY_"))}
         outside |= {"RAY_AUTH_TOKEN": whole.token, "RAY_AUTH_MODE": "token"}
         words = shlex.split(one("jobs/sweep", "RayJob", "sweep-digits")["spec"]["entrypoint"])[3:]
         del words[words.index("--runs-dir") :]
-        sweep = ["-m", "raygpu.submit", "sweep", *words, "--trials", str(TRIALS), "--epochs", "2"]
+        sweep = ["-m", "raygpu.submit", "sweep", *words, "--trials", str(OF_THE_SWEEP), "--epochs", "2"]
         told = run([sys.executable, *sweep, "--address", whole.cluster.dashboard], outside)
         entry = one("jobs/train", "RayJob", "train-digits")["spec"]["entrypoint"]
         entry = entry.replace("/tmp/runs", str(whole.folder / "runs"))  # a pod's /tmp is its own
@@ -97,12 +100,12 @@ def told(whole: Rehearsal) -> tuple[str, Watch]:
 
 def test_a_sweep_and_a_training_end_in_mlflow_and_the_storage(whole: Rehearsal, told: tuple[str, Watch]) -> None:
     storage = Storage.at("s3://raygpu/runs")
-    assert json.loads((storage / "digits").read("summary.json"))["completed"] == TRIALS
+    assert json.loads((storage / "digits").read("summary.json"))["completed"] == OF_THE_SWEEP
     runs = whole.runs("raygpu")
     (parent,) = (run for run in runs if run["info"]["run_name"] == "digits")
     run_id = parent["info"]["run_id"]
     trials = [run for run in runs if {"key": "mlflow.parentRunId", "value": run_id} in run["data"]["tags"]]
-    assert len(trials) == TRIALS
+    assert len(trials) == OF_THE_SWEEP
     for trial in trials:
         assert trial["info"]["status"] == "FINISHED"
         assert {"train/loss", "validation/accuracy"} <= {metric["key"] for metric in trial["data"]["metrics"]}
@@ -126,7 +129,7 @@ def test_what_was_printed_kept_or_listed_has_no_secret(whole: Rehearsal, told: t
     assert not watch.found
     assert not [word for word in words if word in printed]
     for path in [*whole.folder.rglob("*"), *whole.cluster.folder.rglob("*")]:
-        if path.is_file() and not path.is_symlink():
+        if path.is_file() and not path.is_symlink() and path != whole.folder / "redis/run/password.conf":
             text = path.read_bytes()
             assert not [path for word in words if word.encode() in text], path
     for bucket in ("raygpu", "mlflow"):
@@ -232,3 +235,32 @@ def test_storage_and_database_want_their_passwords(whole: Rehearsal) -> None:
         )  # fmt: skip
         assert done.returncode != 0
         assert re.search("password", done.stderr)
+
+
+def test_redis_wants_its_password(whole: Rehearsal) -> None:
+    ask = ["redis-cli", "-h", "127.0.0.1", "-p", str(whole.redis_port)]
+    for variables in ({}, {"REDISCLI_AUTH": "wrong"}):
+        done = subprocess.run([*ask, "keys", "*"], env={**os.environ, **variables}, capture_output=True, text=True)
+        assert "NOAUTH" in done.stdout
+
+
+def test_a_head_that_comes_back_knows_its_workers_and_jobs(whole: Rehearsal, tmp_path: Path) -> None:
+    """Its drivers end with it; the state is in Redis, and the worker waits."""
+    sweep = Sleeping(whole, tmp_path, "lost-head", epochs=8)
+    sweep.under_way(4)
+    whole.cluster.kill(HEAD)
+    whole.start_head()
+    deadline = time.monotonic() + 60
+    while WORKER not in whole.cluster.alive():
+        assert time.monotonic() < deadline, whole.cluster.log(WORKER)
+        time.sleep(0.3)
+    out = sweep.process.communicate(timeout=120)[0]
+    assert sweep.process.returncode not in (0, None)
+    assert "Traceback" not in out
+    jobs = ended(submitted(whole, ["list"], tmp_path), 0)
+    assert "lost-head" in jobs
+    sweep.resume()
+    sweep.end()
+    found = sweep.result()
+    assert found["completed"] == len(TRIALS)
+    assert found["epochs done twice"] <= len(TRIALS)

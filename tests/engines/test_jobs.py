@@ -39,7 +39,7 @@ class Client:
         status = "SUCCEEDED" if self.over else "RUNNING"
         return SimpleNamespace(
             submission_id=job_id, status=status, metadata={"raygpu": "sweep"}, start_time=1, end_time=None,
-            driver_exit_code=0, message="",
+            driver_exit_code=0, message="", driver_node_id="ab12",
         )  # fmt: skip
 
     def get_job_logs(self, job_id: str) -> str:
@@ -47,7 +47,15 @@ class Client:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Any:
+def nodes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Those that the cluster knows."""
+    found: dict[str, Any] = {"ab12": SimpleNamespace(state="ALIVE")}
+    monkeypatch.setattr("ray.util.state.get_node", lambda node_id, address: found.get(node_id))
+    return found
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, nodes: dict[str, Any]) -> Any:
     monkeypatch.setattr(jobs, "RETRY_S", 0.0)
 
     def make(*connections: int | Exception) -> Jobs:
@@ -84,6 +92,16 @@ def test_a_lost_connection_is_made_again(made: Any, lost: Exception, monkeypatch
     with pytest.raises(RaygpuError, match="does not answer any more") as fault:
         made(2, lost, lost, 6).follow("sweep-one", shown.append)
     assert not isinstance(fault.value, BadInput)
+
+
+@pytest.mark.parametrize("state", ["DEAD", None])
+def test_a_job_whose_node_is_lost_is_over(made: Any, nodes: dict[str, Any], state: str | None) -> None:
+    """Ray itself calls it running, after its head has started again, and nobody has its output any more."""
+    nodes["ab12"] = None if state is None else SimpleNamespace(state=state)
+    shown: list[str] = []
+    job = made(2, RuntimeError("Request failed with status code 500: no agent")).follow("sweep-one", shown.append)
+    assert (job.status, job.is_lost, job.message) == ("FAILED", True, jobs.LOST)
+    assert shown == LINES[:2]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -61,9 +61,14 @@ class RayCluster:
         with urllib.request.urlopen(f"http://{HEAD}:{self.metrics_port}/metrics", timeout=10) as response:
             return str(response.read().decode())
 
-    def start(self, *, num_cpus: int = 0, num_gpus: int = 0, environment: Mapping[str, str] | None = None) -> None:
-        """The head. Waits until it answers. environment: its own, beside that of all."""
-        flags = ["--head", "--port", str(self.port)]
+    def start(
+        self, *, num_cpus: int = 0, num_gpus: int = 0, environment: Mapping[str, str] | None = None,
+        flags: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """The head. Waits until it answers. environment: its own, beside that of all. flags: further ones."""
+        # Ray would find the nodes that wait for a head that was killed, and take them for that one.
+        (self._temp_dir(HEAD) / "ray_current_cluster").unlink(missing_ok=True)
+        flags = [*flags, "--head", "--port", str(self.port)]
         flags += ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(self.dashboard_port)]
         flags += ["--metrics-export-port", str(self.metrics_port)]
         self._start(HEAD, num_cpus, num_gpus, flags, environment)
@@ -83,13 +88,13 @@ class RayCluster:
         """Another node. address: its own. Waits until it has joined."""
         self._start(address, num_cpus, num_gpus, ["--address", self.address], environment)
         deadline = time.monotonic() + START_S
-        while address not in self._alive():
+        while address not in self.alive():
             if time.monotonic() > deadline:
                 pytest.fail(self.log(address))
             time.sleep(0.3)
 
-    def _alive(self) -> list[str]:
-        """The addresses of the nodes."""
+    def alive(self) -> list[str]:
+        """The addresses of the nodes that are there."""
         asked = urllib.request.Request(
             f"{self.dashboard}/nodes?view=summary", headers={"Authorization": f"Bearer {self.token}"}
         )
@@ -118,12 +123,15 @@ class RayCluster:
     def log(self, address: str) -> str:
         return (self.folder / f"{address}.log").read_text()
 
+    def _temp_dir(self, address: str) -> Path:
+        """Each node's own, as on machines of their own: what one unpacks there, another would unpack over it."""
+        return self.folder / address.rpartition(".")[2]
+
     def _start(
         self, address: str, num_cpus: int, num_gpus: int, flags: list[str], own: Mapping[str, str] | None = None
     ) -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--node-ip-address", address]
-        # Each its own, as on machines of their own: what one unpacks there, another would unpack over it.
-        command += ["--temp-dir", str(self.folder / address.rpartition(".")[2])]
+        command += ["--temp-dir", str(self._temp_dir(address))]
         command += ["--num-cpus", str(num_cpus), "--num-gpus", str(num_gpus), "--object-store-memory", "100000000"]
         command += ["--min-worker-port", "0", "--max-worker-port", "0", "--dashboard-agent-listen-port", "0"]
         with (self.folder / f"{address}.log").open("wb") as log:

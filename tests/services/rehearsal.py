@@ -11,8 +11,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import yaml
 from tests.services.manifests import DEPLOY, ROOT, Pod, command, environment, one, pods, rendered
 from tests.services.postgres import Postgres, postgres
 from tests.services.ray_cluster import RayCluster
+from tests.services.redis import redis
 from tests.services.s3 import s3
 from tests.tracking.services import free_port
 
@@ -56,6 +57,9 @@ class Rehearsal:
     took_s: dict[str, float] = field(default_factory=dict)
     """Until each part answered."""
     cluster: RayCluster = field(init=False)
+    start_head: Callable[[], None] = field(init=False)
+    """Of the cluster; again, after it was killed."""
+    redis_port: int = field(init=False)
     worker: dict[str, str] = field(init=False)
     """The environment of a node that works."""
     _server: subprocess.Popen[bytes] | None = None
@@ -219,10 +223,14 @@ def _start_ray(found: Rehearsal, by_name: Mapping[str, Pod], ending: ExitStack) 
     """The head and one worker, each with its own pod's environment."""
     spec = one(OVERLAY, "RayCluster", "raygpu")["spec"]
     assert spec["authOptions"] == {"mode": "token", "secretName": "raygpu-ray-token"}
+    password = found.secrets["raygpu-redis"]["password"]
+    found.redis_port = ending.enter_context(_redis(found, by_name, password))
+    survives = _survives(spec["gcsFaultToleranceOptions"], found.redis_port)
     (group,) = spec["workerGroupSpecs"]
     head = by_name["RayCluster/raygpu head"].container("ray-head")
     worker = by_name[f"RayCluster/raygpu {group['groupName']}"].container("ray-worker")
-    found.worker = found.variables(worker)
+    # Such a worker waits longer for a head that restarts than Ray's minute.
+    found.worker = found.variables(worker) | {"RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
     # As the image's working folder; raygpu is installed.
     found.app.mkdir()
     for name in IN_THE_IMAGE:
@@ -231,13 +239,35 @@ def _start_ray(found: Rehearsal, by_name: Mapping[str, Pod], ending: ExitStack) 
     found.cluster = RayCluster(token=found.token, cwd=found.app)
     ending.callback(found.cluster.stop)
     num_cpus = int(spec["headGroupSpec"]["rayStartParams"]["num-cpus"])
-    found.cluster.start(num_cpus=num_cpus, environment=found.variables(head))
+    found.start_head = lambda: found.cluster.start(
+        num_cpus=num_cpus, environment=found.variables(head) | survives, flags=["--redis-password", password]
+    )
+    found.start_head()
     found.cluster.add_node(
         WORKER,
         num_cpus=int(worker["resources"]["limits"]["cpu"]),
         num_gpus=int(group["rayStartParams"]["num-gpus"]),
         environment=found.worker,
     )
+
+
+def _redis(found: Rehearsal, by_name: Mapping[str, Pod], password: str) -> AbstractContextManager[int]:
+    """Where the head keeps what outlives it."""
+    container = by_name["StatefulSet/redis"].container("redis")
+    assert found.variables(container)["REDIS_PASSWORD"] == password
+    folder = found.folder / "redis"
+    folder.mkdir()
+    return redis(folder, command(container, {}), one(OVERLAY, "ConfigMap", "redis")["data"]["redis.conf"], password)
+
+
+def _survives(options: Mapping[str, Any], port: int) -> dict[str, str]:
+    """A head's environment, as KubeRay makes it from gcsFaultToleranceOptions, beside the flag of the password."""
+    assert options["redisAddress"] == "redis:6379"
+    assert options["redisPassword"]["valueFrom"]["secretKeyRef"] == {"name": "raygpu-redis", "key": "password"}
+    return {
+        "RAY_REDIS_ADDRESS": f"127.0.0.1:{port}",
+        "RAY_external_storage_namespace": options["externalStorageNamespace"],
+    }
 
 
 @contextmanager
