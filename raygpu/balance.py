@@ -80,7 +80,8 @@ def run(
     console.lines([f"balance {prepared.config.name}: {what}; {hyperparameters(config.hyperparameters)}"])
     console.lines(prepared.left_out)
     source, code = find(prepared.config, source_folder)
-    with started(config.cluster.address, prepared.gpus, source_folder, apart=False) as starting, told_at_once():
+    starts = config.cluster, prepared.gpus, source_folder, console.line
+    with started(*starts, apart=False) as starting, told_at_once():
         found = training_problem(prepared, source, code)
         assert starting is not None
         cluster = arrived(starting)

@@ -154,6 +154,11 @@ class Hyperparameters(Mapping[str, Any]):
         self._values = dict(values)
         self.names_read: set[str] = set()
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Hyperparameters:
+        """These, or themselves where they are such already, so that its record goes on."""
+        return values if isinstance(values, cls) else cls(values)
+
     def __getitem__(self, name: str) -> Any:
         self.names_read.add(name)
         if name not in self._values:

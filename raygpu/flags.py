@@ -6,6 +6,7 @@ read here and checked by the schema, and tyro renders `--help`.
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,8 @@ def split(
 ) -> Arguments:
     """Sort a command line into the file, fields and the command's own switches and options.
 
-    `--gpu.fraction 0.2`, `--gpu.fraction=0.2`; a bool field also as `--tracking.enabled` and `--no-tracking.enabled`.
+    `--gpu.fraction 0.2`, `--gpu.fraction=0.2`; a bool field also as `--tracking.enabled`, `--tracking.no-enabled`
+    and `--no-tracking.enabled`.
     Raises BadInput with a line for each fault.
     """
     annotations = dict(config.fields(schema))
@@ -55,7 +57,7 @@ def split(
             continue
         name, has_value, value = word[2:].partition("=")
         key = name.replace("-", "_")
-        negated = key.removeprefix("no_")
+        negated = _NO.sub("", key)
         if name == "help" or (name in switches and not has_value):
             arguments.switches.add(name)
         elif key != negated and annotations.get(negated) is bool and not has_value:
@@ -97,6 +99,8 @@ def _drop_value(words: list[str]) -> None:
         words.pop(0)
 
 
+_NO = re.compile(r"^no_|(?<=\.)no_(?=[^.]+$)")
+"""What turns a bool field off, before the whole or before its last name."""
 _BOOLS = ("true", "false", "1", "0", "yes", "no", "on", "off")
 
 

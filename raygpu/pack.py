@@ -214,7 +214,7 @@ def _measured(
     config = measuring.prepared.config
     environment.prepare(local=True)
     from raygpu.engines.climb import Climb
-    from raygpu.engines.cluster import start_local
+    from raygpu.engines.local_ray import start_local
     from raygpu.engines.probe import Probe
 
     ways, notes = list(ways), list(notes)

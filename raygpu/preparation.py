@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import difflib
+import importlib.util
 import os
 import tempfile
 import time
@@ -16,7 +19,16 @@ from raygpu.devices import host
 from raygpu.devices.nvml import Gpu, gpus
 from raygpu.devices.selection import select
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import Experiment, MissingHyperparameter, Source, Splits, locate, take
+from raygpu.experiment import (
+    ALL_NAMES,
+    Experiment,
+    Hyperparameters,
+    MissingHyperparameter,
+    Source,
+    Splits,
+    locate,
+    take,
+)
 from raygpu.packing import Node
 from raygpu.planning import make_plan
 from raygpu.profiles import Profiles
@@ -25,9 +37,12 @@ from raygpu.space import Space, parse, trial_seed
 from raygpu.storage import LOCAL, Storage
 from raygpu.tracking.session import absolute
 from raygpu.tracking.stores import check
+from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.script import OWN_PLACEHOLDERS, placeholders
 from raygpu.trials import Scoring, Trial
 
+ALMOST = 0.85
+"""How near two names are, of 0 to 1, so that one is taken for the other misspelt."""
 BF16 = (8, 0)
 """The first compute capability that has it."""
 
@@ -217,9 +232,19 @@ def find(config: ProblemConfig, folder: Path) -> tuple[Source, Any]:
     source, code = Source("command", str(config.command), str(folder)), None
     if config.experiment is not None:
         source, code = locate(config.experiment, folder)
+        _require_framework(source)
     if config.data.synthetic:
         _require_synthetic(source, code)
     return source, code
+
+
+def _require_framework(source: Source) -> None:
+    """Raises BadInput where the experiment's framework is not installed here."""
+    extra = {"torch": "torch", "keras": "tensorflow"}.get(source.kind)
+    if extra is not None and importlib.util.find_spec(extra) is None:
+        raise BadInput(
+            f"experiment: {source.name} needs {extra}, which is not installed: pip install 'raygpu[{extra}]'"
+        )
 
 
 def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
@@ -293,7 +318,7 @@ def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: 
     """Evaluate a new model on a few samples. What else its code raises is for the trials to show, each alone."""
     config = prepared.config
     grid = config.search.algorithm == "grid"
-    hp = next(prepared.space.grid()) if grid else prepared.space.draw(config.seed, 0)
+    hp = Hyperparameters(next(prepared.space.grid()) if grid else prepared.space.draw(config.seed, 0))
     try:
         names = _metric_names(source, code, hp, splits)
     except MissingHyperparameter as error:
@@ -303,6 +328,22 @@ def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: 
     except Exception:  # noqa: BLE001 - a fault of the user's code is its trials' result
         return
     Scoring(config.metric, config.maximize).key(dict.fromkeys(names))
+    faults = _misspelt(config.space, hp.names_read)
+    if faults:
+        raise BadInput(faults)
+
+
+def _misspelt(space: Mapping[str, Any], names_read: set[str]) -> list[str]:
+    """Names that nothing reads, and that are almost those of hyper-parameters which are not there."""
+    if ALL_NAMES in names_read:
+        return []
+    wanted = {*READ_BY_RAYGPU, *(field.name for field in dataclasses.fields(OptimizerSettings)), *names_read}
+    near = {name: difflib.get_close_matches(name, wanted - set(space), 1, ALMOST) for name in set(space) - wanted}
+    return [
+        f"space: {name} is read by nothing that was tried; did you mean {found[0]}?"
+        for name, found in sorted(near.items())
+        if found
+    ]
 
 
 def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Problem:

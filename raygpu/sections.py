@@ -7,7 +7,7 @@ import os
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from raygpu.redaction import URI_VARIABLE, completed
 
@@ -125,6 +125,16 @@ class ClusterSection(Section):
     """local: a Ray of this run's own, on this machine. auto or HOST:PORT: a Ray cluster that runs already."""
     max_gpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The most GPUs that the run reserves at once, of those that it shares with others; 0.5 is half of one."""
+    min_gpus: Annotated[int, Field(ge=0)] = 0
+    """GPUs that a cluster is to have before anything is planned; its autoscaler is asked for those that it lacks."""
+    wait_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 900.0
+    """Seconds that they may take."""
+
+    @model_validator(mode="after")
+    def _of_a_cluster(self) -> Self:
+        if self.is_local and self.min_gpus:
+            raise ValueError("min_gpus is for a cluster that runs already; address: auto or HOST:PORT")
+        return self
 
     @property
     def is_local(self) -> bool:

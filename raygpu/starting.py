@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 from raygpu import exits
@@ -13,7 +14,7 @@ from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.engines import environment
 from raygpu.errors import BadInput
-from raygpu.sections import OWN_RAY
+from raygpu.sections import ClusterSection
 from raygpu.views import console as views
 
 if TYPE_CHECKING:
@@ -22,20 +23,39 @@ if TYPE_CHECKING:
 
 @contextmanager
 def started(
-    address: str, gpus: Sequence[Gpu], source_folder: Path, *, apart: bool, wanted: bool = True
-) -> Iterator[Future[Cluster] | None]:
-    """Ray, starting in the background, or the cluster at this address; None where it is not wanted.
+    section: ClusterSection, gpus: Sequence[Gpu], source_folder: Path, tell: Callable[[str], None], *, apart: bool,
+    wanted: bool = True,
+) -> Iterator[Future[Cluster] | None]:  # fmt: skip
+    """Ray, starting in a thread while the caller does something else, or a cluster joined; closed at the end, whatever
+    happens. None where it is not wanted.
 
-    source_folder: of the code that workers run.
+    source_folder: of the code that workers run, which goes to a cluster's nodes. tell: takes what is waited for. apart:
+    whether this machine's unequal GPUs are kept apart.
     """
     if not wanted:
         yield None
         return
-    environment.prepare(local=address == OWN_RAY and len(host.nodes(gpus, apart=apart)) == 1)
-    from raygpu.engines.cluster import in_background  # Ray takes seconds to import
+    environment.prepare(local=section.is_local and len(host.nodes(gpus, apart=apart)) == 1)
+    given_up = Event()
 
-    with in_background(address, gpus, source_folder, apart=apart) as starting:
-        yield starting
+    def start() -> Cluster:
+        # Ray takes seconds to import.
+        if section.is_local:
+            from raygpu.engines.local_ray import start_local
+
+            return start_local(gpus, apart=apart)
+        from raygpu.engines.joining import Wanted, connect
+
+        return connect(section.address, source_folder, Wanted(section.min_gpus, section.wait_s, tell, given_up))
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray") as pool:
+        starting = pool.submit(start)
+        try:
+            yield starting
+        finally:
+            given_up.set()
+            if starting.exception() is None:
+                starting.result().close()
 
 
 def arrived(starting: Future[Cluster]) -> Cluster:

@@ -32,6 +32,10 @@ PROBE = ".raygpu-"
 """Begins the names of files that are written to see whether one can."""
 PLAIN = re.compile(r"[\w!.*'()=/-]*", re.ASCII)
 """Characters of names in object storage that every client takes for themselves."""
+ATTEMPTS = 11
+"""Of each call to S3: with AWS's own pauses between them, 90 to 120 s."""
+NO_SERVER = "NETWORK_CONNECTION"
+"""In pyarrow's words."""
 ALLOWED = "local, a folder that all nodes share, or s3://BUCKET/FOLDER"
 
 
@@ -81,6 +85,13 @@ class Storage:
 
     def __str__(self) -> str:
         return self.uri
+
+    def for_ray(self) -> tuple[str, Any]:
+        """What Ray Tune and Ray Train take as storage_path and storage_filesystem. Raises StorageError."""
+        if self.path is not None:
+            return self.uri, None
+        system, path = self._at()
+        return path, system
 
     def beside(self, path: str) -> Storage:
         """Another folder of the same storage, by the path that Ray tells: of object storage, one without a scheme."""
@@ -220,10 +231,41 @@ class Storage:
 
 @lru_cache(maxsize=8)
 def _file_system(bucket: str) -> Any:
-    """pyarrow's of this bucket, which asks the server where it is; without a name of this machine."""
+    """pyarrow's of this bucket, which asks the server where it is; without a name of this machine.
+
+    A process's first call fails within seconds where there is no server; later ones wait for one that has gone.
+    """
     from pyarrow import fs
 
-    return fs.FileSystem.from_uri(bucket)[0] if bucket else fs.LocalFileSystem()
+    if not bucket:
+        return fs.LocalFileSystem()
+    system, path = fs.FileSystem.from_uri(bucket)
+    if not isinstance(system, fs.S3FileSystem):
+        return system
+    try:
+        system.get_file_info(path)
+    except OSError as error:
+        if NO_SERVER in str(error):
+            raise
+    return _patient(bucket)
+
+
+def _patient(bucket: str) -> Any:
+    """The same of S3, which asks a server that does not answer again, for a minute or two.
+
+    By its URI, pyarrow gives up after six seconds. What Ray hands to a worker is made anew there: pyarrow forgets this
+    when it is pickled.
+    """
+    from pyarrow import fs
+
+    class Patient(fs.S3FileSystem):
+        """Ray looks for this class, to copy without threads."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return _patient, (bucket,)
+
+    _, (options,) = fs.FileSystem.from_uri(bucket)[0].__reduce__()
+    return Patient(**options, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS))
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def run(
     timing: dict[str, float | None] = {"code_s": process_age_s()}
     with (
         started(
-            config.cluster.address, prepared.gpus, source_folder, apart=apart(config), wanted=not dry_run
+            config.cluster, prepared.gpus, source_folder, console.line, apart=apart(config), wanted=not dry_run
         ) as starting,
         told_at_once(),
     ):

@@ -91,7 +91,8 @@ def run(
     config = prepared.config
     console.lines([*beginning(config, simulated=config.cluster.is_local and not prepared.gpus), *prepared.left_out])
     source, code = find(config, source_folder)
-    with started(config.cluster.address, prepared.gpus, source_folder, apart=False) as starting, told_at_once():
+    starts = config.cluster, prepared.gpus, source_folder, console.line
+    with started(*starts, apart=False) as starting, told_at_once():
         found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
 
         if warm_start is not None:

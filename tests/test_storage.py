@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.runfolder import RunFolder
-from raygpu.storage import Storage, _file_system
+from raygpu.storage import Storage, StorageError, _file_system
 from tests.services.s3 import BUCKET, s3
+from tests.tracking.services import free_port
 
 
 @pytest.fixture(scope="module")
@@ -192,3 +196,33 @@ def test_a_run_that_is_not_there(bucket: str, tmp_path: Path, monkeypatch: pytes
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_storage_that_is_away_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here and where Ray hands it to; pyarrow's own patience is six seconds, and one second after it is pickled."""
+    from moto.server import ThreadedMotoServer
+
+    with s3() as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        _file_system.cache_clear()
+        storage = Storage.at(f"s3://{BUCKET}/kept")
+        storage.write("a.txt", b"one")
+        path, system = storage.for_ray()
+        system = pickle.loads(pickle.dumps(system))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+        _file_system.cache_clear()
+        with pytest.raises(StorageError, match="Could not connect"):  # nothing was there from the first
+            storage.read("a.txt")
+
+        port = urlsplit(variables["AWS_ENDPOINT_URL"]).port
+    # The server has ended; another takes its port, with the buckets of this process.
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    later = threading.Timer(8, server.start)
+    later.start()
+    try:
+        assert system.get_file_info(f"{path}/a.txt").size == 3
+    finally:
+        later.join()
+        server.stop()
+        _file_system.cache_clear()

@@ -172,6 +172,7 @@ def run(
     """
     logging.getLogger("ray.train").setLevel(logging.ERROR)
     desk = _desk()
+    path, file_system = folder.for_ray()
     trainer = _trainer(job.source.kind, where.how, local=cluster.local)(
         train,
         train_loop_config={"job": job, "desk": desk, "splits": ray.put(splits)},
@@ -182,7 +183,8 @@ def run(
         ),
         run_config=ray.train.RunConfig(
             name=TRAINING,
-            storage_path=folder.uri,
+            storage_path=path,
+            storage_filesystem=file_system,
             failure_config=ray.train.FailureConfig(max_failures=max_failures),
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=keep),
             callbacks=[KeepBest(folder / BEST)],

@@ -15,9 +15,10 @@ from ray.tune.search import Searcher
 
 from raygpu.config import SweepConfig
 from raygpu.engines.observer import Live, Rehousing
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, one_line
 from raygpu.exits import handlers_kept
 from raygpu.runfolder import RunFolder
+from raygpu.storage import StorageError
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
@@ -51,9 +52,11 @@ def fit(
         trial_name_creator=lambda trial: name(trial.config),
         trial_dirname_creator=lambda trial: f"{name(trial.config)}_{trial.trial_id}",
     )
+    path, file_system = folder.shared.for_ray()
     run_config = tune.RunConfig(
         name=folder.tune.name,
-        storage_path=folder.shared.uri,
+        storage_path=path,
+        storage_filesystem=file_system,
         stop=_UnknownMetric(live),
         callbacks=[observer, Rehousing(live)],
         failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),
@@ -64,11 +67,18 @@ def fit(
     class_cache.ENV_VARS_TO_PROPAGATE -= CREDENTIALS
     # Tune sets its own handlers and leaves them.
     with _silent_tune(), handlers_kept(signal.SIGINT, signal.SIGUSR1):
-        if resume and tune.Tuner.can_restore(folder.tune.uri):
-            tuner = tune.Tuner.restore(folder.tune.uri, trainable, resume_unfinished=True)
+        kept = folder.tune.for_ray()[0]
+        if resume and tune.Tuner.can_restore(kept, file_system):
+            tuner = tune.Tuner.restore(kept, trainable, resume_unfinished=True, storage_filesystem=file_system)
         else:
             tuner = tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
-        tuner.fit()
+        try:
+            tuner.fit()
+        except OSError as error:
+            if file_system is None:
+                raise
+            again = folder.resumed_by("sweep")
+            raise StorageError(f"storage: {folder.shared}: {one_line(error)}; go on with: {again}") from error
     if live.unknown_metric is not None:
         raise BadInput(live.unknown_metric)
     return live.checkpoints

@@ -260,7 +260,7 @@ def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) 
     """What the experiment will report, found by evaluating a few samples on the CPU before anything is started."""
     few = slice(0, 4)
     with no_gpu():
-        model = initial_model(experiment, Hyperparameters(hp), 0, splits.validation_inputs)
+        model = initial_model(experiment, Hyperparameters.of(hp), 0, splits.validation_inputs)
         outputs = model(tensors(take(splits.validation_inputs, few)), training=False)
         targets = tensors(take(splits.validation_targets, few))
         experiment.loss(outputs, targets)

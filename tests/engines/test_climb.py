@@ -13,7 +13,8 @@ import pytest
 
 from raygpu.engines import climb as module
 from raygpu.engines.climb import Climb, Measured, fibonacci
-from raygpu.engines.cluster import Cluster, connect
+from raygpu.engines.cluster import Cluster
+from raygpu.engines.joining import connect
 from raygpu.engines.probe import Probe
 from raygpu.engines.probe_actor import Taken
 from raygpu.experiment import Source, locate

@@ -10,7 +10,7 @@ import gc, sys, threading
 from raygpu.engines import environment
 environment.prepare()
 import ray
-from raygpu.engines.cluster import connect
+from raygpu.engines.joining import connect
 
 cluster = connect(sys.argv[1])
 references = [ray.put(number) for number in range(2000)]

@@ -9,6 +9,7 @@ import pytest
 
 from raygpu.devices.nvml import Gpu
 from raygpu.engines import environment
+from raygpu.sections import ClusterSection
 
 CARDS = [Gpu(0, "GPU-a", "NVIDIA A100", 40.0), Gpu(1, "GPU-b", "NVIDIA L4", 24.0)]
 
@@ -45,13 +46,14 @@ def test_a_box_of_two_types_of_card_is_a_cluster(
         raise Told
 
     monkeypatch.setattr(starting.environment, "prepare", prepare)
-    with pytest.raises(Told), starting.started(address, CARDS[:cards], tmp_path, apart=True):  # type: ignore[arg-type]
+    section = ClusterSection(address=address)
+    with pytest.raises(Told), starting.started(section, CARDS[:cards], tmp_path, print, apart=True):
         pass
     assert given == [expected]
 
 
 def test_a_process_that_had_a_local_ray_joins_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    from raygpu.engines.cluster import connect
+    from raygpu.engines.joining import connect
     from raygpu.errors import BadInput
 
     monkeypatch.setenv(environment.ON_LOOPBACK, "0")

@@ -165,7 +165,7 @@ import os, signal, sys, time
 from raygpu.devices.nvml import Gpu
 from raygpu.engines import environment
 environment.prepare()
-from raygpu.engines.cluster import start_local
+from raygpu.engines.local_ray import start_local
 import ray
 
 cluster = start_local([Gpu(0, "GPU-0", "A", 8.0), Gpu(1, "GPU-1", "B", 24.0)])
