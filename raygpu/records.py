@@ -9,6 +9,7 @@ from threading import RLock
 from typing import Any
 
 from raygpu.clock import process_age_s
+from raygpu.errors import last_line
 from raygpu.trials import EpochResult, Scoring, Status, Trial, TrialRecord
 
 SIMULATED = "one simulated GPU"
@@ -137,6 +138,12 @@ class Records:
             record = self.by_id[trial_id]
             record.status, record.error, record.reason = status, error, reason
             return record
+
+    def failures(self) -> list[str]:
+        """The last line of each failed trial's error."""
+        with self._lock:
+            errors = [record.error for record in self.by_id.values() if record.status == "failed" and record.error]
+        return [last_line(error) for error in errors]
 
     def interrupt(self, told: Callable[[TrialRecord], None]) -> bool:
         """Mark what still runs as interrupted, and tell of it; whether the sweep is short of trials."""

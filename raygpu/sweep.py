@@ -6,8 +6,9 @@ python -m raygpu.sweep conf/sweep/digits.toml --trials 16 --gpu.fraction 0.2
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,8 @@ class Result:
     best: list[TrialRecord]
     """The five best trials."""
     interrupted: bool = False
+    failures: list[str] = field(default_factory=list)
+    """The last line of each failed trial's traceback."""
 
     @property
     def exit_code(self) -> int:
@@ -112,7 +115,8 @@ def run(
         training = _Training(prepared, found, groups, decision, cluster, tree, source_folder, resume, console)
         training.run(timing)
     summary, folder = training.finish()
-    result = Result(summary, folder.path, training.records.ranked()[:5], training.interrupted)
+    records = training.records
+    result = Result(summary, folder.path, records.ranked()[:5], training.interrupted, records.failures())
     _print_end(result, folder, config, console, training.session.next_line())
     return result
 
@@ -261,13 +265,21 @@ def _print_end(
         f"{', '.join(counts)} in {views.duration(summary['wall_s'])}{_predicted(summary)}; all of it in {folder}"
     )
     if summary["failed"]:
-        console.line(f"why trials failed: {folder.shared_trials}/<id>/error.txt")
+        console.line(f"why trials failed{_commonest(result.failures)}: {folder.shared_trials}/<id>/error.txt")
     if summary["best"] is not None:
         console.line(f"the best trial, ready to be trained again: {folder.shared / folder.best_toml.name}")
     if curves is not None:
         console.line(curves)
     if result.interrupted:
         console.line(f"interrupted; go on with: {folder.resumed_by('sweep')}")
+
+
+def _commonest(failures: Sequence[str]) -> str:
+    """How many trials failed by what most of them failed by."""
+    if not failures:
+        return ""
+    line, count = Counter(failures).most_common(1)[0]
+    return f" ({count} of {len(failures)}: {line})"
 
 
 def _predicted(summary: Mapping[str, Any]) -> str:

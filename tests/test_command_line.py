@@ -12,9 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from raygpu import sweep
+from raygpu import flags, sweep
+from raygpu.config import SweepConfig
 
 GOOD = 'experiment = "tests.cases:ramp"\ntrials = 2\nepochs = 2\nmetric = "score"\n[space]\nx = { uniform = [0, 1] }\n'
+
+MISSPELT = """
+experiment = "experiments.digits:Mlp"
+trials = 2
+epochs = 2
+metric = "accuracy"
+[space]
+hidden = { choice = [8, 16] }
+momentun = { uniform = [0, 0.9] }
+"""
 
 
 @pytest.fixture
@@ -63,6 +74,7 @@ def faults(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
         (GOOD.replace("tests.cases:ramp", "ramp"), [], "experiment: read 'ramp'; write"),
         (GOOD.replace("tests.cases:ramp", "broken.py:f"), [], "ZeroDivisionError: division by zero"),
         (GOOD.replace('"tests.cases:ramp"', '"experiments.digits:Mlp"'), [], "experiments.digits:Mlp reads 'hidden'"),
+        (MISSPELT, [], "space: momentun is read by nothing that was tried; did you mean momentum?"),
         (GOOD.replace("x = {", "hidden = 8\nx = {").replace("tests.cases:ramp", "experiments.digits:Mlp"), [],
          "metric: read 'score'; the experiment reports: train/loss, validation/accuracy, validation/loss"),
         (GOOD.replace("experiment", "command"), [], "command"),
@@ -114,8 +126,23 @@ def test_dry_run_prints_the_plan_and_starts_nothing(here: Path, capsys: pytest.C
     assert not (here / "runs").exists()
 
 
+@pytest.mark.parametrize("flag", ["--gpu.no-memory-limit", "--no-gpu.memory-limit", "--gpu.memory-limit=false"])
+def test_what_help_shows_turns_off(flag: str) -> None:
+    split = flags.split(["good.toml", flag], SweepConfig, switches=[], options=[])
+    assert split.overrides == {"gpu.memory_limit": "false"}
+
+
+def test_an_experiment_whose_framework_is_not_installed(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raygpu.preparation.importlib.util.find_spec", lambda name: None)
+    (here / "torch.toml").write_text(GOOD.replace("tests.cases:ramp", "experiments.digits:Mlp"))
+    (line,) = faults(capsys, "torch.toml")
+    assert line.endswith("experiments.digits:Mlp needs torch, which is not installed: pip install 'raygpu[torch]'")
+
+
 def test_help_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
-    from raygpu.config import SweepConfig, fields
+    from raygpu.config import fields
 
     with pytest.raises(SystemExit) as ended:
         sweep.main(["--help"])

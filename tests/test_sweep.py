@@ -63,6 +63,8 @@ def test_every_way_a_trial_can_end(sweep_config: Any) -> None:
     assert "meant to fail" in (result.folder / "trials/t0001/error.txt").read_text()
     assert "SystemExit: 3" in (result.folder / "trials/t0002/error.txt").read_text()
     assert "without a metric" in (result.folder / "trials/t0003/error.txt").read_text()
+    assert len(result.failures) == 3
+    assert "SystemExit: 3" in result.failures
     best = tomllib.loads((result.folder / "best.toml").read_text())
     assert best["hyperparameters"] == {"kind": "good"}
 
