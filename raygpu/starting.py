@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 
 @contextmanager
 def started(
-    section: ClusterSection, gpus: Sequence[Gpu], source_folder: Path, tell: Callable[[str], None], *, apart: bool,
+    section: ClusterSection,
+    gpus: Sequence[Gpu],
+    source_folder: Path,
+    tell: Callable[[str], None],
+    *,
+    apart: bool,
     wanted: bool = True,
-) -> Iterator[Future[Cluster] | None]:  # fmt: skip
+) -> Iterator[Future[Cluster] | None]:
     """Ray, starting in a thread while the caller does something else, or a cluster joined; closed at the end, whatever
     happens. None where it is not wanted.
 

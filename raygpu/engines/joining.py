@@ -57,15 +57,12 @@ def connect(address: str, source_folder: Path | None = None, wanted: Wanted | No
             "cluster.address: this process has had a Ray of its own, on 127.0.0.1; connect from a new process"
         )
     context = _joined(address)
-    if is_job():
-        brought = source_folder
-    elif source_folder is not None and len({node["NodeManagerAddress"] for node in _alive()}) > 1:
-        shutdown()
-        brought, context = source_folder, _joined(address, travel.runtime_env(source_folder))
-    else:
-        brought = None
     try:
         _wait_for_gpus(wanted or Wanted())
+        brought = source_folder if is_job() else None
+        if brought is None and source_folder is not None and len({n["NodeManagerAddress"] for n in _alive()}) > 1:
+            shutdown()
+            brought, context = source_folder, _joined(address, travel.runtime_env(source_folder))
         devices, nodes, probes, resources = _gpu_nodes()
         if not devices:
             raise BadInput(
