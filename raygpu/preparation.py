@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ class Problem:
     code: Any
     """An `Experiment`, a function, or None for a command."""
     splits: Splits | None
+    notes: list[str] = field(default_factory=list)
+    """What a person may want to look at before it trains."""
 
 
 def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepared:
@@ -242,9 +244,7 @@ def _require_framework(source: Source) -> None:
     """Raises BadInput where the experiment's framework is not installed here."""
     extra = {"torch": "torch", "keras": "tensorflow"}.get(source.kind)
     if extra is not None and importlib.util.find_spec(extra) is None:
-        raise BadInput(
-            f"experiment: {source.name} needs {extra}, which is not installed: pip install 'raygpu[{extra}]'"
-        )
+        raise BadInput(f"experiment: {source.name} needs {extra}, which is not installed here: pip install {extra}")
 
 
 def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
@@ -260,8 +260,8 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
     if config.epochs is None:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
     splits = load_data(config, source, code)
-    _check_metric(prepared, source, code, splits)
-    return Problem(source, code, splits.part(config.data.fraction, config.seed))
+    notes = _check_metric(prepared, source, code, splits)
+    return Problem(source, code, splits.part(config.data.fraction, config.seed), notes)
 
 
 def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits:
@@ -314,8 +314,11 @@ def _folder_faults(config: ProblemConfig, runs_dir: Path) -> list[str]:
     return []
 
 
-def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> None:
-    """Evaluate a new model on a few samples. What else its code raises is for the trials to show, each alone."""
+def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> list[str]:
+    """Evaluate a new model on a few samples; a line for each name that looks misspelt.
+
+    What else its code raises is for the trials to show, each alone.
+    """
     config = prepared.config
     grid = config.search.algorithm == "grid"
     hp = Hyperparameters(next(prepared.space.grid()) if grid else prepared.space.draw(config.seed, 0))
@@ -323,24 +326,23 @@ def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: 
         names = _metric_names(source, code, hp, splits)
     except MissingHyperparameter as error:
         if error.name in config.space:
-            return  # a conditional one, which this draw happens to lack
+            return []  # a conditional one, which this draw happens to lack
         raise BadInput(f"space: {config.experiment} reads {error.name!r}, which [space] does not have") from error
     except Exception:  # noqa: BLE001 - a fault of the user's code is its trials' result
-        return
-    Scoring(config.metric, config.maximize).key(dict.fromkeys(names))
-    faults = _misspelt(config.space, hp.names_read)
-    if faults:
-        raise BadInput(faults)
-
-
-def _misspelt(space: Mapping[str, Any], names_read: set[str]) -> list[str]:
-    """Names that nothing reads, and that are almost those of hyper-parameters which are not there."""
-    if ALL_NAMES in names_read:
         return []
-    wanted = {*READ_BY_RAYGPU, *(field.name for field in dataclasses.fields(OptimizerSettings)), *names_read}
-    near = {name: difflib.get_close_matches(name, wanted - set(space), 1, ALMOST) for name in set(space) - wanted}
+    Scoring(config.metric, config.maximize).key(dict.fromkeys(names))
+    return _misspelt(config.space, hp)
+
+
+def _misspelt(space: Mapping[str, Any], hp: Hyperparameters) -> list[str]:
+    """Names that the model did not read, and that are almost those of hyper-parameters which are not there."""
+    read = set(hp.names_read)
+    if ALL_NAMES in read:
+        return []
+    wanted = {*READ_BY_RAYGPU, *(each.name for each in dataclasses.fields(OptimizerSettings)), *read}
+    near = {name: difflib.get_close_matches(name, wanted - set(space), 1, ALMOST) for name in set(hp) - wanted}
     return [
-        f"space: {name} is read by nothing that was tried; did you mean {found[0]}?"
+        f"space: the model does not read {name}: if nothing does, did you mean {found[0]}?"
         for name, found in sorted(near.items())
         if found
     ]

@@ -183,6 +183,7 @@ class RunFolder:
         Raises BadInput where a folder of that name is another run's.
         """
         folder = cls(Path("runs", storage.name).resolve(), storage)
+        storage.require_answer()
         if not storage.has(folder.config.name):
             raise BadInput(f"{storage} is no run's folder: it has no {folder.config.name}")
         if folder.path.exists() and cls(folder.path)._with_storage().storage != storage:

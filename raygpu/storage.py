@@ -32,9 +32,10 @@ PROBE = ".raygpu-"
 """Begins the names of files that are written to see whether one can."""
 PLAIN = re.compile(r"[\w!.*'()=/-]*", re.ASCII)
 """Characters of names in object storage that every client takes for themselves."""
-ATTEMPTS = 11
-"""Of each call to S3: with AWS's own pauses between them, 90 to 120 s."""
-NO_SERVER = "NETWORK_CONNECTION"
+ATTEMPTS = 13
+"""Of each call to S3: with pauses of 25 ms, 50 ms, 100 ms ... between them, 100 s."""
+S3_SAID = "AWS Error"
+NO_SERVER = "AWS Error NETWORK_CONNECTION"
 """In pyarrow's words."""
 ALLOWED = "local, a folder that all nodes share, or s3://BUCKET/FOLDER"
 
@@ -166,10 +167,25 @@ class Storage:
             with _told(self):
                 system.delete_dir(path)
 
+    def require_answer(self) -> None:
+        """Raises StorageError where no server answers; within seconds, where any other call waits for one."""
+        if self.path is not None:
+            return
+        from pyarrow import fs
+
+        with _told(self):
+            system, path = fs.FileSystem.from_uri(self.uri)
+            try:
+                system.get_file_info(path)
+            except OSError as error:
+                if NO_SERVER in str(error):
+                    raise
+
     def check(self) -> None:
         """Whether a file can be written and read, tried. Raises BadInput."""
         token = uuid.uuid4().hex
         try:
+            self.require_answer()
             self.write(PROBE + token, token.encode())
             read = self.read(PROBE + token).decode()
             self.discard(PROBE + token)
@@ -231,30 +247,23 @@ class Storage:
 
 @lru_cache(maxsize=8)
 def _file_system(bucket: str) -> Any:
-    """pyarrow's of this bucket, which asks the server where it is; without a name of this machine.
-
-    A process's first call fails within seconds where there is no server; later ones wait for one that has gone.
-    """
+    """pyarrow's of this bucket, which asks the server where it is; without a name of this machine."""
     from pyarrow import fs
 
     if not bucket:
         return fs.LocalFileSystem()
-    system, path = fs.FileSystem.from_uri(bucket)
-    if not isinstance(system, fs.S3FileSystem):
+    system, _ = fs.FileSystem.from_uri(bucket)
+    if not isinstance(system, fs.S3FileSystem) or "tls_verify_certificates" in bucket:  # which the next would forget
         return system
-    try:
-        system.get_file_info(path)
-    except OSError as error:
-        if NO_SERVER in str(error):
-            raise
-    return _patient(bucket)
+    _, (options,) = system.__reduce__()
+    return _patient(options)
 
 
-def _patient(bucket: str) -> Any:
-    """The same of S3, which asks a server that does not answer again, for a minute or two.
+def _patient(options: dict[str, Any]) -> Any:
+    """S3 with these options, which asks a server that does not answer again, for a minute and a half.
 
     By its URI, pyarrow gives up after six seconds. What Ray hands to a worker is made anew there: pyarrow forgets this
-    when it is pickled.
+    when it is pickled. Of AWS's two ways to wait, the other has a number of tries that a process uses up.
     """
     from pyarrow import fs
 
@@ -262,10 +271,9 @@ def _patient(bucket: str) -> Any:
         """Ray looks for this class, to copy without threads."""
 
         def __reduce__(self) -> tuple[Any, ...]:
-            return _patient, (bucket,)
+            return _patient, (options,)
 
-    _, (options,) = fs.FileSystem.from_uri(bucket)[0].__reduce__()
-    return Patient(**options, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS))
+    return Patient(**options, retry_strategy=fs.AwsDefaultS3RetryStrategy(max_attempts=ATTEMPTS))
 
 
 @contextmanager

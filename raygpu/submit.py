@@ -177,7 +177,7 @@ def _submission(command: Command, words: list[str], asked: _Asked) -> Submission
         if "from" in arguments.options:
             config.read_toml(file)  # what it lacks comes from the sweep
         else:
-            found = config.load(file, arguments.overrides, command.schema)
+            found = config.load(file, arguments.overrides | _there(command), command.schema)
             folder, asked_name = flags.source_folder(found.experiment, file).resolve(), found.name
             _require_kept(found)
     _require_elsewhere(arguments, folder)
@@ -191,9 +191,14 @@ def _submission(command: Command, words: list[str], asked: _Asked) -> Submission
         argv += ["--name", name]
     else:
         name = f"{Storage(resumed).name}-again-{time.strftime('%H%M%S')}"
-    if "cluster" in command.schema.model_fields:
-        argv += ["--cluster.address", "auto"]
+    for field, value in _there(command).items():
+        argv += [f"--{field}", value]
     return Submission(command.name, name, argv, folder, file, *given, DRIVER_GPUS.get(command.name, 0))
+
+
+def _there(command: Command) -> dict[str, str]:
+    """What a job knows of the cluster that it runs in."""
+    return {"cluster.address": "auto"} if "cluster" in command.schema.model_fields else {}
 
 
 def _file(command: Command, arguments: flags.Arguments) -> Path | None:
@@ -280,6 +285,10 @@ def _exit_code(job: Job) -> int:
 
 
 def _logs(jobs: Jobs, job_id: str) -> int:
+    job = jobs.job(job_id)
+    if job.is_lost:
+        views.faults([f"{job_id}: {job.message}; what it printed is lost too"])
+        return 1
     print(jobs.logs(job_id), end="")
     return 0
 
@@ -308,6 +317,8 @@ def _list(jobs: Jobs) -> int:
 def _line(job: Job, width: int = 0) -> str:
     if job.started is None:
         return f"{job.job_id:<{width}}  {job.status.lower()}"
+    if job.is_lost:
+        return f"{job.job_id:<{width}}  {job.status.lower():<9}  its node was lost"
     took = views.duration(((job.ended or datetime.now(UTC)) - job.started).total_seconds())
     since = job.started.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     return f"{job.job_id:<{width}}  {job.status.lower():<9}  since {since}, {took}"

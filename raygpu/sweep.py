@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from raygpu.preparation import Prepared, Problem, apart, find, prepare, problem
 from raygpu.records import Records
 from raygpu.runfolder import RunFolder
 from raygpu.starting import arrived, started, told_at_once
+from raygpu.storage import StorageError
 from raygpu.trials import Scoring, TrialRecord
 from raygpu.views import console as views
 from raygpu.views.console import SweepConsole
@@ -94,6 +96,7 @@ def run(
         told_at_once(),
     ):
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
+        console.lines(found.notes)
         timing["data_s"] = process_age_s()
         groups = grouped(config, prepared.space, prepared.proposer, source, code, found.splits)
         measurer = Measurer(config, source, code, found.splits, groups.groups)
@@ -190,6 +193,11 @@ class _Training:
             ):
                 self._require_mps(mps)
                 arrays_s = self._run_trials(mps)
+        except StorageError:  # what waits is for --resume
+            session.writer.close(0)
+            with suppress(StorageError):
+                self.folder.publish()
+            raise
         except (BadInput, KeyboardInterrupt) as end:
             if not self.resuming and not records.any_scored():  # as if nothing had been started
                 session.discard()

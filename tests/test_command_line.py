@@ -74,7 +74,6 @@ def faults(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
         (GOOD.replace("tests.cases:ramp", "ramp"), [], "experiment: read 'ramp'; write"),
         (GOOD.replace("tests.cases:ramp", "broken.py:f"), [], "ZeroDivisionError: division by zero"),
         (GOOD.replace('"tests.cases:ramp"', '"experiments.digits:Mlp"'), [], "experiments.digits:Mlp reads 'hidden'"),
-        (MISSPELT, [], "space: momentun is read by nothing that was tried; did you mean momentum?"),
         (GOOD.replace("x = {", "hidden = 8\nx = {").replace("tests.cases:ramp", "experiments.digits:Mlp"), [],
          "metric: read 'score'; the experiment reports: train/loss, validation/accuracy, validation/loss"),
         (GOOD.replace("experiment", "command"), [], "command"),
@@ -138,7 +137,14 @@ def test_an_experiment_whose_framework_is_not_installed(
     monkeypatch.setattr("raygpu.preparation.importlib.util.find_spec", lambda name: None)
     (here / "torch.toml").write_text(GOOD.replace("tests.cases:ramp", "experiments.digits:Mlp"))
     (line,) = faults(capsys, "torch.toml")
-    assert line.endswith("experiments.digits:Mlp needs torch, which is not installed: pip install 'raygpu[torch]'")
+    assert line.endswith("experiments.digits:Mlp needs torch, which is not installed here: pip install torch")
+
+
+def test_a_name_that_looks_misspelt_is_shown_and_taken(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "misspelt.toml").write_text(MISSPELT)
+    assert sweep.main(["misspelt.toml", "--dry-run"]) == 0
+    line = "space: the model does not read momentun: if nothing does, did you mean momentum?"
+    assert line in capsys.readouterr().out.splitlines()
 
 
 def test_help_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.runfolder import RunFolder
-from raygpu.storage import Storage, StorageError, _file_system
+from raygpu.storage import Storage, _file_system
 from tests.services.s3 import BUCKET, s3
 from tests.tracking.services import free_port
 
@@ -212,8 +212,8 @@ def test_storage_that_is_away_for_a_while_is_waited_for(monkeypatch: pytest.Monk
         system = pickle.loads(pickle.dumps(system))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
         _file_system.cache_clear()
-        with pytest.raises(StorageError, match="Could not connect"):  # nothing was there from the first
-            storage.read("a.txt")
+        with pytest.raises(BadInput, match="Could not connect"):  # nothing was there from the first
+            storage.check()
 
         port = urlsplit(variables["AWS_ENDPOINT_URL"]).port
     # The server has ended; another takes its port, with the buckets of this process.

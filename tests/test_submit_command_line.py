@@ -88,6 +88,11 @@ def asked(*words: str) -> Submission:
     return submit._submission(submit.COMMANDS[command], rest, split)
 
 
+def test_gpus_may_be_asked_of_the_cluster_that_a_job_runs_in(project: Path) -> None:
+    found = asked("sweep", "mine.toml", "--cluster.min-gpus", "4", AT, NOWHERE)
+    assert {"--cluster.min-gpus", "4", "--cluster.address", "auto"} <= set(found.argv)
+
+
 def test_what_goes_along(
     project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -36,7 +36,7 @@ SILENT_S = 15.0
 """After which a job that prints nothing is asked for."""
 LOST_S = 300.0
 """How long a lost connection is tried again."""
-LOST = "the node of its driver, as a rule the head, was lost; a search goes on by --resume"
+LOST = "the node of its driver, as a rule the head, was lost; a search or a training goes on by --resume"
 ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 TOKEN_WANTED = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH"

@@ -7,7 +7,8 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -29,6 +30,8 @@ from raygpu.whereabouts import is_job
 
 ACCELERATOR = "accelerator_type:"
 """Begins the resource by which Ray names the type of a node's first GPU."""
+NO_RAY = "Could not find any running Ray instance"
+"""In Ray's words."""
 CONNECT_S = 10.0
 ASK_S = 2.0
 """Between two looks at whether GPUs have joined."""
@@ -58,12 +61,12 @@ def connect(address: str, source_folder: Path | None = None, wanted: Wanted | No
         )
     context = _joined(address)
     try:
-        _wait_for_gpus(wanted or Wanted())
-        brought = source_folder if is_job() else None
-        if brought is None and source_folder is not None and len({n["NodeManagerAddress"] for n in _alive()}) > 1:
-            shutdown()
-            brought, context = source_folder, _joined(address, travel.runtime_env(source_folder))
-        devices, nodes, probes, resources = _gpu_nodes()
+        with _asked_for(wanted or Wanted()):
+            brought = source_folder if is_job() else None
+            if brought is None and source_folder is not None and len({n["NodeManagerAddress"] for n in _alive()}) > 1:
+                shutdown()
+                brought, context = source_folder, _joined(address, travel.runtime_env(source_folder))
+            devices, nodes, probes, resources = _gpu_nodes()
         if not devices:
             raise BadInput(
                 f"cluster.address: the Ray cluster at {address!r} has no node with a GPU; where it has an autoscaler,"
@@ -86,11 +89,12 @@ def _joined(address: str, runtime_env: Mapping[str, Any] | None = None) -> Any:
         raise BadInput(_not_joined(address, error)) from error
 
 
-def _wait_for_gpus(wanted: Wanted) -> None:
-    """Ask the cluster's autoscaler for what it lacks, until it has come. Raises BadInput.
+@contextmanager
+def _asked_for(wanted: Wanted) -> Iterator[None]:
+    """Ask the cluster's autoscaler for what it lacks, and wait until it has come. Raises BadInput.
 
-    The request ends with this: what is used stays, and what idles leaves by the autoscaler's own rule. The request of a
-    run that was killed would keep paid GPUs for nobody.
+    The request ends with this. Nodes with an actor on them, as the probes are, are not idle, and stay; the request of
+    a run that was killed would keep paid GPUs for nobody.
     """
     from ray.autoscaler.sdk import request_resources
 
@@ -110,9 +114,11 @@ def _wait_for_gpus(wanted: Wanted) -> None:
             request_resources(bundles=[{"GPU": 1}] * wanted.num_gpus)
             if wanted.given_up.wait(ASK_S):
                 raise RaygpuError("nobody waits for the cluster's GPUs any more")
+        yield
     finally:
-        if told >= 0:
-            request_resources(bundles=[])
+        if told >= 0 and ray.is_initialized():
+            with suppress(Exception):  # a lost cluster, whose own fault is to be seen
+                request_resources(bundles=[])
 
 
 def _num_gpus() -> int:
@@ -125,6 +131,8 @@ def _alive() -> list[dict[str, Any]]:
 
 def _require_answer(address: str) -> None:
     """Raises BadInput where nobody listens: Ray would try for minutes, deaf to Ctrl-C."""
+    if "://" in address:
+        raise BadInput(f"cluster.address: read {address!r}; allowed: local, auto, or HOST:PORT of a cluster's head")
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -144,7 +152,7 @@ def _not_joined(address: str, error: Exception) -> str:
         )
     if isinstance(error, RuntimeEnvSetupError) or "package" in str(error).lower():
         return f"experiment: its folder cannot go to the nodes: {one_line(error)}; leave files out by a .rayignore"
-    why = "none runs on this machine" if address == "auto" else one_line(error)
+    why = "none runs on this machine" if NO_RAY in str(error) else one_line(error)
     return f"cluster.address: no Ray at {address!r} ({why}); wanted: HOST:PORT of its head, or local, which starts one"
 
 

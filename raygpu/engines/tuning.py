@@ -18,7 +18,7 @@ from raygpu.engines.observer import Live, Rehousing
 from raygpu.errors import BadInput, one_line
 from raygpu.exits import handlers_kept
 from raygpu.runfolder import RunFolder
-from raygpu.storage import StorageError
+from raygpu.storage import S3_SAID, StorageError
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
@@ -67,21 +67,26 @@ def fit(
     class_cache.ENV_VARS_TO_PROPAGATE -= CREDENTIALS
     # Tune sets its own handlers and leaves them.
     with _silent_tune(), handlers_kept(signal.SIGINT, signal.SIGUSR1):
-        kept = folder.tune.for_ray()[0]
-        if resume and tune.Tuner.can_restore(kept, file_system):
-            tuner = tune.Tuner.restore(kept, trainable, resume_unfinished=True, storage_filesystem=file_system)
-        else:
-            tuner = tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
         try:
-            tuner.fit()
+            _tuner(trainable, tune_config, run_config, folder, resume=resume).fit()
         except OSError as error:
-            if file_system is None:
+            if S3_SAID not in str(error):
                 raise
             again = folder.resumed_by("sweep")
             raise StorageError(f"storage: {folder.shared}: {one_line(error)}; go on with: {again}") from error
     if live.unknown_metric is not None:
         raise BadInput(live.unknown_metric)
     return live.checkpoints
+
+
+def _tuner(
+    trainable: Any, tune_config: tune.TuneConfig, run_config: tune.RunConfig, folder: RunFolder, *, resume: bool
+) -> tune.Tuner:
+    """A new one, or what is kept of one."""
+    path, file_system = folder.tune.for_ray()
+    if resume and tune.Tuner.can_restore(path, file_system):
+        return tune.Tuner.restore(path, trainable, resume_unfinished=True, storage_filesystem=file_system)
+    return tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
 
 
 class _UnknownMetric(tune.Stopper):

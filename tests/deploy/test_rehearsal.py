@@ -254,7 +254,7 @@ def test_a_head_that_comes_back_knows_its_workers_and_jobs(whole: Rehearsal, tmp
     while WORKER not in whole.cluster.alive():
         assert time.monotonic() < deadline, whole.cluster.log(WORKER)
         time.sleep(0.3)
-    out = sweep.process.communicate(timeout=120)[0]
+    out = sweep.process.communicate(timeout=240)[0]
     assert sweep.process.returncode not in (0, None)
     assert "Traceback" not in out
     jobs = ended(submitted(whole, ["list"], tmp_path), 0)
@@ -263,4 +263,4 @@ def test_a_head_that_comes_back_knows_its_workers_and_jobs(whole: Rehearsal, tmp
     sweep.end()
     found = sweep.result()
     assert found["completed"] == len(TRIALS)
-    assert found["epochs done twice"] <= len(TRIALS)
+    assert found["epochs done twice"] <= 2 * len(TRIALS)

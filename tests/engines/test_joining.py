@@ -35,7 +35,7 @@ def look():
         time.sleep(0.1)
     print("asked for", requested(), flush=True)
 
-cluster = connect(sys.argv[1], None, Wanted(2, 120.0, tell))
+cluster = connect(sys.argv[1], None, Wanted(2, 300.0, tell))
 print(len(cluster.devices), "GPUs; asked for", requested(), flush=True)
 cluster.close()
 
@@ -78,3 +78,5 @@ def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
     """Ray itself tries for minutes."""
     with pytest.raises(BadInput, match="nothing answers at"):
         connect(f"127.0.0.1:{free_port()}")
+    with pytest.raises(BadInput, match="allowed: local, auto, or HOST:PORT"):
+        connect("ray://127.0.0.1:10001")
