@@ -32,8 +32,8 @@ PROBE = ".raygpu-"
 """Begins the names of files that are written to see whether one can."""
 PLAIN = re.compile(r"[\w!.*'()=/-]*", re.ASCII)
 """Characters of names in object storage that every client takes for themselves."""
-ATTEMPTS = 13
-"""Of each call to S3: with pauses of 25 ms, 50 ms, 100 ms ... between them, 100 s."""
+ATTEMPTS = 12
+"""Of each call to S3: with pauses of 50 ms, 100 ms, 200 ms ... between them, 102 s."""
 S3_SAID = "AWS Error"
 NO_SERVER = "AWS Error NETWORK_CONNECTION"
 """In pyarrow's words."""
