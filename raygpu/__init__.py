@@ -9,13 +9,23 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raygpu.experiment import KerasExperiment, Splits, TorchExperiment
+    from raygpu.experiment import KerasExperiment, Mean, Splits, Sum, TorchExperiment
     from raygpu.reporting import checkpoint, load, report
     from raygpu.training.keras_slices import multi_gpu_model
 
 __version__ = "0.1.0"
-__all__ = ["KerasExperiment", "Splits", "TorchExperiment", "checkpoint", "load", "multi_gpu_model", "report"]
-_HOMES = dict.fromkeys(("KerasExperiment", "Splits", "TorchExperiment"), "experiment")
+__all__ = [
+    "KerasExperiment",
+    "Mean",
+    "Splits",
+    "Sum",
+    "TorchExperiment",
+    "checkpoint",
+    "load",
+    "multi_gpu_model",
+    "report",
+]
+_HOMES = dict.fromkeys(("KerasExperiment", "Mean", "Splits", "Sum", "TorchExperiment"), "experiment")
 _HOMES |= dict.fromkeys(("checkpoint", "load", "report"), "reporting") | {"multi_gpu_model": "training.keras_slices"}
 
 

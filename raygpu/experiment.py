@@ -128,6 +128,34 @@ def _classes(targets: Arrays) -> np.ndarray | None:
     return targets if np.unique(targets, return_counts=True)[1].min() >= 2 else None
 
 
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean in two parts, `total / weight`: what `loss` and `metrics` return where samples do not count alike.
+
+    A batch may be cut into parts, for several devices or for less memory. The mean of the whole batch is then
+    `sum(totals) / sum(weights)`, which the parts' own means do not tell: masked targets, `ignore_index`, class weights.
+
+        def loss(self, outputs, targets):
+            losses = cross_entropy(outputs, targets, ignore_index=-100, reduction="sum")
+            return raygpu.Mean(losses, (targets != -100).sum())
+
+    total: a scalar tensor. weight: a scalar tensor or a number, at least 0; the mean is 0 where it is 0.
+    """
+
+    total: Any
+    weight: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A sum over samples, not divided by their number: what `loss` and `metrics` return instead of a mean.
+
+    total: a scalar tensor. The sum of a whole batch is the sum over its parts.
+    """
+
+    total: Any
+
+
 class MissingHyperparameter(KeyError):
     """The experiment read a hyper-parameter that the trial does not have."""
 
@@ -204,11 +232,13 @@ class Experiment(ABC):
 
     @abstractmethod
     def loss(self, outputs: Any, targets: Any) -> Any:
-        """The mean loss of a batch, a scalar. The default is cross entropy of logits against class indices."""
+        """The loss of a batch: its mean over the samples, a scalar tensor. The default is cross entropy of logits
+        against class indices. A loss that counts samples unequally returns `Mean`, one that adds them up `Sum`."""
 
     @abstractmethod
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        """Means over a batch by name, next to the loss. The default is the accuracy of class logits."""
+        """Means over the samples of a batch by name, next to the loss; `Mean` or `Sum` where they are no such means.
+        The default is the accuracy of class logits."""
 
     def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
         """Training inputs, changed by chance: called on the device for each batch. The default changes nothing."""
