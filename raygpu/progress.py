@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -55,12 +55,23 @@ class Progress:
         return self.samples_per_s / sum(rate or 0.0 for rate in self.rates)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Best:
     """The best score so far, of an epoch whose checkpoint is kept."""
 
     score: float
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The history before a checkpoint, as the checkpoint itself tells it."""
+
+    epoch: int
+    """The last one that has ended."""
+    metrics: Mapping[str, float]
+    """The last epoch's."""
+    best: Best | None
 
 
 @dataclass(slots=True)
@@ -98,6 +109,11 @@ class History:
         self.starts += rank == 0
         if self._began is None:
             self._began = time.monotonic()
+
+    def restore(self, earlier: Restored) -> None:
+        """Take in what was trained before this process: the training goes on from one of its checkpoints."""
+        self.epoch, self.metrics, self.best = earlier.epoch, dict(earlier.metrics), earlier.best
+        self.checkpoints += 1
 
     def advance(self, progress: Progress) -> bool:
         """Take in what was told; whether an epoch has ended that had not ended before a worker was lost."""

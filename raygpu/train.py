@@ -43,7 +43,7 @@ from raygpu.views.production import TrainConsole, beginning, ending
 if TYPE_CHECKING:
     from raygpu.engines.cluster import Cluster
     from raygpu.engines.production import Ended, Placing
-    from raygpu.engines.production_worker import Told
+    from raygpu.engines.production_worker import Joined, Told
     from raygpu.tracking.runs import RunTree
 
 DEFAULT = Path("conf/train/digits.toml")
@@ -243,7 +243,7 @@ class _Training:
             case Joined():
                 history.join(told.rank, told.device)
                 if told.rank == 0:
-                    self._joined(told.epoch, told.notes)
+                    self._joined(told)
             case Progress():
                 is_new = history.advance(told)
                 metrics = history.curves()
@@ -253,23 +253,30 @@ class _Training:
             case Saved():
                 history.keep(told.epoch, told.score, best=told.best)
 
-    def _joined(self, epoch: int, notes: Sequence[str]) -> None:
+    def _joined(self, told: Joined) -> None:
         if self.history.starts == 1:
-            self.console.lines(notes)
+            self.console.lines(told.notes)
+            if told.restored is not None:
+                self.history.restore(told.restored)
             if self.resuming:
-                self.console.line(f"goes on after epoch {epoch}")
+                ended = self.history.epoch >= self.history.epochs
+                self.console.line("has ended already" if ended else f"goes on after epoch {told.epoch}")
         else:
-            self.console.line(f"a worker was lost; all go on after epoch {epoch}")
+            self.console.line(f"a worker was lost; all go on after epoch {told.epoch}")
 
     def _readings(self) -> Mapping[int, Mapping[str, float]]:
         return {index: reading.metrics() for index, reading in self.cluster.readings().items()}
 
     def finish(self, ended: Ended) -> Result:
         """Write the summary, keep the model, and end the run in MLflow."""
-        summary, kept = self._summary(ended), ended.best or ended.last
+        from raygpu.engines.production_worker import best_of
+
+        kept = ended.best or ended.last
         interrupted = ended.interrupted and self.history.epoch < self.history.epochs
         try:
             with kept.fetched() if kept is not None else nullcontext() as checkpoint:
+                self.history.best = best_of(checkpoint) if ended.best is not None and checkpoint is not None else None
+                summary = self._summary(ended)
                 if not interrupted and ended.best is not None:
                     assert checkpoint is not None
                     summary |= self._keep_model(checkpoint)

@@ -304,6 +304,29 @@ def test_an_interrupted_training_goes_on_to_the_same_end(
     assert same(last(whole), last(undisturbed))
 
 
+def test_a_resumed_training_need_not_beat_its_best(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    first = train.run(config(experiment="tests.train_cases:Growing", metric="size", direction="min", epochs=2))
+    assert first.summary["best"]["epoch"] == 1
+    folder = RunFolder.existing(first.folder, "train")
+    folder.config.write_text(folder.config.read_text().replace("epochs = 2", "epochs = 4", 1))
+    results = []
+    for _ in range(2):  # the second time it has ended already
+        longer = load(folder.config, {}, TrainConfig).model_copy(update={"registered_name": "growing"})
+        results.append(train.run(longer, source_folder=folder.source_folder, resume=folder).summary)
+        folder = RunFolder.existing(first.folder, "train")
+    on, again = results
+    assert on["epochs"] == again["epochs"] == 4
+    assert on["best"] == again["best"] == first.summary["best"]
+    assert on["checkpoint"] == again["checkpoint"] == first.summary["checkpoint"]
+    assert on["metrics"] == again["metrics"] != first.summary["metrics"]
+    assert on["model"]["registered"] == "models:/growing/1"
+    assert again["model"]["uri"]
+    assert json.loads((first.folder / "summary.json").read_text()) == again
+    out = capsys.readouterr().out
+    assert "goes on after epoch 2" in out
+    assert "has ended already" in out
+
+
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     text = SMALL.replace("Small", "Slow").replace("epochs = 2", "epochs = 50")
     (tmp_path / "case.toml").write_text(text.replace("[tracking]", f'folder = "{tmp_path}"\n[tracking]'))

@@ -84,6 +84,13 @@ class Diverges(Small):
         return super().loss(outputs, targets) * (float("nan") if self.seen > 12 else 1.0)
 
 
+class Growing(Small):
+    """The size of its outputs grows with every epoch: the smallest is the first epoch's."""
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"size": outputs.abs().mean()}
+
+
 class Named(TorchExperiment):
     """Two inputs by name."""
 

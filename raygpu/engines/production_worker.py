@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import ray.train
 from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.errors import last_line
 from raygpu.experiment import Source, Splits
-from raygpu.progress import Progress, Wish
+from raygpu.progress import Best, Progress, Restored, Wish
 from raygpu.sections import Precision
 from raygpu.storage import Storage
 from raygpu.training.base import Settings, surroundings
@@ -74,6 +74,8 @@ class Joined:
     epoch: int
     """After which it goes on; 0 at the beginning."""
     notes: tuple[str, ...] = ()
+    restored: Restored | None = None
+    """From rank 0, what was trained before the checkpoint that it goes on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,8 @@ def _train(job: Job, desk: Any, splits: Splits) -> None:
     try:
         keeper.go_on()
         for local, device in enumerate(devices):
-            _tell(desk, Joined(ranks.rank + local, device, os.getpid(), training.epoch, tuple(training.notes)))
+            rank, restored = ranks.rank + local, None if ranks.rank + local else keeper.restored
+            _tell(desk, Joined(rank, device, os.getpid(), training.epoch, tuple(training.notes), restored))
         while (progress := training.advance()) is not None:
             if ranks.rank == 0:
                 _tell(desk, progress)
@@ -276,7 +279,11 @@ class _Keeper:
         self.job, self.ranks, self.training = job, ranks, training
         self.score: float | None = None
         """The last epoch's."""
-        self.best: float | None = None
+        self.metrics: Mapping[str, float] = {}
+        """The last epoch's, on rank 0."""
+        self.best: Best | None = None
+        self.restored: Restored | None = None
+        """The history before the checkpoint that the training goes on from."""
 
     def go_on(self) -> None:
         """From the latest checkpoint, if there is one; else, if that is asked for, from a trial's parameters."""
@@ -285,7 +292,10 @@ class _Keeper:
             with checkpoint.as_directory() as folder:
                 self.training.load(Path(folder))
                 kept = json.loads((Path(folder) / PROGRESS).read_text())
-                self.score, self.best = kept["score"], kept["best"]
+                self.score, self.metrics = kept["score"], kept.get("metrics", {})
+                if kept["best"] is not None:
+                    self.best = Best(kept["best"], kept.get("best_epoch", kept["epoch"]))
+                self.restored = Restored(self.training.epoch, self.metrics, self.best)
         elif self.job.warm_start is not None:
             with Storage(self.job.warm_start).fetched() as path:
                 self.training.load_parameters(path)
@@ -305,28 +315,35 @@ class _Keeper:
         """All ranks save together."""
         is_best = False
         if progress.result is not None and self.ranks.rank == 0:
-            self.score = self.job.scoring.value(progress.result.metrics)
-            is_best = self._is_best(self.score)
+            self.metrics = progress.result.metrics
+            self.score = self.job.scoring.value(self.metrics)
+            is_best = self._is_best(self.score, progress.result.epoch)
         with tempfile.TemporaryDirectory(prefix="raygpu-checkpoint-") as folder:
             self.training.save(Path(folder))
             step = progress.step if progress.result is None else 0
-            told = {"epoch": self.training.epoch, "step": step, "score": self.score, "best": self.best}
-            told["is_best"] = is_best
+            told = {"epoch": self.training.epoch, "step": step, "score": self.score, "is_best": is_best}
             checkpoint = None
             if self.ranks.rank == 0:
-                (Path(folder) / PROGRESS).write_text(json.dumps(told))
+                best = {"best": None} if self.best is None else {"best": self.best.score, "best_epoch": self.best.epoch}
+                (Path(folder) / PROGRESS).write_text(json.dumps({**told, **best, "metrics": dict(self.metrics)}))
                 checkpoint = ray.train.Checkpoint.from_directory(folder)
             ray.train.report(told, checkpoint)
         return Saved(self.training.epoch, step, self.score, is_best)
 
-    def _is_best(self, score: float | None) -> bool:
+    def _is_best(self, score: float | None, epoch: int) -> bool:
         if score is None or score == self.job.scoring.worst:
             return False
         sign = 1 if self.job.scoring.maximize else -1
-        if self.best is not None and sign * score <= sign * self.best:
+        if self.best is not None and sign * score <= sign * self.best.score:
             return False
-        self.best = score
+        self.best = Best(score, epoch)
         return True
+
+
+def best_of(checkpoint: Path) -> Best:
+    """The score and the epoch of a checkpoint that was kept as the best one."""
+    kept = json.loads((checkpoint / PROGRESS).read_text())
+    return Best(kept["score"], kept["epoch"])
 
 
 def last_words(failed: Failed) -> str:
