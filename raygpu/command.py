@@ -14,6 +14,8 @@ from raygpu import config, exits, flags
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.views import console as views
 
+INCOMPLETE = 3
+"""The exit code of a run whose results are complete here, while MLflow lacks some of them."""
 JSON = "json"
 """The switch that every command has."""
 ELSEWHERE = ("cluster.", "tracking.")
@@ -27,6 +29,12 @@ class Outcome:
     exit_code: int
     told: Any = None
     """What `--json` prints; None for nothing."""
+
+
+def incomplete(summary: Mapping[str, Any]) -> bool:
+    """Whether a run's summary says that MLflow lacks something of it."""
+    tracking = summary.get("tracking", {})
+    return bool(tracking.get("undelivered") or tracking.get("fault"))
 
 
 def framed(run: Callable[[], int], interrupted: str) -> int:

@@ -193,22 +193,17 @@ class RunFolder:
         except OSError:  # the working folder of a container
             folder = cls(Path(tempfile.mkdtemp(prefix="raygpu-runs-"), storage.name), storage)
             folder.trials.mkdir(parents=True)
-        for file in (folder.config, folder.run, folder.best_toml, *folder._journals):
+        for file in (folder.config, folder.run, folder.best_toml, folder.spool):
             if storage.has(file.name):
                 file.write_bytes(storage.read(file.name))
         return folder
-
-    @property
-    def _journals(self) -> tuple[Path, Path]:
-        """What could not be delivered; what an earlier start had left of it."""
-        return self.spool, self.spool.with_name(f"{self.spool.stem}.earlier{self.spool.suffix}")
 
     def publish(self) -> None:
         """Copy what is here into object storage, if the run has its results there."""
         if self.storage is None:
             return
         self.storage.upload(self.path)
-        for file in self._journals:
+        for file in (self.spool, self.best_toml):
             if not file.exists() and self.storage.has(file.name):
                 self.storage.discard(file.name)
 

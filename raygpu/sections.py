@@ -110,6 +110,9 @@ class TrackingSection(Section):
     MLFLOW_TRACKING_URI is set, it is that one."""
     experiment: Annotated[str, Field(min_length=1)] = "raygpu"
     """The MLflow experiment that the sweep's runs go to."""
+    patience_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
+    """Seconds for which a store may take nothing at the end of a run before it is given up; while it takes writes, they
+    are waited for, however long that takes."""
 
     def found(self) -> Self:
         """With the address that it comes to: the environment's, or a kept one with its password. Raises BadInput."""

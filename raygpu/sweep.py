@@ -247,7 +247,8 @@ class _Training:
             self.console.lines(write_files(self.folder, *what))
         finally:
             try:
-                self.console.lines(self.session.close(self.summary, interrupted=self.interrupted))
+                said = self.session.close(self.summary, interrupted=self.interrupted, say=self.console.line)
+                self.console.lines(said)
             finally:
                 self.folder.publish()
         return self.summary, self.folder

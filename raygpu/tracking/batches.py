@@ -13,6 +13,8 @@ from raygpu.tracking.runs import Point, Refused, RunTree, final_tags, points
 from raygpu.trials import EpochResult, Trial, TrialRecord
 
 Kind = Literal["begin", "restart", "place", "epochs", "end", "gpu"]
+POINTS_AT_ONCE = 800
+"""Metric values in one call; with parameters and tags they stay below what MLflow takes at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Batch:
     unsure: bool = False
     """Whether MLflow was asked for a new run and no answer came."""
     begun: bool = False
+    params_sent: bool = False
+    error_sent: bool = False
 
     def add(self, write: Write) -> None:
         self.writes.append(write)
@@ -108,27 +112,49 @@ class Pending:
         return [write for queue in self.batches.values() for batch in queue for write in batch.writes]
 
 
-def deliver(tree: RunTree, batch: Batch, note: Callable[[TrackingError], None]) -> None:
-    """Write a batch. Raises TrackingError if it is to be tried again; what MLflow refuses goes to `note`."""
+def deliver(
+    tree: RunTree, batch: Batch, note: Callable[[TrackingError], None], advanced: Callable[[], None] = lambda: None
+) -> None:
+    """Write a batch. Raises TrackingError if it is to be tried again; what MLflow refuses goes to `note`.
+
+    What was written is not written again by the next try. advanced: called after each part that the store has taken.
+    """
     run_id = _run(tree, batch)
-    params = batch.trial.hyperparameters if batch.trial else {}
-    try:
-        tree.log(run_id, batch.points, params, batch.tags)
-    except Refused:
-        # One bad value must not take the rest with it.
-        for arguments in ({"metrics": batch.points}, {"params": params}, {"tags": batch.tags}):
-            try:
-                tree.log(run_id, **arguments)
-            except Refused as fault:
-                note(fault)
+    _send(tree, run_id, batch, note, advanced)
     if batch.end is None:
         return
-    if batch.end.status == "failed" and batch.end.error:
+    if batch.end.status == "failed" and batch.end.error and not batch.error_sent:
         try:
             tree.log_text(run_id, batch.end.error, "error.txt")
         except Refused as fault:
             note(fault)
+        batch.error_sent = True
+        advanced()
     tree.finish(run_id, batch.end.status, batch.writes[-1].time_ms)
+    advanced()
+
+
+def _send(
+    tree: RunTree, run_id: str, batch: Batch, note: Callable[[TrackingError], None], advanced: Callable[[], None]
+) -> None:
+    """The batch's metrics, parameters and tags, in calls of limited size."""
+    while True:
+        params = batch.trial.hyperparameters if batch.trial and not batch.params_sent else {}
+        metrics = batch.points[:POINTS_AT_ONCE]
+        if not (metrics or params or batch.tags):
+            return
+        try:
+            tree.log(run_id, metrics, params, batch.tags)
+        except Refused:
+            # One bad value must not take the rest with it.
+            for arguments in ({"metrics": metrics}, {"params": params}, {"tags": batch.tags}):
+                try:
+                    tree.log(run_id, **arguments)
+                except Refused as fault:
+                    note(fault)
+        del batch.points[: len(metrics)]
+        batch.tags, batch.params_sent = {}, True
+        advanced()
 
 
 def _run(tree: RunTree, batch: Batch) -> str:
@@ -160,12 +186,24 @@ class Journal:
         self.path = path
         self._file: TextIO | None = None
 
+    def take_over(self) -> list[Write]:
+        """What an earlier process left, which stays here until it is delivered. Raises TrackingError."""
+        writes = load(self.path) if self.path.is_file() else []
+        if writes:  # written anew, without a last line that was cut
+            temporary = self.path.with_name(f"{self.path.name}.tmp")
+            temporary.write_text("".join(_line(write) for write in writes), encoding="utf-8")
+            temporary.replace(self.path)
+            self._open()
+        return writes
+
+    def _open(self) -> TextIO:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("a", encoding="utf-8", buffering=1)
+        return self._file
+
     def add(self, write: Write) -> None:
         """Append a write. It is the system's when this returns, and so outlives this process."""
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a", encoding="utf-8", buffering=1)
-        self._file.write(_line(write))
+        (self._file or self._open()).write(_line(write))
 
     def clear(self) -> None:
         """All of them are delivered."""
@@ -181,16 +219,6 @@ class Journal:
         if lines := [_line(write) for write in waiting]:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_text("".join(lines), encoding="utf-8")
-
-
-def set_aside(path: Path) -> Path:
-    """Move an earlier journal out of a new one's way, behind what was moved before; returns where it is then."""
-    earlier = path.with_name(f"{path.stem}.earlier{path.suffix}")
-    if path.is_file():
-        with earlier.open("ab") as file:
-            file.write(path.read_bytes())
-        path.unlink()
-    return earlier
 
 
 def load(path: Path) -> list[Write]:

@@ -42,7 +42,9 @@ RUN_STATUS: Final[Mapping[str, str]] = {
 ENDINGS = ("raygpu.status", "raygpu.stopped", "raygpu.diverged", "raygpu.error")
 """Tags that say how a run ended."""
 PARENT = "mlflow.parentRunId"
-TRIES = 3
+PATIENCE_S = 10.0
+LONGEST_PAUSE_S = 5.0
+"""Between two tries."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,6 +100,8 @@ class RunTree:
         """By trial id."""
         self.tags: dict[str, str] = {}
         """Of every run that is begun: the sweep's and each trial's."""
+        self.patience_s = PATIENCE_S
+        """How long files and a run's end are tried again while the store fails."""
 
     @classmethod
     def open(cls, uri: str, experiment: str, artifact_dir: Path | None = None) -> RunTree:
@@ -150,8 +154,8 @@ class RunTree:
         now = _now_ms()
         results = [Point(name, value, 0, now) for name, value in (metrics or {}).items()]
         stopped = {"raygpu.stopped": "interrupted"} if status == "interrupted" else {}
-        _patiently(lambda: self.log(run_id, results, tags={"raygpu.status": status, **stopped, **(tags or {})}))
-        _patiently(lambda: self.finish(run_id, status, now))
+        self._patiently(lambda: self.log(run_id, results, tags={"raygpu.status": status, **stopped, **(tags or {})}))
+        self._patiently(lambda: self.finish(run_id, status, now))
 
     # Trials
 
@@ -240,7 +244,7 @@ class RunTree:
         """Keep a file, or a folder with all that is in it, with the run; below `artifact_path` if given."""
         send = self.mlflow.log_artifacts if path.is_dir() else self.mlflow.log_artifact
         guarded = _guarded(lambda tree: send(run_id, str(path), artifact_path))
-        _patiently(lambda: guarded(self))
+        self._patiently(lambda: guarded(self))
 
     @_guarded
     def finish(self, run_id: str, status: Status, time_ms: int | None = None) -> None:
@@ -250,6 +254,20 @@ class RunTree:
     def ping(self) -> None:
         """Raises TrackingError while the store is out of reach."""
         check(self.uri)
+
+    def _patiently(self, call: Callable[[], None]) -> None:
+        """For calls that may be repeated: a store that is away for a moment is asked again."""
+        began, pause_s = time.monotonic(), 1.0
+        while True:
+            try:
+                return call()
+            except Refused:
+                raise
+            except TrackingError:
+                if time.monotonic() - began >= self.patience_s:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
     # For people
 
@@ -295,19 +313,6 @@ def final_tags(record: TrialRecord) -> dict[str, Any]:
     if record.status == "failed" and record.error:
         tags["raygpu.error"] = record.error[-MAX_TAG:]  # a traceback's last lines say most
     return tags
-
-
-def _patiently(call: Callable[[], None]) -> None:
-    """For calls that may be repeated: a store that is away for a moment is asked again."""
-    for left in reversed(range(TRIES)):
-        try:
-            return call()
-        except Refused:
-            raise
-        except TrackingError:
-            if not left:
-                raise
-            time.sleep(1.0)
 
 
 def _params(values: Mapping[str, Any]) -> dict[str, str]:

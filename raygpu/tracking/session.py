@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,13 +11,12 @@ from raygpu.config import ProblemConfig, TrainConfig
 from raygpu.errors import TrackingError
 from raygpu.redaction import redacted
 from raygpu.runfolder import RunFolder
-from raygpu.tracking.batches import set_aside
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.stores import scheme, sqlite_path, ui_command
-from raygpu.tracking.writer import CPU_SHARE, NullWriter, Writer, replay
+from raygpu.tracking.writer import CPU_SHARE, NullWriter, Writer
 from raygpu.trials import Status
 
-CLOSE_S = 60.0
+OPEN_S = 60.0
 FUSED_CPU_SHARE = 0.25
 UI_PORT = 5000
 
@@ -54,7 +53,6 @@ class Session(ABC):
         self.run_id: str | None = folder.read_run().get("mlflow_run_id")
         self._fault: str | None = None
         self._lines: list[str] = []
-        self._earlier = set_aside(folder.spool)
         self.writer = NullWriter()
         if tree is not None:
             self.writer = Writer(lambda: self._begin(tree), folder.spool, cpu_share=cpu_share)
@@ -64,9 +62,6 @@ class Session(ABC):
             tree.tags["raygpu.data"] = "synthetic"
         if self.run_id is not None:
             tree.resume_sweep(self.run_id)
-            if self._earlier.is_file():
-                delivered = replay(self._earlier, tree, self._lines)
-                self._lines.append(f"MLflow: {delivered} writes that an earlier start had left were delivered")
         else:
             self.run_id = tree.start_sweep(self.folder.name, self.tags(), self.params(), self.kind)
             self.folder.write_run({"mlflow_run_id": self.run_id})
@@ -103,46 +98,68 @@ class Session(ABC):
             return f"{whose} curves: {tree.ui_url}"
         return f"{whose} curves: {ui_command(tree.uri, UI_PORT)}, then {tree.ui_url}"
 
-    def identity(self) -> dict[str, str | None]:
-        """The `tracking` of `summary.json`."""
+    def identity(self) -> dict[str, str | int | None]:
+        """The `tracking` of `summary.json`; `close` notes in it what MLflow lacks."""
         if not self.enabled:
             return {"uri": None, "run_id": None}
         self.tree()
-        return {"uri": redacted(self.config.tracking.uri), "run_id": self.run_id}
+        return {"uri": redacted(self.config.tracking.uri), "run_id": self.run_id, "undelivered": 0, "fault": None}
 
     def tree(self) -> RunTree | None:
         """What holds the run; None where tracking is off, or its store is out of reach."""
         if not isinstance(self.writer, Writer):
             return None
         try:
-            return self.writer.ready(CLOSE_S)
+            tree = self.writer.ready(OPEN_S)
         except TrackingError as error:
             self._fault = str(error)
             return None
+        self._fault = None  # a store that came late is there now
+        return tree
 
-    def close(self, summary: Mapping[str, Any], *, interrupted: bool) -> list[str]:
-        """Deliver what waits, end the run, and add its files; lines for the person."""
-        undelivered = self.writer.close(CLOSE_S)
+    def close(
+        self, summary: dict[str, Any], *, interrupted: bool, say: Callable[[str], None] | None = None
+    ) -> list[str]:
+        """Deliver what waits, end the run, and add its files; lines for the person.
+
+        This takes as long as the store takes writes; `say` hears of it. What is missing in MLflow then is noted in the
+        summary's `tracking`, and in its file.
+        """
+        patience_s = self.config.tracking.patience_s
+        undelivered = self.writer.close(patience_s, say)
         if not isinstance(self.writer, Writer):
             return []
+        if undelivered:
+            self._note(summary, undelivered=undelivered)
+        elif self.writer.num_earlier:
+            self._lines.append(
+                f"MLflow: {self.writer.num_earlier:,} writes that an earlier start had left were delivered"
+            )
         lines = [*self._lines, *(f"MLflow refused: {fault}" for fault in self.writer.faults)]
         try:
-            if self._fault is None:
+            if (tree := self.tree()) is not None:
+                tree.patience_s = 0.0 if undelivered else patience_s  # what has been given up is not waited for again
                 self._end(summary, interrupted=interrupted)
         except TrackingError as error:
             self._fault = str(error)
         if self._fault is not None:
+            self._note(summary, fault=self._fault)
             lines.append(self._fault)
-        if undelivered:
-            lines.append(
-                f"MLflow: {undelivered} writes could not be delivered and lie in {self.folder.spool};"
-                f" deliver them by: {self.folder.resumed_by(self.kind)}"
-            )
+        if undelivered or self._fault is not None:
+            what = f"{undelivered:,} writes are not in MLflow" if undelivered else "the run is not complete there"
+            where = f"; they lie in {self.folder.spool}" if undelivered else ""
+            why = f" ({self.writer.delayed})" if undelivered and self.writer.delayed and self._fault is None else ""
+            lines.append(f"MLflow: {what}{why}{where}; deliver by: {self.folder.resumed_by(self.kind)}")
         return lines
+
+    def _note(self, summary: dict[str, Any], **values: Any) -> None:
+        """Add to the summary what of the run is missing in MLflow."""
+        summary["tracking"] = summary["tracking"] | values
+        self.folder.write_summary(summary)
 
     def discard(self) -> None:
         """The run ended by a fault in what the user gave, before there was a result: nothing of it stays."""
-        self.writer.close(CLOSE_S)
+        self.writer.close(OPEN_S)
         try:
             tree = self.writer.ready(0)
             if tree is not None:

@@ -5,7 +5,8 @@
     tree.start_sweep("digits", {}, {})
     writer.begin(trial)
     writer.epochs("t0000", [result])
-    lost = writer.close(30)                  # what could not be delivered lies in the spool; `replay` delivers it
+    lost = writer.close(30)                  # waits while the store takes writes, 30 s while it takes none;
+                                             # what is left lies in the spool, for the next Writer to deliver
 
 One epoch costs MLflow 40-80 ms of CPU when it is written alone, so the thread lets writes gather, and rests longer
 the more its turns cost.
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.errors import TrackingError, one_line
-from raygpu.tracking.batches import Journal, Kind, Pending, Write, deliver, load
+from raygpu.tracking.batches import Journal, Kind, Pending, Write, deliver
 from raygpu.tracking.runs import Refused, RunTree
 from raygpu.trials import EpochResult, Trial, TrialRecord
 
@@ -31,6 +32,9 @@ CPU_SHARE = 0.025
 LONGEST_REST_S = 15.0
 LONGEST_RETRY_S = 30.0
 MAX_FAULTS = 100
+SAY_S = 10.0
+"""Between two lines on what is still to be delivered at the end."""
+TICK_S = 0.2
 
 
 class Writer:
@@ -41,7 +45,9 @@ class Writer:
     ) -> None:
         """`tree` may be a function that opens it, called in the thread. `interval_s`: how long writes gather.
 
-        cpu_share: of this machine's CPUs, what the thread takes at most until `finish` or `close`.
+        cpu_share: of this machine's CPUs, what the thread takes at most until `finish` or `close`. What an earlier
+        writer left in the spool is delivered first; `tree` then has its sweep resumed. Raises TrackingError where the
+        spool cannot be read.
         """
         self.faults: list[str] = []
         """What MLflow refused for good, a line for each kind."""
@@ -52,13 +58,19 @@ class Writer:
         self._cpu_share = cpu_share
         self._tree: RunTree | None = None
         self._failure: TrackingError | None = None
-        self._incoming: deque[Write] = deque()
+        self._incoming = deque(self._journal.take_over())
+        self.num_earlier = len(self._incoming)
+        """How many writes an earlier writer had left."""
         self._pending = Pending({})
         self._lock = threading.Lock()
         """Held while `_pending`, `_incoming` or the journal changes, never during a call to MLflow."""
         self._opened, self._wake = threading.Event(), threading.Event()
+        if self._incoming:
+            self._wake.set()
         self._closing, self._abandoned = threading.Event(), threading.Event()
         self._undelivered: int | None = None
+        self._taken = 0
+        """How many parts of writes the store has taken so far: while it grows, deliveries make progress."""
         self._thread = threading.Thread(target=self._run, args=(tree,), name="raygpu-tracking", daemon=True)
         self._thread.start()
 
@@ -120,17 +132,50 @@ class Writer:
         self._closing.set()
         self._wake.set()
 
-    def close(self, timeout_s: float) -> int:
-        """Deliver what waits, for that long at most. The number of writes left, which then lie in the spool."""
+    def close(self, patience_s: float, say: Callable[[str], None] | None = None) -> int:
+        """Deliver what waits, for as long as the store takes writes. The number of writes left, which lie in the spool.
+
+        patience_s: a store that takes nothing for that long is given up. A Ctrl-C ends the waiting, too. say: hears
+        now and then of what is left.
+        """
         if self._undelivered is None:
             self.finish()
-            self._thread.join(timeout_s)
+            try:
+                self._await(patience_s, say or (lambda line: None))
+            except KeyboardInterrupt:
+                pass  # what is left is kept
             self._abandoned.set()  # a thread that still hangs in a call ends after it
             with self._lock:
                 writes = [*self._pending.writes(), *self._incoming]
                 self._journal.close(writes)
             self._undelivered = len(writes)
         return self._undelivered
+
+    def _await(self, patience_s: float, say: Callable[[str], None]) -> None:
+        """Wait for the thread's end, or until the store has taken nothing for `patience_s`."""
+        first, began = self.waiting, time.monotonic()
+        taken, moved, said = self._taken, began, began
+        while self._thread.is_alive():
+            now = time.monotonic()
+            if self._taken != taken:
+                taken, moved = self._taken, now
+            elif now - moved >= patience_s:
+                return
+            if now - said >= SAY_S:
+                said = now
+                say(self._left(first, now - began, now - moved))
+            self._thread.join(min(TICK_S, max(0.0, moved + patience_s - now)))
+
+    def _left(self, first: int, waited_s: float, idle_s: float) -> str:
+        """What is still to be delivered, and how fast that goes."""
+        left = self.waiting
+        with self._lock:
+            runs = len(self._pending.batches)
+        line = f"MLflow: {left:,} writes of {runs:,} runs are still to be delivered"
+        if idle_s >= SAY_S:
+            return f"{line}; the store has taken none for {idle_s:.0f} s{f': {self.delayed}' if self.delayed else ''}"
+        rate = (first - left) / waited_s
+        return f"{line}, {rate:.3g} a second{f', about {left / rate:.0f} s left' if rate > 0 else ''}"
 
     def _put(self, kind: Kind, trial_id: str | None, value: Any) -> None:
         assert not self._closing.is_set(), "the writer is closed"
@@ -205,7 +250,7 @@ class Writer:
             if batch is not self._pending.batches[batch.trial_id][0]:
                 continue  # what comes before it failed
             try:
-                deliver(tree, batch, self._note)
+                deliver(tree, batch, self._note, self._advance)
             except Refused as fault:
                 self._note(fault)
             except TrackingError as fault:
@@ -217,8 +262,12 @@ class Writer:
                 self._note(TrackingError(f"tracking: a write was dropped: {one_line(error)}"))
             with self._lock:
                 self._pending.done(batch)
+            self._advance()
             delivered += 1
         return delivered
+
+    def _advance(self) -> None:
+        self._taken += 1
 
     def _away(self, tree: RunTree) -> bool:
         try:
@@ -260,41 +309,5 @@ class NullWriter:
 
     def finish(self) -> None: ...
 
-    def close(self, timeout_s: float) -> int:
+    def close(self, patience_s: float, say: Callable[[str], None] | None = None) -> int:
         return 0
-
-
-def replay(spool: Path, tree: RunTree, faults: list[str] | None = None) -> int:
-    """Deliver what an earlier Writer left, after `resume_sweep`: the number of writes. The spool is gone after it.
-
-    No Writer may be using the spool (see `set_aside`). What was delivered before changes nothing when it comes again.
-
-    What MLflow refuses goes to `faults`. Raises TrackingError if the store fails; the spool keeps what is left.
-    """
-    if not spool.exists():
-        return 0
-    writes = load(spool)
-    pending = Pending({trial_id: child.last_epoch for trial_id, child in tree.children.items()})
-    for write in writes:
-        pending.add(write)
-
-    def note(fault: TrackingError) -> None:
-        if faults is not None and str(fault) not in faults:
-            faults.append(str(fault))
-
-    try:
-        while pending:
-            batch = next(iter(pending.batches.values()))[0]
-            try:
-                deliver(tree, batch, note)
-            except Refused as fault:
-                note(fault)
-            pending.done(batch)
-    finally:
-        rest = Journal(spool.with_name(spool.name + ".rest"))
-        if left := pending.writes():
-            rest.close(left)
-            rest.path.replace(spool)
-        else:
-            spool.unlink()
-    return len(writes)

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raygpu.errors import TrackingError
-from raygpu.tracking.batches import Journal, Pending, Write, load, set_aside
+from raygpu.tracking.batches import Journal, Pending, Write, load
 from raygpu.tracking.runs import RunTree
-from raygpu.tracking.writer import NullWriter, Writer, replay
+from raygpu.tracking.writer import NullWriter, Writer
 from raygpu.trials import EpochResult, TrialRecord
 from tests.tracking.services import Server, epoch, eventually, free_port, log_epochs, start_trial, trial
 
@@ -211,6 +213,94 @@ def test_the_spool_keeps_every_kind_of_write(tmp_path: Path) -> None:
         load(tmp_path / "spool.jsonl")
 
 
+def slowly(tree: RunTree, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Each call that writes metrics takes that long."""
+    send = tree.mlflow.log_batch
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(seconds)
+        send(*arguments)
+
+    monkeypatch.setattr(tree.mlflow, "log_batch", slow)
+
+
+def test_a_slow_store_is_waited_for_as_long_as_it_takes_writes(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly(tree, monkeypatch, 0.6)
+    monkeypatch.setattr("raygpu.tracking.writer.SAY_S", 0.3)
+    writer, said = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05), list[str]()
+    for index in range(4):
+        writer.begin(trial(index))
+        writer.epochs(f"t{index:04d}", [epoch(1, 1.0)])
+        writer.end(TrialRecord(trial(index), "finished"))
+    assert writer.close(1.5, said.append) == 0, "all of it takes longer than the store may take for one call"
+    assert {run.info.status for run in children(tree).values()} == {"FINISHED"}
+    assert len(children(tree)) == 4
+    assert any("runs are still to be delivered, " in line and "a second" in line for line in said), said
+
+
+def test_one_run_with_much_to_write_is_progress_too(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly(tree, monkeypatch, 0.5)
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+    writer.begin(trial(0))
+    writer.epochs("t0000", [epoch(number, float(number)) for number in range(1, 1201)])
+    assert writer.close(1.5) == 0
+    assert len(losses(tree, children(tree)["t0000"])) == 1200
+
+
+def test_what_is_written_again_and_again_is_no_progress(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any, **named: Any) -> None:
+        raise ConnectionError("no file is taken")
+
+    monkeypatch.setattr(tree.mlflow, "log_text", broken)
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+    writer.begin(trial(0))
+    writer.end(TrialRecord(trial(0), "failed", error="Traceback"))
+    assert writer.close(1) == 2
+
+
+def test_a_locked_file_is_given_up_and_delivered_by_the_next_writer(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raygpu.tracking.writer.SAY_S", 0.3)
+    spool, said = tmp_path / "spool.jsonl", list[str]()
+    with closing(sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writer = Writer(tree, spool, interval_s=0.05)
+        writer.begin(trial(0))
+        writer.epochs("t0000", [epoch(1, 1.0)])
+        assert writer.close(1, said.append) == 2
+        other.execute("ROLLBACK")
+    assert "the store has taken none for" in said[-1]
+    assert len(load(spool)) == 2
+    eventually(lambda: not writer._thread.is_alive())  # its last call may yet succeed
+    again = RunTree.open(tree.uri, "digits")
+    again.resume_sweep(str(tree.run_id))
+    assert Writer(again, spool, interval_s=0.05).close(30) == 0
+    assert losses(again, children(again)["t0000"]) == [(1, 1.0)]
+
+
+def test_ctrl_c_ends_the_waiting_and_loses_nothing(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly(tree, monkeypatch, 2.0)
+    monkeypatch.setattr("raygpu.tracking.writer.SAY_S", 0.1)
+
+    def pressed(line: str) -> None:
+        raise KeyboardInterrupt
+
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+    for index in range(3):
+        writer.begin(trial(index))
+    assert writer.close(60, pressed) > 0
+    assert load(tmp_path / "spool.jsonl")
+
+
 def test_epochs_after_an_ending_wait_behind_it() -> None:
     pending = Pending({})
     for write in (
@@ -273,16 +363,21 @@ def test_what_a_killed_process_had_not_delivered_is_delivered_by_the_next(tree: 
     killed.epochs("t0000", [epoch(2, 2.0), epoch(3, 3.0)])
     killed.end(TrialRecord(trial(0), "finished"))
     killed.begin(trial(1))
-    earlier = set_aside(spool)
+    with spool.open("a") as file:
+        file.write('{"kind": "be')  # the process was killed here
 
     again = RunTree.open(tree.uri, "digits")
     again.resume_sweep(tree.run_id)
-    assert replay(earlier, again) == 3
+    following = Writer(again, spool, interval_s=0.1)
+    assert following.num_earlier == 3
+    following.epochs("t0001", [epoch(1, 1.0)])
+    assert following.close(30) == 0
     runs = children(again)
     assert losses(again, runs["t0000"]) == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert runs["t0000"].info.status == "FINISHED"
     assert runs["t0001"].info.status == "RUNNING"
-    assert not earlier.exists()
+    assert losses(again, runs["t0001"]) == [(1, 1.0)]
+    assert not spool.exists()
 
 
 def test_a_lost_answer_makes_no_second_run(tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,17 +418,16 @@ def test_what_a_lost_server_missed_is_delivered_on_resume(server: Server, tmp_pa
         given_ms = time.time() * 1000
         assert writer.close(3) == 5
         assert time.monotonic() - began < 15
-        with pytest.raises(TrackingError):
-            replay(spool, tree)
+        assert Writer(tree, spool, interval_s=0.1).close(1) == 5
         assert len(load(spool)) == 5
     finally:
         server.start()
     server.wait()
     again = RunTree.open(server.uri, "lost")
     again.resume_sweep(parent)
-    assert replay(spool, again) == 5
+    assert Writer(again, spool, interval_s=0.1).close(30) == 0
     assert not spool.exists()
-    assert replay(spool, again) == 0
+    assert Writer(again, spool).num_earlier == 0
     runs = children(again)
     assert losses(again, runs["t0000"]) == [(1, 1.0), (2, 2.0)]
     assert runs["t0000"].info.status == "FINISHED"
