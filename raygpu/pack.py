@@ -99,7 +99,9 @@ def run(
     except BaseException:
         folder.remove()
         raise
-    console.lines(["", *curves.table(profile, epochs), "", *curves.laws(profile), *profile.notes])
+    console.lines(
+        ["", *curves.table(profile, epochs), "", *curves.laws(profile), *curves.doubts(profile), *profile.notes]
+    )
     kept = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
     console.line(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {kept}" if kept else ""))
     verdict = curves.verdict(profile)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raygpu.errors import BadInput
+from raygpu.intervals import Interval
 from raygpu.packing import Affine, Usl
 from raygpu.sections import WAYS, Way
 
@@ -27,6 +28,9 @@ FILLED = 1.1
 """Of the throughput of one: what sharing has to reach, or one training fills the device."""
 FALLING = 0.97
 """Of the best throughput so far: below it, or not above it by as much, more trainings at once gain nothing."""
+
+MEASURABLE = 0.02
+"""Of the time of a step: a fitted part of it that is smaller cannot be told from nothing, however small the spread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +74,20 @@ class Point:
     way: Way
     n: int
     samples_per_s: float | None = None
-    """In all: the gain times the throughput of one training alone; reports/s where raygpu does not run the loop; None
-    where memory ended."""
+    """In all: the gain times the throughput of one training alone, but not outside of what its own windows measured;
+    reports/s where raygpu does not run the loop; None where memory ended."""
     gain: float | None = None
     """Over one training alone in the same rounds, the median."""
+    gain_low: float | None = None
+    gain_high: float | None = None
+    """Where that median lies with 95 % confidence; None of a single round, and in profiles of earlier versions."""
     compiled: bool = False
     rounds: tuple[float, ...] = ()
-    """samples_per_s of each round."""
+    """Samples/s of each round's window."""
+    references: tuple[float, ...] = ()
+    """Samples/s of one training alone, in the same rounds."""
+    doubt: str | None = None
+    """Why it is not to be used: what contradicts it, even after it was measured again."""
     threads: int = 1
     """CPU threads of each training, or of an array."""
     evaluation_s: float | None = None
@@ -101,6 +112,14 @@ class Point:
     @property
     def label(self) -> str:
         return f"{self.way}, compiled" if self.compiled else self.way
+
+    @property
+    def spread(self) -> Interval:
+        """The gain with its confidence interval; without width where it was measured once, or by an earlier version."""
+        assert self.gain is not None
+        if self.gain_low is None or self.gain_high is None:
+            return Interval.exactly(self.gain)
+        return Interval(self.gain, self.gain_low, self.gain_high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +152,30 @@ class Profile:
         return min(int(text), self.num_train or int(text)) if text.isdigit() else None
 
     def of(self, way: Way) -> list[Point]:
-        """The points of one way that were not compiled, by n."""
-        return sorted((p for p in self.points if p.way == way and not p.compiled), key=lambda p: p.n)
+        """The points of one way that were not compiled and are not in doubt, by n."""
+        known = (p for p in self.points if p.way == way and not p.compiled and p.doubt is None)
+        return sorted(known, key=lambda p: p.n)
 
     @property
     def ways(self) -> list[Way]:
-        return [way for way in WAYS if self.of(way)]
+        return [way for way in WAYS if any(p.way == way for p in self.points)]
 
     def best(self, ways: Sequence[Way] = WAYS) -> Point | None:
-        """The smallest number of trainings at once that comes close to the highest throughput of these ways."""
-        found = [p for p in self.points if p.way in ways and p.gain is not None]
-        if not found:
+        """The smallest number of trainings at once that the highest throughput of these ways is not shown to exceed:
+        it comes close to it, or their spreads explain the difference."""
+        highest = self.highest(ways)
+        if highest is None:
             return None
-        highest = max(p.gain or 0.0 for p in found)
-        return min((p for p in found if (p.gain or 0.0) >= FALLING * highest), key=lambda p: p.n)
+        close = [p for p in self._sound(ways) if not _exceeds(highest, p)]
+        least = min(p.n for p in close)
+        return max((p for p in close if p.n == least), key=lambda p: p.spread.middle)
+
+    def highest(self, ways: Sequence[Way] = WAYS) -> Point | None:
+        """The point with the highest median throughput of these ways, whatever its spread."""
+        return max(self._sound(ways), key=lambda p: p.spread.middle, default=None)
+
+    def _sound(self, ways: Sequence[Way]) -> list[Point]:
+        return [p for p in self.points if p.way in ways and p.gain is not None and p.doubt is None]
 
     def without_threads_that_lose(self) -> Profile:
         """Threads of one process only where nothing is faster; else a note of what they reached."""
@@ -192,10 +221,21 @@ class Profile:
         seconds = {p.n: p.n / p.samples_per_s for p in self.of("fused") if p.samples_per_s}
         return Affine.fit(seconds) if seconds else None
 
+    def measurable(self, cost_s: float, width: int) -> bool:
+        """Whether a part of the seconds that a fused array of this measured width takes is more than their spread."""
+        step = self.step()
+        points = [p for p in self.of("fused") if p.n == width and p.gain is not None]
+        if step is None or not points:
+            return False
+        spread = max(p.spread.width for p in points) ** 0.5 - 1
+        return cost_s > max(MEASURABLE, spread) * step.at(width)
+
     def rate(self, way: Way, n: int) -> float | None:
         """Samples/s in all of n trainings at once: as measured, between two that were, else by the fitted curve.
 
-        The time of n trainings is taken for a line from one number to the next.
+        The time of n trainings is taken for a line from one number to the next. An array wider than any that was
+        measured is taken for no faster where a member's own cost is not measurable: without it, speed would have no
+        bound.
         """
         rates = {p.n: p.samples_per_s for p in self.of(way) if p.samples_per_s}
         if n in rates:
@@ -206,6 +246,8 @@ class Profile:
                 return n / (low_s + (high_s - low_s) * (n - low) / (high - low))
         if way == "fused":
             step = self.step()
+            if step is not None and n > max(rates) and not self.measurable(step.each * max(rates), max(rates)):
+                return max(rates.values())
             return n / step.at(n) if step is not None else None
         law = self.law(way)
         return law.at(n) if law is not None else None
@@ -222,11 +264,17 @@ class Profile:
         return epochs * (self.num_train or 1) / point.samples_per_s
 
 
+def _exceeds(point: Point, other: Point) -> bool:
+    """Whether it is shown to be faster: by more than FALLING, and by more than what both spreads explain."""
+    ratio = point.spread.over(other.spread)
+    return ratio.middle > 1 / FALLING and ratio.low > 1
+
+
 def rises(points: Sequence[Point]) -> bool:
     """Whether more trainings at once may still gain: neither memory has ended, nor have the last two n gained."""
     if any(p.fault is not None for p in points):
         return False
-    gains = [p.gain or 0.0 for p in sorted(points, key=lambda p: p.n)]
+    gains = [p.gain or 0.0 for p in sorted(points, key=lambda p: p.n) if p.doubt is None]
     if len(gains) < 3:
         return True
     return max(gains[-2:]) > max(gains[:-2]) / FALLING
@@ -258,8 +306,10 @@ class Profiles:
             ) from error
 
     def keep(self, profile: Profile) -> Path:
-        """Write it over an earlier one of the same versions, whose other points stay; its file."""
+        """Write it over an earlier one of the same versions, whose other points stay; its file. Points in doubt are
+        left out: later sweeps would trust them."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        profile = replace(profile, points=tuple(p for p in profile.points if p.doubt is None))
         earlier = self.find(profile.subject)
         if earlier is not None:
             profile = profile.over(earlier)
@@ -290,9 +340,15 @@ def _read(path: Path) -> Profile | None:
     """None where there is no such file, or none of this form."""
     try:
         values: dict[str, Any] = json.loads(path.read_text())
-        points = tuple(Point(**{**point, "rounds": tuple(point["rounds"])}) for point in values["points"])
+        points = tuple(_point(point) for point in values["points"])
         known = {f.name: values[f.name] for f in fields(Profile) if f.name not in ("subject", "points")}
         known |= {"subject": Subject(**values["subject"]), "points": points, "notes": tuple(values["notes"])}
         return Profile(**known)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _point(values: dict[str, Any]) -> Point:
+    """A point as JSON has it; one of an earlier version has no spread."""
+    several = {name: tuple(values.get(name, ())) for name in ("rounds", "references")}
+    return Point(**{**values, **several})

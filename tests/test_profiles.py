@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,57 @@ def test_the_smallest_number_that_comes_close_to_the_best() -> None:
     assert peak.n == 2
     assert measured.best(["mps"]) is None
     assert profile([Point("process", 1, fault="x")]).best() is None
+
+
+def test_an_advantage_within_noise_is_none() -> None:
+    noisy = [
+        Point("process", 2, samples_per_s=1800.0, gain=1.8, gain_low=1.5, gain_high=2.1),
+        Point("process", 3, samples_per_s=2000.0, gain=2.0, gain_low=1.7, gain_high=2.4),
+        Point("process", 5, samples_per_s=9000.0, gain=9.0, gain_low=8.0, gain_high=10.0, doubt="impossible"),
+    ]
+    measured = profile(points("process", {1: 1.0}), noisy)
+    best, highest = measured.best(), measured.highest()
+    assert best is not None
+    assert highest is not None
+    assert (best.n, highest.n) == (2, 3)
+    narrow = [replace(p, gain_low=p.gain, gain_high=p.gain) for p in noisy]
+    best = profile(points("process", {1: 1.0}), narrow).best()
+    assert best is not None
+    assert best.n == 3
+
+
+def test_points_in_doubt_are_not_kept_and_replace_nothing(tmp_path: Path) -> None:
+    store = Profiles(tmp_path)
+    store.keep(profile(points("fused", {8: 2.0, 13: 3.0})))
+    wrong = Point("fused", 13, samples_per_s=678e3, gain=16.9, doubt="its own windows measured less")
+    found = profile(points("fused", {8: 2.1}), [wrong])
+    assert [p.n for p in found.of("fused")] == [8]
+    store.keep(found)
+    kept = store.find(SUBJECT)
+    assert kept is not None
+    assert [(p.n, p.gain) for p in kept.of("fused")] == [(8, 2.1), (13, 3.0)]
+
+
+def test_a_profile_of_an_earlier_version_has_no_spread(tmp_path: Path) -> None:
+    store = Profiles(tmp_path)
+    path = store.keep(profile(points("process", {1: 1.0, 2: 1.7})))
+    values = json.loads(path.read_text())
+    for point in values["points"]:
+        for name in ("gain_low", "gain_high", "references", "doubt"):
+            del point[name]
+    path.write_text(json.dumps(values))
+    found = store.find(SUBJECT)
+    assert found is not None
+    best = found.best()
+    assert best is not None
+    assert (best.n, best.gain_low, best.references, best.spread.low) == (2, None, (), 1.7)
+
+
+def test_an_array_without_a_measurable_cost_of_a_member_is_not_predicted_to_rise_for_ever() -> None:
+    flat = profile(points("process", {1: 1.0}), points("fused", {n: float(n) for n in (1, 8, 13)}))
+    assert flat.rate("fused", 1000) == 13_000
+    sloped = profile(points("fused", {n: n / (1 + 0.1 * n) for n in (1, 8, 13)}))
+    assert sloped.rate("fused", 1000) == pytest.approx(1000 * 1000 / 101, rel=1e-3)
 
 
 def test_curves_give_back_what_was_measured() -> None:

@@ -4,35 +4,40 @@
     climb.run()                 # climb.points, climb.notes
 
 At each number of trainings all ways take turns, round by round, and one training alone has its turn in each round: what
-the machine does meanwhile is the same for all, and a gain is a ratio of neighbours in time.
+the machine does meanwhile is the same for all, and a gain is a ratio of neighbours in time. There are more rounds where
+they differ much. A point that contradicts itself or its neighbours is measured again; one that still does is in doubt.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 from raygpu.devices import nvml
 from raygpu.devices.host import available_memory_gib
 from raygpu.devices.limits import UNMEASURED_CONTEXT_GIB
 from raygpu.devices.mps import Access
-from raygpu.devices.telemetry import Telemetry
+from raygpu.doubts import contradictions, is_alone, marked, normalised
 from raygpu.engines.measured import Measured
 from raygpu.engines.pools import Pools
 from raygpu.engines.probe import Probe, answers
 from raygpu.engines.probe_actor import Fault, Taken
+from raygpu.engines.windows import APART, Windows
 from raygpu.errors import last_line
+from raygpu.intervals import spread_text
 from raygpu.profiles import Point, rises
 from raygpu.sections import WAYS, Way
-from raygpu.training.timed import LEAD
 
 HOPELESS = 0.4
 """Of the best gain: a compiled step is seldom more than twice as fast."""
-STEPS = 3
-"""That a window holds at least."""
-CALL_S, CALL_EACH_S = 0.05, 0.01
-"""Between asking the processes for a window and its start: at least, and for each process."""
+THREAD_ROUNDS = 3
+"""Windows of one training alone with one CPU thread and with all, by which one of both is chosen."""
+PATIENCE = 3
+"""Of the rounds that were asked for, so many times as many are measured at most while they differ much."""
+AGAIN = 2
+"""How often a point is measured again that something contradicts."""
 MARGIN = 0.9
 """Of the free memory, what the probe's processes may fill."""
 LEAST: Mapping[Way, int] = {"mps": 2, "split": 2, "threads": 2}
@@ -63,16 +68,29 @@ class Climb:
         self.probe = probe
         self.most = most
         self.rounds = rounds
-        self.window_s = window_s
         self.mps = mps
         self.numbers = numbers
         self.say = say
-        self.points: list[Point] = []
         self.notes: list[str] = []
         self._ways = list(ways)
         """Those that go on to the next number."""
         self._pools = Pools(probe, mps)
         self._alone: Measured | None = None
+        self._windows = Windows(probe, window_s)
+        self._measured: list[Point] = []
+        """As they were measured, one by one."""
+        self._references: list[float] = []
+        """Samples/s of one training alone, in all rounds."""
+        self._again: dict[tuple[Way, int], int] = {}
+        """How often points were measured again."""
+
+    @property
+    def points(self) -> list[Point]:
+        """All points so far in one measure of throughput, those in doubt marked."""
+        if not self._references:
+            return list(self._measured)
+        alone = median(self._references)
+        return marked([normalised(point, alone) for point in self._measured], alone)
 
     def begin(self) -> bool:
         """One training alone, which everything is compared with; False where it fails."""
@@ -115,11 +133,33 @@ class Climb:
             turns = [self._turn(way, n) for way, n in numbers.items()]
             if not any(turn.fault is not None and turn.fault.out_of_memory for turn in turns):
                 self._measure(turns)
+                self._measure_again(numbers, apart=False)
                 return
             self._pools.end([*numbers])
         for way, n in numbers.items():
             self._pools.end([other for other in self._pools.ways if other != way])
             self._measure([self._turn(way, n)])
+        self._measure_again(numbers, apart=len(numbers) > 1)
+
+    def _measure_again(self, ways: Iterable[Way], *, apart: bool) -> None:
+        """The points of these ways that contradict themselves or each other, until they do not, or AGAIN times.
+
+        apart: whether memory does not hold the processes of several ways.
+        """
+        while self.measurable and self._references:
+            points = self.points
+            found = contradictions([replace(point, doubt=None) for point in points], median(self._references))
+            suspects = {(points[place].way, points[place].n): why for place, why in found.items()
+                        if points[place].way in ways and not points[place].compiled}  # fmt: skip
+            suspects = {key: why for key, why in suspects.items() if self._again.get(key, 0) < AGAIN}
+            if not suspects:
+                return
+            for (way, n), why in suspects.items():
+                self._again[way, n] = self._again.get((way, n), 0) + 1
+                self.say(f"{way}, {n} at once is measured again: {why}")
+                if apart:
+                    self._pools.end([other for other in self._pools.ways if other != way])
+                self._measure([self._turn(way, n)])
 
     def _turn(self, way: Way, n: int) -> Measured:
         assert self._alone is not None
@@ -127,7 +167,7 @@ class Climb:
 
     def compile(self) -> None:
         """The fused array at its best width once more, its step compiled."""
-        eager = [p for p in self.points if p.way == "fused" and p.gain is not None]
+        eager = [p for p in self.points if p.way == "fused" and p.gain is not None and p.doubt is None]
         if not eager or self._alone is None or self._alone.fault is not None:
             return
         best = max(eager, key=lambda p: p.gain or 0.0)
@@ -222,76 +262,49 @@ class Climb:
         """One training alone with all threads or with one, whichever is faster."""
         if self.probe.source.kind != "torch" or self.probe.num_cpus == 1:
             return
-        rates = {}
-        for threads in (1, self.probe.num_cpus):
-            alone.threads = threads
-            rates[threads] = max(self._window(alone) for _ in range(2))
-        alone.threads = max(rates, key=lambda threads: rates[threads])
+        rates: dict[int, list[float]] = {1: [], self.probe.num_cpus: []}
+        for _ in range(THREAD_ROUNDS):
+            for threads, found in rates.items():
+                alone.threads = threads
+                found.append(self._window(alone))
+        alone.threads = max(rates, key=lambda threads: median(rates[threads]))
         alone.readings.clear()
 
     # Measuring
 
     def _measure(self, turns: Sequence[Measured]) -> None:
-        """Rounds of a window each, every other round in reverse; one alone has a turn in each."""
+        """Rounds of a window each, every other round in reverse; one alone has a turn in each.
+
+        Where they differ much, there are more of them, unless a single one is asked for.
+        """
         alone = self._alone
         assert alone is not None
-        for number in range(self.rounds):
-            going = [measured for measured in turns if measured.fault is None]
-            reference = self._window(alone) if going else 0.0
+        most = PATIENCE * self.rounds if self.rounds > 1 else 1
+        for number in range(most):
+            going = [turn for turn in turns if turn.fault is None and (number < self.rounds or not turn.settled)]
+            if not going:
+                break
+            reference = self._window(alone)
             if alone.fault is not None:
                 break
-            for measured in reversed(going) if number % 2 else going:
-                rate = reference if measured is alone else self._window(measured)
-                measured.rates.append(rate)
-                measured.gains.append(rate / reference if reference else 0.0)
+            self._references += [reference] if reference > 0 else []
+            for turn in reversed(going) if number % 2 else going:
+                turn.add(reference if turn is alone else self._window(turn), reference)
         if alone.fault is not None and alone not in turns:
             what = "ran out of memory" if alone.fault.out_of_memory else f"failed: {last_line(alone.fault.text)}"
             self.notes.append(f"ended at {turns[0].n} at once: the training alone, beside them, {what}")
-        for measured in turns:
-            if measured.fault is None and not measured.rates:
-                continue
-            if measured.fault is None:
-                self._weigh(measured)
-            self._keep(measured)
+        for turn in turns:
+            if turn.fault is None and not turn.rates:
+                if alone.fault is not None:
+                    continue
+                turn.fault = Fault(APART, out_of_memory=False)
+            if turn.fault is None:
+                self._weigh(turn)
+            self._keep(turn)
 
     def _window(self, measured: Measured) -> float:
-        """Work per second of all together in one window; 0 where one fails, which is then its fault."""
-        crowd = len(measured.actors) / (1 if self.probe.device.uuid else self.probe.num_cpus)
-        seconds = max(self.window_s, STEPS * measured.step_s * max(1.0, crowd))
-        told = answers([actor.threads.remote(measured.threads) for actor in measured.actors])
-        if isinstance(told, Fault):
-            measured.fault = told
-            return 0.0
-        start_at = time.time() + CALL_S + CALL_EACH_S * len(measured.actors)
-        calls = [actor.window.remote(start_at, seconds) for actor in measured.actors]
-        reading = self._watch(start_at + LEAD * seconds, seconds)
-        found = answers(calls)
-        if isinstance(found, Fault):
-            measured.fault = found
-            return 0.0
-        if reading:
-            measured.readings.append(reading)
-        return float(sum(window.rate for windows in found for window in windows))
-
-    def _watch(self, begin: float, seconds: float) -> dict[str, float]:
-        """What the GPU tells of itself in the window, by the names of a point; nothing of a simulated one."""
-        uuid = self.probe.device.uuid
-        if uuid is None or not self.probe.local:
-            return {}
-        time.sleep(max(0.0, begin - time.time()))
-        with Telemetry(uuid) as telemetry:
-            time.sleep(max(0.0, begin + seconds - time.time()))
-        told = telemetry.reading()
-        values = {
-            "used_gib": told.memory_peak_gib,
-            "util_pct": told.util_pct,
-            "sm_util_pct": told.sm_util_pct,
-            "sm_occupancy_pct": told.sm_occupancy_pct,
-            "dram_bandwidth_pct": told.dram_bandwidth_pct,
-            "power_w": told.power_w,
-            "temperature_c": told.temperature_peak_c,
-        }
-        return {name: value for name, value in values.items() if value is not None}
+        """Work per second of all together in one window; 0 where none was measured, or one fails: its fault, then."""
+        return self._windows.rate(measured)
 
     def _weigh(self, measured: Measured) -> None:
         """What each training takes. Of a GPU by NVML's figures, which include contexts; else by the framework's."""
@@ -311,25 +324,28 @@ class Climb:
                 )
 
     def _keep(self, measured: Measured) -> None:
-        point = self._as_alone_was(measured.point())
-        self.points.append(point)
-        rate = "" if point.samples_per_s is None else f"{point.samples_per_s:,.0f}/s, {point.gain:.2f}x"
-        self.say(f"{point.label}, {point.n} at once: {point.fault or rate}")
+        point = measured.point()
+        keys = [(p.way, p.n, p.compiled) for p in self._measured]
+        if (key := (point.way, point.n, point.compiled)) in keys:  # measured again: its processes had started before
+            place = keys.index(key)
+            self._measured[place] = replace(point, start_s=self._measured[place].start_s)
+        else:
+            place = len(keys)
+            self._measured.append(point)
+        self.say(f"{point.label}, {point.n} at once: {point.fault or _found(self.points[place])}")
         if measured.fault is not None:
             if measured is not self._alone:
                 self._pools.end([measured.way])
             if not measured.fault.out_of_memory:
                 self.notes.append(f"{measured.way}: {measured.n} at once failed: {point.fault}")
 
-    def _as_alone_was(self, point: Point) -> Point:
-        """Its throughput by its gain over one training alone, whose first measurement counts for all numbers.
 
-        A machine that others use is slower for minutes; in the same rounds one training alone is slower too.
-        """
-        first = next((p.samples_per_s for p in self.points if (p.way, p.n) == ("process", 1)), None)
-        if first is None or point.gain is None:
-            return point
-        return replace(point, samples_per_s=first * point.gain)
+def _found(point: Point) -> str:
+    """A measured point in a few words."""
+    if point.samples_per_s is None or point.gain is None:
+        return "nothing"
+    spread = "" if is_alone(point) else spread_text(point.spread.low, point.spread.high)
+    return f"{point.samples_per_s:,.0f}/s, {point.gain:.2f}x{spread if point.gain_low is not None else ''}"
 
 
 def _last(points: Sequence[Point]) -> Point:

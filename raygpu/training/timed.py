@@ -32,15 +32,37 @@ CHUNK_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What was done in a while."""
+    """The work of one training, or of one array, in a while. Moments are the machine's monotonic clock, which is the
+    same for all of its processes."""
 
     work: float
     """Training samples; of a function or script, whose loop is its own, reports."""
     seconds: float
+    began: float = 0.0
+    """When the first counted step began."""
+    since: float = 0.0
+    """When the uncounted work before it began."""
+    until: float = 0.0
+    """When the uncounted work after the last counted step ended."""
 
     @property
     def rate(self) -> float:
         return self.work / self.seconds
+
+    @property
+    def ended(self) -> float:
+        return self.began + self.seconds
+
+
+def covered(windows: Sequence[Window]) -> float:
+    """The smallest part of any of these windows in which all trainings worked.
+
+    Their rates add up only where this is near 1. A process that hears late of its window is timed when the others have
+    ended theirs: it then has the device to itself, and the sum of all rates is one that no moment has seen.
+    """
+    since, until = max(window.since for window in windows), min(window.until for window in windows)
+    both = (min(window.ended, until) - max(window.began, since) for window in windows)
+    return max(0.0, min(part / window.seconds for part, window in zip(both, windows, strict=True)))
 
 
 @runtime_checkable
@@ -98,17 +120,19 @@ class _Runner:
             self.pause()
 
     def window(self, start_at: float, seconds: float) -> Window:
-        begin, end = start_at + LEAD * seconds, start_at + (1 + LEAD) * seconds
+        """Work from `start_at` on, timed for `seconds` after a lead. One that comes late is timed for as long."""
         with self.place():
             _sleep_until(start_at)
+            since = time.perf_counter()
             self.resume()
-            self._run_until(begin)
-            started = time.perf_counter()
-            work = self._run_until(end)
-            window = Window(work, time.perf_counter() - started)
-            self._run_until(end + LEAD * seconds)
+            self._run_until(since + LEAD * seconds)
+            began = time.perf_counter()
+            work = self._run_until(began + seconds)
+            ended = time.perf_counter()
+            self._run_until(ended + LEAD * seconds)
+            until = time.perf_counter()
             self.pause()
-        return window
+        return Window(work, ended - began, began, since, until)
 
     def evaluation_s(self) -> float | None:
         if self.evaluate is None:
@@ -122,9 +146,12 @@ class _Runner:
             return (time.perf_counter() - started) * whole / part
 
     def _run_until(self, end: float) -> float:
-        """At least one chunk of steps; their work. A chunk shrinks where its steps take longer beside others."""
+        """At least one chunk of steps; their work. A chunk shrinks where its steps take longer beside others.
+
+        end: by the monotonic clock, which nobody sets.
+        """
         work = 0.0
-        while not work or time.time() < end:
+        while not work or time.perf_counter() < end:
             started = time.perf_counter()
             for _ in range(self.chunk):
                 work += next(self.steps)

@@ -9,7 +9,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from raygpu.profiles import FILLED, Point, Profile
+from raygpu.doubts import is_alone
+from raygpu.intervals import spread_text
+from raygpu.packing import Affine
+from raygpu.profiles import FALLING, FILLED, Point, Profile
 from raygpu.sections import Way
 
 NAMES: Mapping[Way, str] = {
@@ -47,7 +50,7 @@ def table(profile: Profile, epochs: int) -> list[str]:
     """A line for each point, the ways one after the other."""
     told = [name for name in READINGS if any(getattr(p, name) is not None for p in profile.points)]
     gpu = any(p.device_gib is not None for p in profile.points)
-    head = ["way", "at once", "time per training", f"{profile.unit}/s in all", "gain", "host memory each"]
+    head = ["way", "at once", "time per training", f"{profile.unit}/s in all", "gain", "spread", "host memory each"]
     rows = [[*head, *(["GPU memory each"] if gpu else []), *(READINGS[name][0] for name in told)]]
     for way in profile.ways:
         for p in sorted((p for p in profile.points if p.way == way), key=lambda p: (p.n, p.compiled)):
@@ -56,63 +59,90 @@ def table(profile: Profile, epochs: int) -> list[str]:
                 continue
             row = [p.label, str(p.n), seconds(profile.time_per_training_s(p, epochs) or 0.0)]
             row += [f"{p.samples_per_s:,.0f}" if p.samples_per_s >= 100 else f"{p.samples_per_s:.3g}"]
-            row += [f"{p.gain:.2f}x", _gib(p.host_gib), *([_gib(p.device_gib)] if gpu else [])]
+            row += [f"{p.gain:.2f}x", _range(p), _gib(p.host_gib), *([_gib(p.device_gib)] if gpu else [])]
             rows.append(row + [_told(p, name) for name in told])
     widths = [max(len(row[i]) for row in rows if i < len(row) and len(row) > 3) for i in range(len(rows[0]))]
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
+
+
+def doubts(profile: Profile) -> list[str]:
+    """A line for each point that is not used, and why."""
+    return [f"not used: {p.label}, {p.n} at once: {p.doubt}" for p in profile.points if p.doubt is not None]
 
 
 def verdict(profile: Profile) -> list[str]:
     """How many trainings this device carries, and what that means for who has to buy or share GPUs."""
     best = profile.best()
     if best is None or best.gain is None:
-        why = profile.notes or [f"{p.label}, {p.n} at once: {p.fault}" for p in profile.points if p.fault is not None]
+        faults = [f"{p.label}, {p.n} at once: {p.fault}" for p in profile.points if p.fault is not None]
+        why = profile.notes or faults or doubts(profile)
         return [f"nothing could be measured: {'; '.join(why)}", f"{QUESTION} not known"]
     others = [
-        f"{NAMES[way]} peak at {peak.n}: {peak.gain:.1f}x"
+        f"{NAMES[way]} peak at {peak.n}: {_times(peak)}"
         for way in profile.ways
         if way != best.way and (peak := profile.best([way])) is not None and len(profile.of(way)) > 1
     ]
     made_up = " (synthetic data)" if profile.synthetic else ""
     step = ", their step compiled" if best.compiled else ""
-    several = [p for p in profile.points if p.n > 1 and p.gain is not None]
+    several = [p for p in profile.points if p.n > 1 and p.gain is not None and p.doubt is None]
+    highest = profile.highest() or best
+    if highest.n > best.n and FALLING * highest.spread.middle > best.spread.middle:
+        others = [f"{highest.n} {NAMES[highest.way]} measured {_times(highest)}, within noise of it", *others]
     if not several:
         most = "memory ends with the second" if _memory_ended(profile) else "no more than one at once was measured"
+        most = "what was measured at more than one at once is in doubt" if doubts(profile) else most
         first, last = f"one training on this device{made_up}: {most}", "not known"
         if _memory_ended(profile):
             last = "several GPUs: a second training has no room on this one"
+    elif best.gain < FILLED <= highest.spread.middle:
+        first, others = f"within noise: {highest.n} at once are not shown to do more than {best.n}{made_up}", others[:1]
+        last = "not known: the spread is larger than the gain; measure on an idle machine, or with more --rounds"
     elif best.gain < FILLED:
         top = max(several, key=lambda p: p.gain or 0.0)
-        first = f"one training fills this device: {top.n} at once reach {top.gain:.2f}x the throughput of one{made_up}"
+        reach = _times(top, 2)
+        first = f"one training fills this device: {top.n} at once reach {reach} the throughput of one{made_up}"
         last = "several GPUs: a second training on this one gains nothing"
     elif best.n == 1:
-        first = f"one training on this device, {best.label}: {best.gain:.1f}x the throughput of one alone{made_up}"
+        first = f"one training on this device, {best.label}: {_times(best)} the throughput of one alone{made_up}"
         last = "several GPUs: a second training on this one gains nothing"
     else:
         where = "per GPU" if profile.subject.device_gib is not None else "on this simulated device"
-        first = f"{best.n} {NAMES[best.way]} {where}{step}: {best.gain:.1f}x the throughput of one{made_up}"
-        last = (
-            f"several trainings on one: {best.n} at once do what {best.gain:.1f} GPUs do with one each; beyond that,"
-            " several GPUs"
-        )
+        first = f"{best.n} {NAMES[best.way]} {where}{step}: {_times(best)} the throughput of one{made_up}"
+        gpus = _times(best).replace("x", "", 1)
+        last = f"several trainings on one: {best.n} at once do what {gpus} GPUs do with one each; beyond, several GPUs"
     return ["; ".join([first, *others]), f"{QUESTION} {last}"]
 
 
 def laws(profile: Profile) -> list[str]:
-    """The fitted curves, a line each, of ways with enough points to tell."""
+    """The fitted curves, a line each, of ways with enough points to tell; a cost within the spread is no number."""
     lines = []
     for way in profile.ways:
         measured = [p for p in profile.of(way) if p.samples_per_s]
         law, step = profile.law(way), profile.step()
         if way == "fused" and step is not None and len(measured) > 1:
             what, size = ("a step", profile.batch_size) if profile.batch_size else ("a sample of each", 1)
-            fixed = f"{seconds(size * step.fixed)}, and " if step.fixed > 0 else ""
-            lines.append(f"{way}: {what} takes {fixed}{seconds(size * step.each)} a member")
+            lines.append(f"{way}: {what} takes {_step_costs(profile, step, size, [p.n for p in measured])}")
         elif way != "fused" and law is not None and len(measured) > 2:
             peak = "no peak" if math.isinf(law.peak) else f"peak at {max(1, round(law.peak)):,}"
-            costs = f"{_percent(law.contention)} contention, {_percent(law.coherency)} coherency"
+            known = {"contention": law.contention, "coherency": law.coherency}
+            costs = ", ".join(
+                f"{_percent(cost)} {name}" if round(100 * cost, 1) > 0 else f"{name} not measurable"
+                for name, cost in known.items()
+            )
             lines.append(f"{way}: {costs} (USL), {peak}")
     return lines
+
+
+def _step_costs(profile: Profile, step: Affine, size: int, widths: Sequence[int]) -> str:
+    """What a fused array's step costs: of its own, and for each member, where either is more than the spread."""
+    low, high = min(widths), max(widths)
+    has_fixed = profile.measurable(step.fixed, low)
+    has_each = profile.measurable(step.each * high, high)
+    if has_fixed and has_each:
+        return f"{seconds(size * step.fixed)}, and {seconds(size * step.each)} a member"
+    if has_each:
+        return f"{seconds(size * step.each)} a member; a cost of its own is not measurable"
+    return f"{seconds(size * step.at(high))} at {high} members; the cost of a member is not measurable"
 
 
 def write_csv(profile: Profile, path: Path) -> None:
@@ -122,17 +152,19 @@ def write_csv(profile: Profile, path: Path) -> None:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         for point in profile.points:
-            row = asdict(point) | {"rounds": " ".join(f"{rate:.6g}" for rate in point.rounds)}
+            several = {"rounds": point.rounds, "references": point.references}
+            row = asdict(point) | {name: " ".join(f"{rate:.6g}" for rate in each) for name, each in several.items()}
             writer.writerow({name: "" if value is None else value for name, value in row.items()})
 
 
 def plot(profile: Profile, path: Path, epochs: int) -> None:
-    """Time per training against the number at once, a line for each way."""
+    """Time per training against the number at once, a line for each way, with the spread of each point."""
     figure, axes = _figure(1)
     for way in profile.ways:
         points = [p for p in profile.of(way) if p.samples_per_s]
         times = [profile.time_per_training_s(p, epochs) or 0.0 for p in points]
         _line(axes[0], [p.n for p in points], times, NAMES[way], COLORS[way])
+        _spreads(axes[0], [p for p in profile.points if p.way == way], profile, epochs)
         for p in profile.points:
             if p.way == way and p.compiled and p.samples_per_s:
                 time_s = profile.time_per_training_s(p, epochs) or 0.0
@@ -145,6 +177,20 @@ def plot(profile: Profile, path: Path, epochs: int) -> None:
     axes[0].set_ylabel(f"seconds per training of {what}")
     axes[0].set_title(_title(profile), loc="left", fontsize=11)
     _save(figure, axes, path)
+
+
+def _spreads(axes: Any, points: Sequence[Point], profile: Profile, epochs: int) -> None:
+    """A bar through each point for its gain's interval; a hollow grey mark where a point is in doubt."""
+    for p in points:
+        time_s = profile.time_per_training_s(p, epochs)
+        if time_s is None or p.gain is None:
+            continue
+        if p.doubt is not None:
+            axes.plot(p.n, time_s, "o", color="0.6", markerfacecolor="none", markersize=8)
+            _note(axes, p.n, time_s, "in doubt", "0.5")
+        elif p.gain_low and p.gain_high and not is_alone(p):
+            ends = [time_s * p.gain / p.gain_high, time_s * p.gain / p.gain_low]
+            axes.plot([p.n, p.n], ends, "-", color=COLORS[p.way], linewidth=5, alpha=0.3, solid_capstyle="butt")
 
 
 def device_names(profiles: Sequence[Profile]) -> list[str]:
@@ -172,7 +218,7 @@ def comparison(profiles: Sequence[Profile], units: Sequence[float | None]) -> li
         per_unit = f", {hourly / unit:,.0f} per RGU ({unit:.3g} of them)" if unit else ", RGU not known"
         what = "reports" if profile.num_train is None else "epochs"
         made_up = ", synthetic data" if profile.synthetic else ""
-        speed = f"{best.gain:.1f}x one, {hourly:,.0f} {what} an hour{per_unit}{made_up}"
+        speed = f"{_times(best)} one, {hourly:,.0f} {what} an hour{per_unit}{made_up}"
         lines.append(f"{device}: {best.n} {NAMES[best.way]}: {speed}")
     return lines
 
@@ -223,6 +269,27 @@ def _told(point: Point, name: str) -> str:
 
 def _percent(part: float) -> str:
     return f"{100 * part:.1f}".removesuffix(".0") + " %"
+
+
+def _times(point: Point, digits: int = 1) -> str:
+    """A gain with its spread: `16.9x (15.1 to 18.2)`."""
+    assert point.gain is not None
+    number = f"{{:.{digits}f}}"
+    if point.gain_low is None or point.gain_high is None:
+        return f"{number.format(point.gain)}x" + ("" if is_alone(point) else " (spread not known)")
+    return f"{number.format(point.gain)}x" + ("" if is_alone(point) else spread_text(*_ends(point), number))
+
+
+def _range(point: Point) -> str:
+    """The gain's spread as a cell of the table."""
+    if is_alone(point) or point.gain_low is None:
+        return ""
+    low, high = _ends(point)
+    return f"{low:.2f} to {high:.2f}" + (" ?" if point.doubt is not None else "")
+
+
+def _ends(point: Point) -> tuple[float, float]:
+    return point.spread.low, point.spread.high
 
 
 def _gib(value: float | None) -> str:

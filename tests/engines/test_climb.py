@@ -82,12 +82,16 @@ def test_ways_take_turns(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         return window(self, measured)
 
     monkeypatch.setattr(Climb, "_window", noted)
+    monkeypatch.setattr(module, "PATIENCE", 1)
+    monkeypatch.setattr(module, "AGAIN", 0)
+    monkeypatch.setattr(module, "marked", lambda points, alone: points)  # two rounds on a busy machine tell nothing
     own = climb("tests.models:Mlp", "process", "fused", "threads", rounds=2)
     own.run()
     alone, fused, threads = ("process", 1), ("fused", 2), ("threads", 2)
-    assert turns[:4] == [alone] * 4, "with one thread, and with all"
-    assert turns[4:8] == [alone, ("fused", 1), alone, ("fused", 1)]
-    assert turns[8:] == [alone, ("process", 2), fused, threads, alone, threads, fused, ("process", 2)]
+    chosen = 2 * module.THREAD_ROUNDS
+    assert turns[:chosen] == [alone] * chosen, "with one thread, and with all"
+    assert turns[chosen : chosen + 4] == [alone, ("fused", 1), alone, ("fused", 1)]
+    assert turns[chosen + 4 :] == [alone, ("process", 2), fused, threads, alone, threads, fused, ("process", 2)]
     assert found(own) == [
         ("process", 1, None),
         ("fused", 1, None),
@@ -234,6 +238,6 @@ def test_processes_past_mps_are_no_measurement_of_it(climb: Make, monkeypatch: p
     monkeypatch.setattr(module, "answers", lambda calls: [Taken([10, 11], 0.1, 0.2), Taken([12], 0.1, 0.2)])
     for clients, fault in (([11, 12], None), ([11], "1 of 2 processes were not attached to MPS")):
         own.mps = SimpleNamespace(clients=lambda clients=clients: clients)  # type: ignore[assignment]
-        measured = Measured("mps", 2, 1, [], rates=[1.0], gains=[1.0])
+        measured = Measured("mps", 2, 1, [], rates=[1.0], references=[1.0])
         own._weigh(measured)
         assert (measured.point().fault, measured.point().gain) == (fault, None if fault else 1.0)

@@ -16,7 +16,7 @@ from raygpu.experiment import Source, locate
 from raygpu.sections import Way
 from raygpu.training import timed
 from raygpu.training.base import Settings
-from raygpu.training.timed import Bench, _Runner
+from raygpu.training.timed import Bench, Window, _Runner, covered
 from raygpu.trials import Trial
 from tests.models import NUM_TRAIN, few
 
@@ -134,6 +134,38 @@ def test_a_chunk_shrinks_where_steps_take_longer(monkeypatch: pytest.MonkeyPatch
     runner.chunk = 64
     assert runner.window(now, 0.01).work < 64
     assert runner.chunk <= 16
+
+
+def test_one_that_comes_late_is_timed_for_as_long_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of the test's own. A process that heard too late of its window was timed for a single chunk."""
+    now = 0.0
+
+    def steps() -> Iterator[int]:
+        nonlocal now
+        while True:
+            now += 0.001
+            yield 1
+
+    monkeypatch.setattr(
+        timed, "time", SimpleNamespace(time=lambda: now, perf_counter=lambda: now, sleep=lambda _: None)
+    )
+    runner = _Runner(steps(), lambda: None)
+    runner.warm_up()
+    late = runner.window(now - 30.0, 1.0)
+    assert late.seconds == pytest.approx(1.0, abs=0.05)
+    assert late.rate == pytest.approx(1000)
+    assert late.since < late.began < late.ended < late.until
+
+
+def test_rates_add_up_only_where_all_work_at_the_same_time() -> None:
+    one = Window(100, 1.0, began=10.15, since=10.0, until=11.3)
+    assert covered([one]) == 1.0
+    a_little_later = Window(100, 1.0, began=10.25, since=10.1, until=11.4)
+    assert covered([one, a_little_later]) == 1.0, "the lead covers it"
+    late = Window(300, 1.0, began=10.85, since=10.7, until=12.0)
+    assert covered([one, late]) == pytest.approx(0.45)
+    apart = Window(300, 1.0, began=12.0, since=11.8, until=13.0)
+    assert covered([one, apart]) == 0.0
 
 
 @pytest.mark.parametrize("way", ["process", "split"])
