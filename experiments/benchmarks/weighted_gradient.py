@@ -44,9 +44,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 class PlainMean(TorchParallel):
     """As DistributedDataParallel takes it: each rank's mean gradient counts alike."""
 
-    def _weigh_and_sum(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        self._weight = 1 / dist.get_world_size()
-        return super()._weigh_and_sum(bucket)
+    def _share(self, own: int, whole: int) -> float:
+        return 1 / dist.get_world_size()
 
 
 def gradient(ranks: Ranks, kind: type[TorchParallel], model: str, ratios: tuple[float, ...], dtype: str) -> Any:

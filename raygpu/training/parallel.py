@@ -81,7 +81,9 @@ class Report:
     most: float
     """Samples of a global batch whose share fits this rank's memory."""
     loss_sum: float
-    """Of its samples of this epoch."""
+    """Numerator of the loss of its samples of this epoch: of a plain mean, the sum of their losses."""
+    loss_weight: float = 0.0
+    """Its denominator: of a plain mean, their number; 0 of a sum."""
     squares: tuple[float, ...] = ()
     """|g|^2 of its part of the gradient, at each measured step."""
     wish: Wish = ""
@@ -178,7 +180,7 @@ class Conductor:
             tuple(r.samples for r in reports),
             rates,
             self.noise.scale(),
-            sum(r.loss_sum for r in reports),
+            sum(r.loss_sum for r in reports) / (sum(r.loss_weight for r in reports) or 1.0),
             reports[0].wish,
         )
 
@@ -202,7 +204,8 @@ class Told:
     samples: tuple[int, ...]
     rates: tuple[float | None, ...]
     noise: NoiseScale | None
-    loss_sum: float
+    loss: float
+    """Of the epoch so far."""
     wish: Wish
 
 
@@ -268,7 +271,7 @@ class ParallelTraining(ABC):
         lr, step, result = self._lr(self.step - 1), self.step, None
         if ended:
             self.epoch, self.step = self.epoch + 1, 0
-            metrics = {"train/loss": told.loss_sum / self.num_train}
+            metrics = {"train/loss": told.loss}
             metrics |= {f"validation/{name}": value for name, value in validation.items()}
             result = EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=self._train_s)
         return Progress(

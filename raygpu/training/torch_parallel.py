@@ -1,18 +1,15 @@
-"""One torch model trained by several processes, each with its share of every batch: PyTorch's DistributedDataParallel.
+"""One torch model trained by several processes, each with its share of every batch.
 
 The gradient is that of the whole batch, however unequal the shares: each rank's is weighted by its share before they
-are summed, in the hook that DistributedDataParallel calls for each bucket. There, too, is the one moment at which a
-device has done its own work and waits for no other, which is when its speed is measured.
+are summed, while the backward pass still runs. When that has ended, a device has done its own work and waits for no
+other, which is when its speed is measured.
 """
 
 from __future__ import annotations
 
-import copy
-import inspect
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -23,21 +20,20 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parallel import DistributedDataParallel
 
 from raygpu.batching import epoch_order
 from raygpu.experiment import Experiment, Splits
 from raygpu.progress import Wish
 from raygpu.training.base import Settings
 from raygpu.training.parallel import Norm, Parallel, ParallelTraining, Ranks, Report
+from raygpu.training.torch_gradients import start_alike
+from raygpu.training.torch_objective import StepGradient
+from raygpu.training.torch_reduction import Accumulator
 from raygpu.training.torch_solo import CHECKPOINT, TorchSolo, forward
 from raygpu.trials import Trial
 
 MARGIN = 0.9
 """Of the memory that is free, what a share may be grown into."""
-_OPTIONS = inspect.signature(DistributedDataParallel).parameters
-BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers"
-"""What DistributedDataParallel calls their synchronisation before each forward pass, which 2.13 gave a new name."""
 A_DAY = timedelta(days=1)
 """How long a rank waits for another that evaluates or saves: one that dies ends the wait at once."""
 
@@ -77,53 +73,27 @@ class TorchParallel(ParallelTraining):
         self.solo = solo = TorchSolo(experiment, splits, trial, settings, device, dtype)
         super().__init__(parallel, ranks, wish, solo.settings, solo.num_train, solo.epochs)
         self._stopwatch = _Stopwatch(solo.device)
-        self._module = self._spread(solo.model)
+        if ranks.world > 1:
+            self._spread(solo.model)
+        self._gradient = StepGradient(solo.optimizer.parameters, ranks, solo.device)
         if parallel.compile:
-            self._module.compile()
+            solo.model.compile()
         self._order = torch.empty(0, dtype=torch.int64)
-        self._loss_sum = torch.zeros((), device=solo.device)
+        self._losses = Accumulator(solo.device)
+        self._earlier = 0.0, 0.0
+        """Numerator and denominator of the losses of this epoch before the checkpoint that was loaded."""
         self._since = _Since()
-        self._weight = 1.0
-        self._square: torch.Tensor | None = None
-        """|g|^2 of this rank's gradient, where a step is measured for the noise scale."""
 
-    def _spread(self, model: nn.Module) -> nn.Module:
-        if self.ranks.world == 1:
-            return model
-        unused = self._unused_parameters(model)
+    def _spread(self, model: nn.Module) -> None:
+        start_alike(model, self.ranks)
+        # Statistics of BatchNorm are rank 0's, as it evaluates and saves: waiting for them would spoil the speeds.
         if any(isinstance(module, _BatchNorm) for module in model.modules()):
             if self.solo.device.type == "cuda":
-                self.solo.model = model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+                self.solo.model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
             else:
                 self.notes.append(
                     "BatchNorm: torch synchronises it on GPUs only; here each rank normalises its share by itself"
                 )
-        # Statistics of BatchNorm are rank 0's, as it evaluates and saves: waiting for them would spoil the speeds.
-        spread = DistributedDataParallel(
-            model, gradient_as_bucket_view=True, find_unused_parameters=unused, **{BUFFERS: False}
-        )
-        spread.register_comm_hook(None, lambda _, bucket: self._weigh_and_sum(bucket))
-        return spread
-
-    def _unused_parameters(self, model: nn.Module) -> bool:
-        """Whether a step leaves parameters without a gradient, which DistributedDataParallel has to be told of."""
-        solo, trial = self.solo, copy.deepcopy(model)
-        cuda = [solo.device] if solo.device.type == "cuda" else []
-        few = torch.arange(min(2, solo.num_train), device=solo.data.home)
-        with torch.random.fork_rng(cuda):
-            self._loss(trial, few).backward()
-        return any(p.requires_grad and p.grad is None for p in trial.parameters())
-
-    def _weigh_and_sum(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """For DistributedDataParallel, in place of its mean: each rank's mean gradient by its share of the batch."""
-        gradient = bucket.buffer()
-        if bucket.is_last():
-            self._stopwatch.mark()
-        if self._square is not None:
-            self._square += gradient.float().square().sum()
-        gradient.mul_(self._weight)
-        summing = dist.all_reduce(gradient, async_op=True).get_future()
-        return summing.then(lambda done: done.value()[0])
 
     # An epoch
 
@@ -136,7 +106,7 @@ class TorchParallel(ParallelTraining):
             seed = int(words[0])
         torch.manual_seed(seed)
         self._set_order()
-        self._loss_sum.zero_()
+        self._losses, self._earlier = Accumulator(solo.device), (0.0, 0.0)
 
     def _set_order(self) -> None:
         solo = self.solo
@@ -149,48 +119,49 @@ class TorchParallel(ParallelTraining):
         self.solo.wait()
 
     def _take_step(self, start: int, end: int, lr: float) -> None:
-        solo, several = self.solo, self.ranks.world > 1
+        solo, gradient = self.solo, self._gradient
         portions = self.conductor.portions(start, end)
         portion = portions[self.ranks.rank]
         own, sizes = portion.samples, portion.sizes
-        self._weight = own / (end - start)
-        measured = self.conductor.measures_noise
-        self._square = torch.zeros((), device=solo.device) if measured else None
+        square = torch.zeros((), device=solo.device) if self.conductor.measures_noise else None
         solo.model.train()
+        gradient.begin(own, self._share(own, end - start), square)
         first = portion.first
         for number, size in enumerate(sizes):
-            waits = several and number < len(sizes) - 1
-            with self._module.no_sync() if waits else nullcontext():
-                loss = self._loss(self._module, self._order[first : first + size])
-                (loss if size == own else loss * (size / own)).backward()
-            self._loss_sum += loss.detach().float() * size
+            loss = self._loss(self._order[first : first + size])
+            self._losses.add(loss, size)
+            gradient.add(loss, size, last=number == len(sizes) - 1)
             first += size
-        if not several:
-            self._stopwatch.mark()
+        self._stopwatch.mark()
+        gradient.end()
         self._stopwatch.lap(whole=end - start == self.parallel.global_batch)
+        measured = square is not None and gradient.is_plain_mean
         norm = self._clip() if solo.settings.clip_norm is not None or measured else None
         if measured:
-            assert self._square is not None
+            assert square is not None
             assert norm is not None
-            self._since.squares.append(self._square)
+            self._since.squares.append(square)
             self._since.wholes.append(norm.float().square())
             self._since.shares.append([each.samples for each in portions])
         solo.optimizer.step(lr)
         self._since.samples += own
         self._since.part = max(self._since.part, *sizes)
 
-    def _loss(self, module: nn.Module, chosen: torch.Tensor) -> torch.Tensor:
+    def _share(self, own: int, whole: int) -> float:
+        """The weight of this rank's mean gradient, of `own` samples, in that of the batch of `whole`."""
+        return own / whole
+
+    def _loss(self, chosen: torch.Tensor) -> Any:
         solo = self.solo
         with solo.autocast():
             inputs = solo.experiment.augment(solo.batch(solo.data.train_inputs, chosen), solo.hp)
             targets = solo.batch(solo.data.train_targets, chosen)
-            loss: torch.Tensor = solo.experiment.loss(forward(module, inputs), targets)
-        return loss
+            return solo.experiment.loss(forward(solo.model, inputs), targets)
 
     def _clip(self) -> torch.Tensor:
         """The norm of the whole gradient, clipped where that is asked for."""
         most = self.solo.settings.clip_norm
-        return nn.utils.clip_grad_norm_(self.solo.model.parameters(), math.inf if most is None else most)
+        return nn.utils.clip_grad_norm_(self.solo.optimizer.parameters, math.inf if most is None else most)
 
     # What ranks tell each other
 
@@ -202,15 +173,22 @@ class TorchParallel(ParallelTraining):
 
     def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
         since, self._since = self._since, _Since()
+        loss_sum, loss_weight = self._loss_parts()
         report = Report(
             samples=since.samples,
             rate=self._rate(self.ranks.rank, self._stopwatch.seconds()),
             most=self._most(since.part),
-            loss_sum=self._loss_sum.item(),
+            loss_sum=loss_sum,
+            loss_weight=loss_weight,
             squares=tuple(square.item() for square in since.squares),
             wish=wish,
         )
         return [report], [Norm(whole.item(), s) for whole, s in zip(since.wholes, since.shares, strict=True)]
+
+    def _loss_parts(self) -> tuple[float, float]:
+        """Numerator and denominator of the epoch's loss so far, of this rank's samples."""
+        total, weight = self._losses.parts()
+        return self._earlier[0] + total.item(), self._earlier[1] + weight.item()
 
     def _most(self, part: int) -> float:
         """Samples of a batch whose share fits this device's memory, by what the largest part took."""
@@ -230,14 +208,15 @@ class TorchParallel(ParallelTraining):
         """`checkpoint.pt`, as `TorchSolo` writes it, with what a training that is within an epoch needs to go on."""
         solo = self.solo
         generators = torch.cuda.get_rng_state(solo.device) if solo.device.type == "cuda" else None
-        told = self.ranks.gather([(torch.get_rng_state(), generators, self._loss_sum.item())])
+        told = self.ranks.gather([(torch.get_rng_state(), generators, self._loss_parts())])
         if self.ranks.rank:
             return
         state = self._state() | {
             "model": solo.model.state_dict(),
             "optimizer": solo.optimizer.state_dict(),
             "random": [(cpu, cuda) for cpu, cuda, _ in told],
-            "loss_sum": sum(loss_sum for _, _, loss_sum in told),
+            "loss_sum": sum(loss_sum for _, _, (loss_sum, _) in told),
+            "loss_weight": sum(weight for _, _, (_, weight) in told),
         }
         torch.save(state, folder / CHECKPOINT)
 
@@ -249,7 +228,9 @@ class TorchParallel(ParallelTraining):
         solo.optimizer.load_state_dict(state["optimizer"])
         if self.step:
             self._set_order()
-            self._loss_sum.fill_(0.0 if self.ranks.rank else state["loss_sum"])
+            self._losses, self._earlier = Accumulator(solo.device), (0.0, 0.0)
+            if not self.ranks.rank:
+                self._earlier = state["loss_sum"], state.get("loss_weight", self._bounds[self.step - 1][1])
             self._set_random(state["random"])
 
     def _set_random(self, states: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
@@ -266,7 +247,8 @@ class TorchParallel(ParallelTraining):
         self.solo.model.load_state_dict(state["model"])
 
     def close(self) -> None:
-        del self._module
+        self._gradient.close()
+        del self._gradient
         self.solo.close()
 
 

@@ -29,9 +29,61 @@ def ratio(total: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def objective(loss: Any) -> torch.Tensor:
     """The scalar whose gradient an optimizer step takes."""
     if isinstance(loss, Mean):
-        weight = torch.as_tensor(loss.weight, device=loss.total.device).detach()
+        weight = torch.as_tensor(loss.weight, device=loss.total.device)
         return loss.total / torch.where(weight == 0, 1, weight)
     return loss.total if isinstance(loss, Sum) else loss
+
+
+def packed(value: Any) -> torch.Tensor:
+    """A loss or metric as one tensor, for `torch.vmap`: a scalar, or `(total, weight)` of a `Mean` or `Sum`."""
+    if isinstance(value, Mean):
+        total = torch.as_tensor(value.total).detach()
+        return torch.stack([total, torch.as_tensor(value.weight).detach().to(total)])
+    if isinstance(value, Sum):
+        total = torch.as_tensor(value.total).detach()
+        return torch.stack([total, torch.zeros_like(total)])
+    return torch.as_tensor(value).detach().reshape(())
+
+
+class Accumulator:
+    """Adds up one loss or metric over batches. shape: () for one model, (width,) for the members of an array."""
+
+    def __init__(self, device: torch.device, shape: tuple[int, ...] = ()) -> None:
+        self._total = torch.zeros(shape, dtype=torch.float64, device=device)
+        self._weight: torch.Tensor | None = None
+        self._count = 0
+
+    def add(self, value: Any, count: int) -> None:
+        """Take in what `loss` or a metric returned for a batch of `count` samples."""
+        if isinstance(value, Mean | Sum):
+            self._add(*as_parts(value, count, self._total.device))
+        else:
+            self._add_mean(torch.as_tensor(value).detach().reshape(()), count)
+
+    def add_packed(self, values: torch.Tensor, count: int) -> None:
+        """Take in what `packed` gave of each member: (width,) or (width, 2)."""
+        if values.dim() > self._total.dim():
+            self._add(*values.double().unbind(-1))
+        else:
+            self._add_mean(values, count)
+
+    def _add(self, total: torch.Tensor, weight: torch.Tensor) -> None:
+        self._total += total
+        self._weight = weight.clone() if self._weight is None else self._weight + weight
+
+    def _add_mean(self, values: torch.Tensor, count: int) -> None:
+        floating = values if values.is_floating_point() else values.double()
+        self._total.add_(floating.to(self._total.device), alpha=count)
+        self._count += count
+
+    def parts(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Numerator and denominator over all batches so far, float64, on the device: see `ratio`."""
+        weight = torch.zeros_like(self._total) if self._weight is None else self._weight
+        return self._total, weight + self._count
+
+    def value(self) -> torch.Tensor:
+        """The mean or sum over all batches so far, float64, on the device."""
+        return ratio(*self.parts())
 
 
 def _double(value: Any, device: torch.device) -> torch.Tensor:
