@@ -113,7 +113,10 @@ class SweepConfig(TrialsConfig, StoredConfig):
     trials: Annotated[int, Field(ge=1)] | None = None
     """How many trials. A grid runs whole without it."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
-    """The metric that scores a trial, measured on the validation data at the trial's last epoch."""
+    """The metric that scores a trial, measured on the validation data."""
+    score: Literal["last", "best"] = "last"
+    """Whose metric is a trial's score: the last epoch's, or the best epoch's, whose checkpoint is then the trial's.
+    Stopping rules compare the trials' current epochs in either case."""
     direction: Direction | None = None
     """max or min. Default: min for a metric named loss or error, otherwise max."""
     keep: Literal["best", "all"] = "best"

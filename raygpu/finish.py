@@ -33,7 +33,7 @@ def summarize(
     cluster: Cluster,
     meter: Meter,
     timing: Mapping[str, float | None],
-    tracking: Mapping[str, str | None],
+    tracking: Mapping[str, Any],
     arrays_s: Mapping[str, float],
 ) -> dict[str, Any]:
     """The content of `summary.json`; a reading that does not exist is None.
@@ -47,9 +47,12 @@ def summarize(
         "name": config.name,
         "mode": decision.mode,
         "seed": config.seed,
+        "metric": config.metric,
+        "score": config.score,
         "data": "synthetic" if config.data.synthetic else "real",
         "num_trials": records.num_trials,
         "completed": records.count("finished"),
+        "diverged": records.count_diverged(),
         "stopped_early": records.count("stopped"),
         "failed": records.count("failed"),
         "interrupted": records.count("interrupted"),
@@ -63,7 +66,9 @@ def summarize(
         and {
             "trial_id": best.trial.trial_id,
             "score": best.score,
-            "epoch": best.epochs,
+            "epoch": best.score_epoch,
+            "best_epoch": best.best_epoch,
+            "epochs": best.epochs,
             "hyperparameters": {name: plain(value) for name, value in best.trial.hyperparameters.items()},
         },
         "gpus": [
@@ -114,14 +119,32 @@ def write_files(
     best = best_record(records)
     wanted = list(checkpoints) if config.keep == "all" else [best.trial.trial_id] if best else []
     folder.keep_checkpoints(checkpoints, wanted, complete=not summary["interrupted"])
-    if best is not None:
+    lines: list[str] = []
+    if best is None:
+        folder.drop_best()
+    else:
         folder.write_best(config, best)
+        lines += _unlike(folder, best)
         if isinstance(found.code, Experiment) and found.splits is not None:
             try:
                 _describe_best(folder, found.code, found.splits, best, predictions=not config.data.synthetic)
             except Exception as error:  # noqa: BLE001 - the user's model, on the CPU: no result depends on it
-                return [f"no architecture and predictions of the best trial: {one_line(error)}"]
-    return []
+                lines.append(f"no architecture and predictions of the best trial: {one_line(error)}")
+    return lines
+
+
+def _unlike(folder: RunFolder, best: TrialRecord) -> list[str]:
+    """What the kept checkpoint of the best trial is, where it is not that of its best epoch."""
+    if best.which != "best" or not (folder.checkpoints / best.trial.trial_id).is_dir():
+        return []
+    kept = folder.kept_epoch(best.trial.trial_id)
+    if kept == best.best_epoch:
+        return []
+    what = f"epoch {kept}" if kept is not None else "the last one that was saved"
+    why = "interrupted since the last checkpoint" if kept is not None else "nothing was saved before that report"
+    return [
+        f"the kept checkpoint of {best.trial.trial_id} is not of its best epoch {best.best_epoch} but {what}: {why}"
+    ]
 
 
 def _describe_best(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import atexit
+import json
 import re
 import shutil
 import tempfile
@@ -53,12 +54,24 @@ def _of_folder(where: str, *, checkpoint: bool) -> Promotion:
         raise BadInput(f"--from: {where}: no such folder; name a sweep's, as in runs/digits, or an MLflow run's id")
     folder = RunFolder.existing(where, flag="--from")
     if not folder.best_toml.is_file():
-        raise BadInput(f"--from: {where} has no {folder.best_toml.name}: no trial of that sweep has ended with a score")
+        raise BadInput(
+            f"--from: {where} has no {folder.best_toml.name}: no trial of that sweep has ended with a"
+            f" score{_why(folder)}"
+        )
     values = read_toml(folder.best_toml)
     sweep = load(folder.config, {}, SweepConfig)
     kept = folder.checkpoint(values["source"]["trial_id"]) if checkpoint else None
     values = _complete(values, sweep, folder.read_run().get("mlflow_run_id"))
     return Promotion(folder.name, values, folder.source_folder, kept)
+
+
+def _why(folder: RunFolder) -> str:
+    """What became of a sweep's trials instead, if it has ended."""
+    if not folder.summary.is_file():
+        return ""
+    summary = json.loads(folder.summary.read_text())
+    counts = [f"{summary[name]} {name}" for name in ("diverged", "failed", "interrupted") if summary.get(name)]
+    return f" ({', '.join(counts)})" if counts else ""
 
 
 def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Promotion:
@@ -73,6 +86,8 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
     best = read_toml(files / "best.toml") if (files / "best.toml").is_file() else None
     if best is None and found.trial_id is None:
         raise BadInput(f"--from: run {run_id} has no best.toml: no trial of that sweep has ended with a score")
+    if found.diverged:
+        raise BadInput(f"--from: run {run_id}: trial {found.trial_id} diverged, and would again; name another trial's")
     is_best = best is not None and found.trial_id in (None, best["source"]["trial_id"])
     values = best if is_best else _of_trial(sweep, found.sweep, str(found.trial_id), found.params, found.metrics)
     assert values is not None
@@ -87,9 +102,12 @@ def _of_trial(
 ) -> dict[str, Any]:
     """What `best.toml` would say of a trial."""
     source: dict[str, Any] = {"sweep": sweep, "trial_id": trial_id}
-    score = Scoring(config.metric, config.maximize).value(metrics)
+    score = Scoring.of(config).value(metrics)
+    if config.score == "best" and "best/score" in metrics:
+        score = metrics["best/score"]
+        source["epoch"] = int(metrics["best/epoch"])
     if score is not None:
-        source["score"] = score
+        source |= {"score": score, "score_of": f"{config.score} epoch"}
     return {
         "experiment" if config.experiment else "command": config.experiment or config.command,
         "metric": config.metric,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
 from raygpu.clock import process_age_s
-from raygpu.errors import last_line
+from raygpu.errors import UnknownMetric, last_line
 from raygpu.trials import EpochResult, Scoring, Status, Trial, TrialRecord
 
 SIMULATED = "one simulated GPU"
@@ -40,12 +42,24 @@ class Snapshot:
     num_trials: int
     running: int
     finished: int
+    """Without those that diverged."""
     stopped: int
     failed: int
     best: TrialRecord | None
     samples_per_s: dict[int, float | None]
     """By GPU: summed over the trials that run on it; None where none tells."""
     time_left_s: float | None
+    diverged: int = 0
+
+    @property
+    def ended(self) -> int:
+        """Trials that will not go on."""
+        return self.finished + self.diverged + self.stopped + self.failed
+
+
+def diverged(record: TrialRecord) -> bool:
+    """Whether a trial has ended by diverging."""
+    return record.diverged and record.status == "finished"
 
 
 class Records:
@@ -75,12 +89,22 @@ class Records:
             record = self.by_id.get(trial.trial_id)
             if record is None or record.ended:
                 used = record.rgu_hours if record is not None else None
-                record = self.by_id[trial.trial_id] = TrialRecord(trial, rgu_hours=used)
+                record = self.by_id[trial.trial_id] = TrialRecord(trial, rgu_hours=used, which=self.scoring.which)
             record.status = "running"
             return record
 
-    def add(self, trial_id: str, results: Iterable[EpochResult], gpu_index: int | None) -> list[EpochResult]:
-        """Take in epochs; those not seen before (a trial that goes on from a checkpoint repeats some) come back."""
+    def add(
+        self,
+        trial_id: str,
+        results: Iterable[EpochResult],
+        gpu_index: int | None,
+        best: tuple[float, int] | None = None,
+    ) -> list[EpochResult]:
+        """Take in epochs; those not seen before (a trial that goes on from a checkpoint repeats some) come back.
+
+        best: the trial's best score and its epoch, as its worker knows them, whose parameters it has kept. A trial that
+        repeats epochs after a loss may have another one than before.
+        """
         with self._lock:
             record = self.by_id[trial_id]
             record.gpu_index = gpu_index if gpu_index is not None else record.gpu_index
@@ -91,8 +115,8 @@ class Records:
                 record.epochs = result.epoch
                 record.metrics = dict(result.metrics)
                 record.diverged = self.scoring.diverged(result.metrics)
-                score = self.scoring.value(result.metrics)
-                record.score = record.score if score is None else score
+                with suppress(UnknownMetric):
+                    record.standing.take(self.scoring, result)
                 if result.num_samples is not None and result.train_s is not None:
                     record.samples_seen += result.num_samples
                     record.train_s += result.train_s
@@ -100,7 +124,11 @@ class Records:
                         self._gpu_samples[gpu_index] = self._gpu_samples.get(gpu_index, 0) + result.num_samples
                     record.samples_per_s = record.samples_seen / record.train_s
                 else:
-                    record.samples_per_s = result.samples_per_s
+                    rate = result.samples_per_s  # a function's or script's own
+                    record.samples_per_s = rate if rate is not None and math.isfinite(rate) else None
+            if best is not None:
+                record.standing.best, record.standing.best_epoch = best
+            record.score = record.standing.score(self.scoring)
             return new
 
     def hold(self, holder: str) -> None:
@@ -162,8 +190,14 @@ class Records:
         return sorted(scored, key=lambda r: (r.diverged, sign * (r.score or 0.0), r.trial.trial_id))
 
     def count(self, *statuses: Status) -> int:
+        """Trials of these statuses, without those that diverged."""
         with self._lock:
-            return sum(record.status in statuses for record in self.by_id.values())
+            return sum(record.status in statuses and not diverged(record) for record in self.by_id.values())
+
+    def count_diverged(self) -> int:
+        """Trials that ended since their loss or metric was no number any more."""
+        with self._lock:
+            return sum(map(diverged, self.by_id.values()))
 
     def snapshot(self) -> Snapshot:
         with self._lock:
@@ -179,6 +213,7 @@ class Records:
                 best=ranked[0] if ranked and not ranked[0].diverged else None,
                 samples_per_s={device.index: self._rate(device.index) for device in self.devices},
                 time_left_s=self._time_left(elapsed_s),
+                diverged=self.count_diverged(),
             )
 
     def _rate(self, gpu_index: int) -> float | None:

@@ -28,6 +28,10 @@ from raygpu.whereabouts import is_job
 KINDS = {"sweep": "sweep", "train": "training", "balance": "balance"}
 """What a person calls a run of each command."""
 CHECKPOINTS = "checkpoints"
+BEST_EPOCH = "best_epoch"
+"""In a trial's last checkpoint: its best epoch's, where that one scores the trial."""
+SCORE = "score.json"
+"""In the checkpoint of a best epoch: the epoch and its score."""
 TRAINING = "training"
 """Ray Train's run, below the checkpoints of a production training."""
 
@@ -248,14 +252,14 @@ class RunFolder:
     def write_trials(self, records: Sequence[TrialRecord]) -> None:
         """`trials.csv`: a row a trial, hyper-parameters as columns of their own."""
         names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
-        own = ["id", "status", "score", "epochs", "samples_per_s", "gpu", "rgu_hours"]
+        own = ["id", "status", "score", "score_epoch", "best_epoch", "epochs", "samples_per_s", "gpu", "rgu_hours"]
         header = [*own, *(f"space.{name}" if name in own else name for name in names)]
         with self.trials_csv.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(header)
             for r in records:
-                row = [r.trial.trial_id, status(r), r.score, r.epochs, rounded(r.samples_per_s), r.gpu_index]
-                row.append(rounded(r.rgu_hours, 6))
+                row = [r.trial.trial_id, status(r), r.score, r.score_epoch, r.best_epoch, r.epochs]
+                row += [rounded(r.samples_per_s), r.gpu_index, rounded(r.rgu_hours, 6)]
                 writer.writerow([*row, *(r.trial.hyperparameters.get(name) for name in names)])
 
     def write_failures(self, records: Sequence[TrialRecord]) -> None:
@@ -271,7 +275,8 @@ class RunFolder:
 
     def write_best(self, config: SweepConfig, best: TrialRecord) -> None:
         """`best.toml`: the best trial, ready for a production training."""
-        source = {"sweep": self.name, "trial_id": best.trial.trial_id, "score": best.score, "epoch": best.epochs}
+        source = {"sweep": self.name, "trial_id": best.trial.trial_id, "score": best.score}
+        source |= {"epoch": best.score_epoch, "score_of": f"{best.which} epoch"}
         values: dict[str, Any] = {
             "experiment" if config.experiment else "command": config.experiment or config.command,
             "metric": config.metric,
@@ -283,8 +288,18 @@ class RunFolder:
         }
         self.best_toml.write_text(tomli_w.dumps(values))
 
+    def drop_best(self) -> None:
+        """No trial is the best any more, as when the best one of an interrupted sweep has diverged since."""
+        self.best_toml.unlink(missing_ok=True)
+        shutil.rmtree(self.best, ignore_errors=True)
+
+    def kept_epoch(self, trial_id: str) -> int | None:
+        """The epoch of a trial's checkpoint that was kept for its score; None of a last one, or of none."""
+        file = self.checkpoints / trial_id / SCORE
+        return int(json.loads(file.read_text())["epoch"]) if file.is_file() else None
+
     def keep_checkpoints(self, by_trial: Mapping[str, str], wanted: Sequence[str], *, complete: bool) -> None:
-        """Copy the wanted trials' last checkpoints to `checkpoints/<id>/`.
+        """Copy the wanted trials' last checkpoints, or those of their best epochs, to `checkpoints/<id>/`.
 
         complete: no trial will go on from a checkpoint, so Tune's own copies are dropped.
         """
@@ -295,7 +310,8 @@ class RunFolder:
             source, target = Storage(uri), self.checkpoints / trial_id
             if trial_id in wanted and source.is_dir() and not source.has("failed"):
                 shutil.rmtree(target, ignore_errors=True)
-                source.download(target)
+                best = source / BEST_EPOCH
+                (best if best.is_dir() else source).download(target)
             elif trial_id not in wanted:
                 shutil.rmtree(target, ignore_errors=True)
             if complete:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from raygpu import flags
 from raygpu.clock import process_age_s
-from raygpu.command import Command, Outcome
+from raygpu.command import INCOMPLETE, Command, Outcome, incomplete
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.finish import summarize, write_files
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from raygpu.tracking.runs import RunTree
 
 DEFAULT = Path("conf/sweep/digits.toml")
+NO_SCORE = {"diverged": "diverged", "failed": "failed", "interrupted": "interrupted"}
+"""What becomes of trials without a score, by their key in the summary."""
 SWITCHES = {
     "dry-run": "Print the plan and start nothing.",
     "json": "Print the summary as JSON on standard output, and all else on standard error.",
@@ -61,10 +63,12 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """0; 1 if every trial failed; 130 after Ctrl-C."""
+        """0; 1 if no trial has a finite score: all failed or diverged; 3 if MLflow lacks a part; 130 after Ctrl-C."""
         if self.interrupted:
             return 130
-        return int(bool(self.summary) and self.summary["failed"] == self.summary["num_trials"])
+        if self.summary and self.summary["best"] is None:
+            return 1
+        return INCOMPLETE if incomplete(self.summary) else 0
 
 
 def run(
@@ -150,8 +154,7 @@ class _Training:
         self.config, self.cluster, self.console = config, cluster, console
         self.resuming = resume is not None
         self.folder = self._ready_folder(resume, source_folder)
-        scoring = Scoring(config.metric, config.maximize)
-        self.records = Records(prepared.proposer.num_trials, scoring, cluster.devices, config.epochs)
+        self.records = Records(prepared.proposer.num_trials, Scoring.of(config), cluster.devices, config.epochs)
         # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
         share = FUSED_CPU_SHARE if isinstance(decision.plan, FusedPlan) else CPU_SHARE
         self.session = SweepSession(config, self.folder, tree, cpu_share=share)
@@ -259,12 +262,13 @@ def _print_end(
 ) -> None:
     """The five best trials, and what to type next."""
     summary = result.summary
-    if result.best:
+    if summary["best"] is not None:
         console.best(config.metric, result.best)
         if config.data.synthetic:
             console.line("on synthetic data: these scores mean nothing")
     counts = [
         f"{summary['completed']} finished",
+        *([f"{summary['diverged']} diverged"] if summary["diverged"] else []),
         f"{summary['stopped_early']} stopped early",
         f"{summary['failed']} failed",
     ]
@@ -275,12 +279,21 @@ def _print_end(
     )
     if summary["failed"]:
         console.line(f"why trials failed{_commonest(result.failures)}: {folder.shared_trials}/<id>/error.txt")
-    if summary["best"] is not None:
+    if summary["best"] is None:
+        console.line(_without_score(summary))
+    else:
         console.line(f"the best trial, ready to be trained again: {folder.shared / folder.best_toml.name}")
     if curves is not None:
         console.line(curves)
     if result.interrupted:
         console.line(f"interrupted; go on with: {folder.resumed_by('sweep')}")
+
+
+def _without_score(summary: Mapping[str, Any]) -> str:
+    """Why there is no best trial."""
+    counts = [f"{summary[key]} {word}" for key, word in NO_SCORE.items() if summary[key]]
+    advice = "; a smaller learning rate, or clip_norm, may help" if summary["diverged"] else ""
+    return f"no trial has a finite {summary['metric']} ({', '.join(counts)}), so there is no best trial{advice}"
 
 
 def _commonest(failures: Sequence[str]) -> str:

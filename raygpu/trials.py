@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from raygpu.errors import UnknownMetric
 
+if TYPE_CHECKING:
+    from raygpu.config import SweepConfig
+
 Status = Literal["waiting", "running", "finished", "stopped", "failed", "interrupted"]
+Which = Literal["last", "best"]
+"""Which epoch's metric is a trial's score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +55,16 @@ class EpochResult:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How a trial's score is read from an epoch's metrics."""
+    """How a trial's score is read from its epochs' metrics."""
 
     metric: str
     maximize: bool
+    which: Which = "last"
+
+    @classmethod
+    def of(cls, config: SweepConfig) -> Scoring:
+        """How a sweep's trials are scored."""
+        return cls(config.metric, config.maximize, config.score)
 
     def key(self, names: Mapping[str, object]) -> str:
         """The reported name that `metric` stands for: itself or `validation/<metric>`. Raises UnknownMetric."""
@@ -92,6 +103,49 @@ class Scoring:
             math.isfinite(value) for name, value in metrics.items() if name in watched or name.lower().endswith("loss")
         )
 
+    def better(self, one: float, other: float | None) -> bool:
+        """Whether a score beats another one; any finite one beats None."""
+        if not math.isfinite(one):
+            return False
+        return other is None or (one > other if self.maximize else one < other)
+
+
+@dataclass(slots=True)
+class Standing:
+    """A trial's scores so far. Epochs are taken in their order."""
+
+    last: float | None = None
+    """The last epoch's that had the metric; the worst one, infinite, once the trial has diverged."""
+    best: float | None = None
+    """The best finite one."""
+    best_epoch: int | None = None
+    """The first epoch that had it."""
+    last_epoch: int | None = None
+    """The epoch of the last one."""
+
+    def take(self, scoring: Scoring, result: EpochResult) -> bool:
+        """Whether the epoch is the best one so far. Raises UnknownMetric of a first report without the metric."""
+        score = scoring.value(result.metrics)
+        if score is None:
+            if self.last is None:
+                scoring.key(result.metrics)  # raises
+            return False
+        self.last, self.last_epoch = score, result.epoch
+        if not scoring.better(score, self.best):
+            return False
+        self.best, self.best_epoch = score, result.epoch
+        return True
+
+    @property
+    def found(self) -> tuple[float, int] | None:
+        """The best score and its epoch."""
+        return None if self.best is None or self.best_epoch is None else (self.best, self.best_epoch)
+
+    def score(self, scoring: Scoring) -> float | None:
+        """The trial's, by the sweep's rule; the worst one if it has diverged."""
+        diverged = self.last is not None and not math.isfinite(self.last)
+        return self.last if scoring.which == "last" or diverged else self.best
+
 
 @dataclass(slots=True)
 class TrialRecord:
@@ -100,7 +154,8 @@ class TrialRecord:
     trial: Trial
     status: Status = "waiting"
     score: float | None = None
-    """The metric at the last epoch; infinite, on the worse side, of a diverged trial; None before the first epoch."""
+    """The metric at the trial's last or best epoch, as the sweep is configured; infinite, on the worse side, of a
+    diverged trial; None before the first epoch."""
     epochs: int = 0
     samples_per_s: float | None = None
     """Mean training throughput over the trial's epochs."""
@@ -116,6 +171,20 @@ class TrialRecord:
     train_s: float = 0.0
     rgu_hours: float | None = None
     """What it has used, in hours of a Reference GPU Unit; None where its GPU's worth is not known."""
+    which: Which = "last"
+    """Which epoch's metric the score is."""
+    standing: Standing = field(default_factory=Standing)
+    """Its scores so far."""
+
+    @property
+    def best_epoch(self) -> int | None:
+        """The epoch of the best finite score, whichever epoch the score is of."""
+        return self.standing.best_epoch
+
+    @property
+    def score_epoch(self) -> int | None:
+        """The epoch that the score is of."""
+        return self.best_epoch if self.which == "best" and not self.diverged else self.standing.last_epoch
 
     @property
     def ended(self) -> bool:

@@ -43,6 +43,38 @@ def test_ranking_puts_diverged_last_and_leaves_failed_out() -> None:
         assert len(ranked) == 3
 
 
+def test_diverged_trials_are_counted_apart_and_never_the_best() -> None:
+    for which in ("last", "best"):
+        kept = Records(2, Scoring("accuracy", True, which), DEVICES, epochs=4)  # type: ignore[arg-type]
+        for index, second in enumerate([math.nan, 0.2]):
+            kept.start(trial(index))
+            kept.add(f"t000{index}", [result(1, 0.9 - index / 2), result(2, second)], 0)
+            kept.end(f"t000{index}", "finished")
+        snapshot = kept.snapshot()
+        assert (snapshot.finished, snapshot.diverged, snapshot.ended) == (1, 1, 2)
+        assert snapshot.best is not None
+        assert snapshot.best.trial.trial_id == "t0001"
+        assert (kept.count("finished"), kept.count_diverged()) == (1, 1)
+
+
+def test_the_best_epoch_scores_a_trial_where_that_is_wanted() -> None:
+    kept = Records(1, Scoring("accuracy", True, "best"), DEVICES, epochs=4)
+    record = kept.start(trial(0))
+    kept.add("t0000", [result(1, 0.5), result(2, 0.8), result(3, 0.6)], 0)
+    assert (record.score, record.best_epoch, record.score_epoch, record.epochs) == (0.8, 2, 2, 3)
+    # Its worker is lost; what repeats the epochs from a checkpoint has other parameters, and tells so.
+    kept.start(trial(0))
+    kept.add("t0000", [result(2, 0.7), result(3, 0.75)], 0, (0.75, 3))
+    assert (record.score, record.best_epoch) == (0.75, 3)
+
+
+def test_a_rate_that_is_no_number_is_none() -> None:
+    kept = records()
+    record = kept.start(trial(0))
+    kept.add("t0000", [EpochResult(1, {"accuracy": 0.5, "samples_per_s": math.nan})], 0)
+    assert record.samples_per_s is None
+
+
 def test_throughput_is_summed_over_the_trials_that_run_on_a_gpu() -> None:
     kept = records()
     for index, gpu in ((0, 0), (1, 0), (2, 1)):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import sqlite3
 import tomllib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,12 @@ from mlflow.tracking import MlflowClient
 
 from raygpu import sweep
 from raygpu.errors import BadInput
+from raygpu.promotion import promoted
+from raygpu.runfolder import RunFolder
+from raygpu.sections import TrackingSection
 from raygpu.sweep import Result
+from raygpu.tracking.session import SweepSession
+from raygpu.views.console import SweepConsole
 from tests.fakes.nvml import FakeNvml
 
 pytestmark = pytest.mark.timeout(900)
@@ -55,8 +63,9 @@ def test_every_way_a_trial_can_end(sweep_config: Any) -> None:
     }
     summary = json.loads((result.folder / "summary.json").read_text())
     assert summary == result.summary
-    assert (summary["completed"], summary["failed"], summary["stopped_early"]) == (3, 3, 0)
-    assert summary["best"] == {"trial_id": "t0000", "score": 0.3, "epoch": 3, "hyperparameters": {"kind": "good"}}
+    assert (summary["completed"], summary["diverged"], summary["failed"], summary["stopped_early"]) == (2, 1, 3, 0)
+    best = {"trial_id": "t0000", "score": 0.3, "epoch": 3, "best_epoch": 3, "epochs": 3}
+    assert summary["best"] == {**best, "hyperparameters": {"kind": "good"}}
     assert summary["plan"]["trials_per_gpu"] == 2
     assert summary["gpus"][0]["uuid"] is None
     assert [record.trial.trial_id for record in result.best] == ["t0000", "t0005", "t0004"], "diverged comes last"
@@ -90,6 +99,7 @@ def test_every_way_a_trial_can_end(sweep_config: Any) -> None:
         (3, 0.3),
     ]
     assert children["t0004"].data.tags["raygpu.diverged"] == "true"
+    assert parent.data.metrics["trials/diverged"] == 1
     assert {item.path for item in client.list_artifacts(parent.info.run_id)} >= {"config.toml", "summary.json"}
 
 
@@ -99,6 +109,75 @@ def test_a_sweep_where_every_trial_fails_exits_with_1(sweep_config: Any) -> None
     assert result.exit_code == 1
     assert result.summary["best"] is None
     assert runs(config, result)[0].info.status == "FAILED"
+
+
+def run_told(config: Any, **options: Any) -> tuple[Result, str]:
+    """The result, and what a person saw."""
+    shown = io.StringIO()
+    return sweep.run(config, console=SweepConsole(stream=shown), **options), shown.getvalue()
+
+
+def test_a_sweep_where_every_trial_diverges_has_no_best_one(sweep_config: Any) -> None:
+    config = sweep_config(experiment="tests.cases:behave", space={"kind": "diverges"}, score="best", keep="all")
+    result, shown = run_told(config)
+    assert result.exit_code == 1
+    summary = json.loads((result.folder / "summary.json").read_text())
+    assert (summary["completed"], summary["diverged"], summary["best"]) == (0, 2, None)
+    assert "no trial has a finite score (2 diverged), so there is no best trial" in shown
+    assert "0 finished, 2 diverged, 0 stopped early, 0 failed" in shown
+    assert not (result.folder / "best.toml").exists()
+    assert {row["status"] for row in rows(result).values()} == {"diverged"}
+    parent, children = runs(config, result)
+    assert parent.info.status == "FAILED"
+    assert "best/score" not in parent.data.metrics
+    for child in children.values():
+        assert (child.data.tags["raygpu.status"], child.data.tags["raygpu.diverged"]) == ("diverged", "true")
+    with pytest.raises(BadInput, match=r"has no best.toml: .* with a score \(2 diverged\)"):
+        promoted(str(result.folder), TrackingSection, False)
+    run_id = children["t0000"].info.run_id
+    with pytest.raises(BadInput, match=r"trial t0000 diverged, and would again"):
+        promoted(run_id, lambda: config.tracking, False)
+    folder = RunFolder.existing(result.folder)
+    (result.folder / "best.toml").touch()  # of an interrupted start, whose best trial has diverged since
+    assert sweep.run(folder.read_config(), resume=folder).exit_code == 1
+    assert not (result.folder / "best.toml").exists()
+
+
+def test_what_a_locked_store_does_not_take_is_told_and_delivered_by_a_resume(
+    sweep_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    config = sweep_config(experiment="tests.cases:ramp", epochs=3, tracking={"uri": store, "patience_s": 0.5})
+    end = SweepSession.close
+
+    def locked(session: SweepSession, *arguments: Any, **named: Any) -> list[str]:
+        with closing(sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            said = end(session, *arguments, **named)
+            other.execute("ROLLBACK")
+            return said
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SweepSession, "close", locked)
+        patched.setattr("raygpu.tracking.writer.Writer.finish", lambda writer: None)
+        patched.setattr("raygpu.tracking.writer.Writer._turn", lambda *arguments, **named: 0)
+        result, shown = run_told(config)
+    assert result.exit_code == 3
+    assert result.summary["best"]["trial_id"] == "t0000", "the results here are complete"
+    summary = json.loads((result.folder / "summary.json").read_text())
+    assert summary["tracking"]["undelivered"] > 0
+    assert f"deliver by: python -m raygpu.sweep --resume {result.folder}" in shown
+    assert f"they lie in {result.folder / 'undelivered.jsonl'}" in shown
+    folder = RunFolder.existing(result.folder)
+    resumed, shown = run_told(folder.read_config(), resume=folder)
+    assert "writes that an earlier start had left were delivered" in shown
+    assert resumed.exit_code == 0
+    assert (resumed.summary["tracking"]["undelivered"], resumed.summary["tracking"]["fault"]) == (0, None)
+    parent, children = runs(config, resumed)
+    assert {run.info.status for run in [parent, *children.values()]} == {"FINISHED"}
+    client = MlflowClient(store)
+    for child in children.values():
+        assert [m.step for m in client.get_metric_history(child.info.run_id, "score")] == [1, 2, 3]
 
 
 def test_torch_leaves_a_best_model_that_loads_and_scores_the_same(sweep_config: Any) -> None:

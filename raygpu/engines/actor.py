@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,16 @@ from raygpu.engines.cap import Cap
 from raygpu.errors import RaygpuError, UnknownMetric
 from raygpu.experiment import Source, Splits
 from raygpu.packing import Plan, Share
+from raygpu.runfolder import BEST_EPOCH, SCORE
 from raygpu.sections import Precision
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import Settings, Training, surroundings
 from raygpu.training.start import start
-from raygpu.trials import EpochResult, Scoring, Trial
+from raygpu.trials import EpochResult, Scoring, Standing, Trial
 
 logger = logging.getLogger(__name__)
 PROGRESS = "progress.json"
-"""In a checkpoint: the trial's score so far."""
+"""In a checkpoint: the trial's scores so far."""
 FAILED = "failed"
 """In a checkpoint of a trial that failed: an empty file, and nothing else."""
 # Tune hears of a trial about this often, or at once where a scheduler wants to decide; every epoch is in the result.
@@ -125,7 +126,9 @@ class TrialActor(tune.Trainable):
         self.trial = trial_of(config)
         self.share = share_of(config)
         self._checkpoint: str | None = config["checkpoint"]
-        self.score: float | None = None
+        self.standing = Standing()
+        self._best: Path | None = None
+        """The checkpoint of the best epoch so far, where that one scores the trial."""
         self.epoch = 0
         self.failure: str | None = None
         self.out_of_memory = False
@@ -164,7 +167,9 @@ class TrialActor(tune.Trainable):
             del error  # with its frames it holds what the trial has allocated
             self._close()
         return {
-            "score": WORST * (-1 if self.shared.scoring.maximize else 1) if self.score is None else self.score,
+            "score": self._finite(self.standing.last),
+            "final_score": self._finite(self.standing.score(self.shared.scoring)),
+            "best": self.standing.found if self.shared.scoring.which == "best" else None,
             "epoch": self.epoch,
             "epochs": results,
             "ended": ended,
@@ -226,11 +231,27 @@ class TrialActor(tune.Trainable):
 
     def _take_score(self, result: EpochResult) -> None:
         """The score of an epoch. Once a trial has one, a report without the metric leaves it as it was."""
-        score = self.shared.scoring.value(result.metrics)
-        if score is not None:
-            self.score = finite(score)
-        elif self.score is None:
-            self.shared.scoring.key(result.metrics)  # raises UnknownMetric
+        if self.standing.take(self.shared.scoring, result) and self.shared.scoring.which == "best":
+            self._keep_best()
+
+    def _keep_best(self) -> None:
+        """Write the parameters of the epoch that has just ended; of a function or script, if it has saved them."""
+        training = self.training
+        assert training is not None
+        self._drop_best()
+        if has_saved(training, self.epoch):
+            self._best = Path(tempfile.mkdtemp(prefix="raygpu-best-"))
+            training.save(self._best)
+            write_score(self._best, self.standing)
+
+    def _drop_best(self) -> None:
+        best, self._best = self._best, None
+        if best is not None:
+            shutil.rmtree(best, ignore_errors=True)
+
+    def _finite(self, score: float | None) -> float:
+        """A score as Tune takes it; the worst one before the first."""
+        return finite(self.shared.scoring.worst if score is None else score)
 
     def _require_a_report(self) -> None:
         if not self.epoch:
@@ -247,7 +268,9 @@ class TrialActor(tune.Trainable):
             Path(checkpoint_dir, FAILED).touch()
         else:
             self.training.save(Path(checkpoint_dir))
-            Path(checkpoint_dir, PROGRESS).write_text(json.dumps({"score": self.score}))
+            Path(checkpoint_dir, PROGRESS).write_text(json.dumps(asdict(self.standing)))
+            if self._best is not None:
+                shutil.copytree(self._best, Path(checkpoint_dir, BEST_EPOCH))
 
     def load_checkpoint(self, checkpoint_dir: str | None) -> None:
         """A lost or interrupted trial goes on. What fails here fails again, as the trial's result, in `step`."""
@@ -261,7 +284,11 @@ class TrialActor(tune.Trainable):
         assert self.training is not None
         self.training.load(Path(checkpoint_dir))
         self.epoch = self._told_epoch = self.training.epoch
-        self.score = json.loads(Path(checkpoint_dir, PROGRESS).read_text())["score"]
+        self.standing = Standing(**json.loads(Path(checkpoint_dir, PROGRESS).read_text()))
+        self._drop_best()
+        if (best := Path(checkpoint_dir, BEST_EPOCH)).is_dir():
+            self._best = Path(tempfile.mkdtemp(prefix="raygpu-best-"))
+            shutil.copytree(best, self._best, dirs_exist_ok=True)
 
     def cleanup(self) -> None:
         self._close()
@@ -274,6 +301,7 @@ class TrialActor(tune.Trainable):
             except Exception:
                 # What a broken device raises here must not look like a lost worker: the trial has its own result.
                 logger.exception("closing trial %s", self.trial.trial_id)
+        self._drop_best()
         self._deliver()
         self.cap.lift()
 
@@ -291,6 +319,16 @@ def mps_environment(shared: Shared, config: Mapping[str, Any]) -> dict[str, str]
 def breaks_device(failure: str | None) -> bool:
     """Whether a trial's traceback says that nothing more runs in its process."""
     return failure is not None and ("CUDA error" in failure or "AcceleratorError" in failure)
+
+
+def has_saved(training: Any, epoch: int) -> bool:
+    """Whether what a training saves now is of that epoch: a function's or a script's checkpoint may be an older one."""
+    return bool(getattr(training, "has_saved", lambda epoch: True)(epoch))
+
+
+def write_score(folder: Path, standing: Standing) -> None:
+    """Note in the checkpoint of a best epoch which one it is."""
+    (folder / SCORE).write_text(json.dumps({"epoch": standing.best_epoch, "score": standing.best}))
 
 
 def finite(score: float) -> float:

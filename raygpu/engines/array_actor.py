@@ -24,16 +24,15 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.engines.actor import (
     REPORT_S,
-    WORST,
     Shared,
     breaks_device,
     device_of,
-    finite,
     mps_environment,
     share_of,
     trial_of,
 )
 from raygpu.engines.array_checkpoint import MEMBERS, PROGRESS
+from raygpu.engines.array_kept import KeptMembers
 from raygpu.engines.cap import Cap
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Experiment, Splits
@@ -77,6 +76,8 @@ class MemberReport:
     status: Status | None = None
     """Set when the member has ended."""
     reason: str | None = None
+    best: tuple[float, int] | None = None
+    """The member's best score and its epoch, where that one scores it."""
 
 
 class ArrayActor(tune.Trainable):
@@ -111,18 +112,16 @@ class ArrayActor(tune.Trainable):
         self.threads = self._threads(config)
         self.device = self._device(config)
         self.trials = [carried.get(name) or self.common.trials[name] for name in config["trial_ids"]]
-        self.scores: dict[str, float | None] = {trial.trial_id: None for trial in self.trials}
+        names = [trial.trial_id for trial in self.trials]
+        self.kept = KeptMembers(self.shared.scoring, names, keep_all=self.common.keep_all)
         self.ended: set[str] = set()
-        self.best: tuple[float, str] | None = None
-        """Score and id of the best member whose parameters are kept."""
         self.share = share_of(config)
         self._checkpoint: str | None = config["checkpoint"]
         """From which it goes on, after it ran out of memory in a smaller share."""
         self.width = self.common.width
         self._narrowed: list[Trial] = []
         """Members of an array that ran out of memory, before it goes on."""
-        self._kept = Path(tempfile.mkdtemp(prefix="raygpu-kept-"))
-        self._last = self._kept.with_name(f"{self._kept.name}-last")
+        self._last = self.kept.folder.with_name(f"{self.kept.folder.name}-last")
         """The array's last checkpoint: what it goes on from if it runs out of memory."""
         self._failure: str | None = None
         self._out_of_memory = False
@@ -179,7 +178,7 @@ class ArrayActor(tune.Trainable):
         lines, self._lines = self._lines, []
         seconds, self._seconds = self._seconds, {}
         return {
-            "score": self._tune_score(),
+            "score": self.kept.tune_score(),
             "members": list(reports.values()),
             "failure": self._failure,
             "out_of_memory": self._out_of_memory,
@@ -282,14 +281,15 @@ class ArrayActor(tune.Trainable):
         ending: dict[str, tuple[Status, str | None]] = {}
         for name, result in results.items():
             reports.setdefault(name, MemberReport(name)).epochs.append(result)
-            self._take_score(name, result)
+            self.kept.take(name, result, self.array.save_member)
+            reports[name].best = self.kept.best_of(name)
             if self.shared.scoring.diverged(result.metrics) or epoch == self.shared.epochs:
                 ending[name] = ("finished", None)
         for name in self._stopped(epoch, [name for name in results if name not in ending]):
             ending[name] = ("stopped", self.common.reason)
         for name, (status, reason) in ending.items():
             reports[name].status, reports[name].reason = status, reason
-            self._keep(name)
+            self.kept.end(name, self.array.save_member)
         if ending:
             self.array.drop(ending.keys())
             self.ended |= ending.keys()
@@ -298,44 +298,13 @@ class ArrayActor(tune.Trainable):
 
                 self._lines += resettle(self.array)
 
-    def _take_score(self, name: str, result: EpochResult) -> None:
-        """As in process mode: a report without the metric leaves the score as it was, once there is one."""
-        score = self.shared.scoring.value(result.metrics)
-        if score is not None:
-            self.scores[name] = finite(score)
-        elif self.scores[name] is None:
-            self.shared.scoring.key(result.metrics)  # raises UnknownMetric
-
     def _stopped(self, epoch: int, names: Sequence[str]) -> frozenset[str]:
         decisions = self.shared.decision_epochs
         if self.common.rule is None or not names or (decisions is not None and epoch not in decisions):
             return frozenset()
-        return frozenset(ray.get(self.common.rule.decide.remote(epoch, [(name, self.scores[name]) for name in names])))
-
-    def _keep(self, name: str) -> None:
-        """Write a member's parameters, if they may be wanted: every trial's, or the best one's of this array."""
-        if not self.common.keep_all:
-            rank = self._rank(name)
-            if self.best is not None and rank >= self.best:
-                return
-            if self.best is not None:
-                shutil.rmtree(self._kept / self.best[1])
-            self.best = rank
-        (self._kept / name).mkdir()
-        self.array.save_member(name, self._kept / name)
-
-    def _rank(self, name: str) -> tuple[float, str]:
-        """The less the better."""
-        score = self.scores[name]
-        assert score is not None
-        return (-score if self.shared.scoring.maximize else score), name
-
-    def _tune_score(self) -> float:
-        """The best member's: Tune wants one."""
-        known = [score for score in self.scores.values() if score is not None]
-        if not known:
-            return -WORST if self.shared.scoring.maximize else WORST
-        return max(known) if self.shared.scoring.maximize else min(known)
+        return frozenset(
+            ray.get(self.common.rule.decide.remote(epoch, [(name, self.kept.last(name)) for name in names]))
+        )
 
     def _checkpoint_due(self) -> bool:
         if time.monotonic() - self._saved_at < self.shared.checkpoint_s:
@@ -345,16 +314,15 @@ class ArrayActor(tune.Trainable):
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         folder = Path(checkpoint_dir)
-        shutil.copytree(self._kept, folder / MEMBERS)
+        shutil.copytree(self.kept.folder, folder / MEMBERS)
         under_way = [] if self.array is None or self._failure is not None else self.array.trials
         if under_way:
             self.array.save(folder)
             if self.fused:
                 shutil.copytree(folder, self._last, dirs_exist_ok=True)
         progress = {
-            "scores": self.scores,
+            **self.kept.state(),
             "ended": sorted(self.ended),
-            "best": self.best,
             "under_way": [trial.trial_id for trial in under_way],
         }
         (folder / PROGRESS).write_text(json.dumps(progress))
@@ -366,9 +334,8 @@ class ArrayActor(tune.Trainable):
         self.cap.set(self.share)
         folder = Path(checkpoint_dir)
         progress = json.loads((folder / PROGRESS).read_text())
-        self.scores, self.ended = progress["scores"], set(progress["ended"])
-        self.best = progress["best"] and tuple(progress["best"])
-        shutil.copytree(folder / MEMBERS, self._kept, dirs_exist_ok=True)
+        self.ended = set(progress["ended"])
+        self.kept.restore(progress, folder / MEMBERS)
         self.trials = [trial for trial in self.trials if trial.trial_id not in self.ended]
         saved = [trial for trial in self.trials if trial.trial_id in progress["under_way"]]
         if saved:
@@ -387,7 +354,7 @@ class ArrayActor(tune.Trainable):
         self._close()
 
     def _close(self) -> None:
-        shutil.rmtree(self._kept, ignore_errors=True)
+        self.kept.close()
         shutil.rmtree(self._last, ignore_errors=True)
         self._close_array()
 

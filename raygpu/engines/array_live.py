@@ -62,8 +62,9 @@ class ArrayLive(Live):
         ranked = self.records.ranked()
         chosen = ranked if keep_all else ranked[:1]
         by_array: dict[str, dict[str, Path]] = {}
+        kept = self.checkpoints if self.records.scoring.which == "best" else {}  # of best epochs, also of who goes on
         for name in [record.trial.trial_id for record in chosen if not record.ended]:
-            if name in self.arrays and Storage(self.arrays[name]).is_dir():
+            if name not in kept and name in self.arrays and Storage(self.arrays[name]).is_dir():
                 by_array.setdefault(self.arrays[name], {})[name] = folder / name
                 (folder / name).mkdir(parents=True)
         for source, folders in by_array.items():
@@ -112,7 +113,7 @@ class ArrayObserver(tune.Callback):
                 continue  # told before its worker was lost
             if gpu_index is not None and gpu_index != record.gpu_index:
                 live.writer.place(report.trial_id, gpu_index, share)
-            new = live.records.add(report.trial_id, report.epochs, gpu_index)
+            new = live.records.add(report.trial_id, report.epochs, gpu_index, report.best)
             if new:
                 live.writer.epochs(report.trial_id, new)
             if report.status is not None:

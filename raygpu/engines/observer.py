@@ -156,7 +156,7 @@ class Observer(tune.Callback):
         self.live.pids[trial_id] = result["pid"]
         placed_before = self.live.records.by_id[trial_id].gpu_index
         gpu_index = self.live.cluster.device_index(result["node_id"], result["gpu_ids"])
-        new = self.live.records.add(trial_id, result["epochs"], gpu_index)
+        new = self.live.records.add(trial_id, result["epochs"], gpu_index, result["best"])
         self._charge(trial)
         if gpu_index is not None and gpu_index != placed_before:
             self.live.writer.place(trial_id, gpu_index, share_of(trial.config).fraction)

@@ -77,7 +77,7 @@ def shared_by_all(work: Work, plan: Plan) -> Shared:
     config = work.config
     return Shared(
         source=work.cluster.travelled(work.source),
-        scoring=Scoring(config.metric, config.maximize),
+        scoring=Scoring.of(config),
         epochs=config.epochs,
         decision_epochs=_decision_epochs(config),
         plan=plan,

@@ -73,7 +73,7 @@ class TrialSearcher(Searcher):
         failed = error or result is None or bool(result.get("failure") or result.get("unknown_metric"))
         if failed:
             self.failed.append(trial)
-        self.proposer.tell(trial.trial_id, None if failed or result is None else result["score"])
+        self.proposer.tell(trial.trial_id, None if failed or result is None else result["final_score"])
 
     def save(self, checkpoint_path: str) -> None:
         state = {name: getattr(self, name) for name in ("proposer", "given", "failed", "again", "enlarged", "running")}

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from raygpu.errors import TrackingError
-from raygpu.tracking.runs import Point, Refused, RunTree, final_tags, points
-from raygpu.trials import EpochResult, Trial, TrialRecord
+from raygpu.tracking.runs import Point, Refused, RunTree, final_points, final_tags, points
+from raygpu.trials import EpochResult, Standing, Trial, TrialRecord
 
 Kind = Literal["begin", "restart", "place", "epochs", "end", "gpu"]
 POINTS_AT_ONCE = 800
@@ -62,8 +62,7 @@ class Batch:
             case "end":
                 self.end = write.value
                 self.tags.update(final_tags(write.value))
-                if write.value.rgu_hours is not None:
-                    self.points.append(Point("rgu_hours", write.value.rgu_hours, 0, write.time_ms))
+                self.points.extend(final_points(write.value, write.time_ms))
             case "gpu":
                 elapsed_s, metrics = write.value
                 self.points.extend(Point(name, value, elapsed_s, write.time_ms) for name, value in metrics.items())
@@ -248,8 +247,9 @@ def _encode(write: Write) -> Any:
     if write.kind == "epochs":
         return [{**asdict(result), "metrics": _floats(result.metrics)} for result in value]
     if write.kind == "end":
-        ending = {name: getattr(value, name) for name in ("status", "diverged", "error", "reason", "rgu_hours")}
-        return {"trial": _trial(value.trial), **ending}
+        names = ("status", "diverged", "error", "reason", "rgu_hours", "which")
+        ending = {name: getattr(value, name) for name in names}
+        return {"trial": _trial(value.trial), "standing": asdict(value.standing), **ending}
     if write.kind == "gpu":
         return [value[0], _floats(value[1])]
     return {name: str(text) for name, text in value.items()}
@@ -267,5 +267,6 @@ def _decode(line: Mapping[str, Any]) -> Write:
         case "epochs":
             value = [EpochResult(**result) for result in value]
         case "end":
-            value = TrialRecord(**{**value, "trial": Trial(**value["trial"])})
+            standing = Standing(**value.get("standing", {}))
+            value = TrialRecord(**{**value, "trial": Trial(**value["trial"]), "standing": standing})
     return Write(line["kind"], line["trial_id"], value, line["time_ms"])

@@ -28,6 +28,8 @@ class Origin:
     params: Mapping[str, str]
     """The trial's."""
     metrics: Mapping[str, float]
+    diverged: bool
+    """Whether the trial did: MLflow keeps an infinite loss as a large number."""
 
 
 def origin(uri: str, experiment: str, run_id: str, folder: Path, *, checkpoint: bool) -> Origin:
@@ -57,5 +59,5 @@ def origin(uri: str, experiment: str, run_id: str, folder: Path, *, checkpoint: 
             raise BadInput(f"--from: no run {run_id} in {redacted(uri)}; name the store by --tracking.uri") from error
         raise found from error
     trial_id = run.data.tags.get("raygpu.trial_id") if kind == "trial" else None
-    name = parent.data.tags["raygpu.name"]
-    return Origin(name, own, folder, trial_id, dict(run.data.params), dict(run.data.metrics))
+    name, diverged = parent.data.tags["raygpu.name"], "raygpu.diverged" in run.data.tags
+    return Origin(name, own, folder, trial_id, dict(run.data.params), dict(run.data.metrics), diverged)

@@ -25,7 +25,7 @@ from raygpu.tracking.client import Refused
 from raygpu.tracking.stores import check, scheme
 from raygpu.trials import EpochResult, Status, Trial, TrialRecord
 
-__all__ = ["Child", "Point", "Refused", "RunTree", "check", "final_tags", "points", "redacted"]
+__all__ = ["Child", "Point", "Refused", "RunTree", "check", "final_points", "final_tags", "points", "redacted"]
 
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
 """The most that MLflow takes in one call."""
@@ -39,7 +39,7 @@ RUN_STATUS: Final[Mapping[str, str]] = {
     "stopped": "KILLED",
     "interrupted": "KILLED",
 }
-ENDINGS = ("raygpu.status", "raygpu.stopped", "raygpu.diverged", "raygpu.error")
+ENDINGS = ("raygpu.status", "raygpu.stopped", "raygpu.diverged", "raygpu.error", "raygpu.best_epoch")
 """Tags that say how a run ended."""
 PARENT = "mlflow.parentRunId"
 PATIENCE_S = 10.0
@@ -301,9 +301,20 @@ def points(result: EpochResult, time_ms: int) -> list[Point]:
     return [Point(name, value, result.epoch, time_ms) for name, value in values.items() if _is_number(value)]
 
 
+def final_points(record: TrialRecord, time_ms: int) -> list[Point]:
+    """What a trial's run is told at its end; its best epoch only where that one scores the trial."""
+    values = {"rgu_hours": record.rgu_hours}
+    if record.which == "best" and not record.diverged:
+        values |= {"best/score": record.standing.best, "best/epoch": record.best_epoch}
+    return [Point(name, value, 0, time_ms) for name, value in values.items() if value is not None]
+
+
 def final_tags(record: TrialRecord) -> dict[str, Any]:
     """What a trial's run says of how it ended."""
     tags: dict[str, Any] = {"raygpu.status": "diverged" if record.diverged else record.status}
+    tags["raygpu.score"] = f"{record.which} epoch"
+    if record.best_epoch is not None:
+        tags["raygpu.best_epoch"] = record.best_epoch
     if record.diverged:
         tags["raygpu.diverged"] = "true"
     if record.status == "interrupted":

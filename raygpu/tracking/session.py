@@ -185,17 +185,17 @@ class SweepSession(Session):
             if path.is_file():
                 tree.log_artifact(self.run_id, path)
         best = summary["best"]
-        if best is not None:
+        if best is not None:  # none, where every trial failed or diverged
             for path in sorted((self.folder.checkpoints / best["trial_id"]).glob("*")):
                 if path.is_file():
                     tree.log_artifact(self.run_id, path, "best")
             for path in sorted(self.folder.best.glob("*")):
                 tree.log_artifact(self.run_id, path, "best")
-        all_failed = summary["failed"] == summary["num_trials"]
-        counts = {f"trials/{key}": summary[key] for key in ("completed", "stopped_early", "failed")}
-        metrics = counts | ({"best/score": best["score"]} if best is not None else {})
-        tags = {"raygpu.best_trial": best["trial_id"]} if best is not None else {}
-        status: Status = "interrupted" if interrupted else "failed" if all_failed else "finished"
+        counts = {f"trials/{key}": summary[key] for key in ("completed", "diverged", "stopped_early", "failed")}
+        metrics = counts | ({"best/score": best["score"], "best/epoch": best["epoch"]} if best is not None else {})
+        tags = {"raygpu.score": f"{summary['score']} epoch"}
+        tags |= {"raygpu.best_trial": best["trial_id"]} if best is not None else {}
+        status: Status = "interrupted" if interrupted else "failed" if best is None else "finished"
         tree.end_sweep(self.run_id, status, metrics, tags)
 
 

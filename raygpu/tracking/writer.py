@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,8 @@ class Writer:
             error=record.error,
             reason=record.reason,
             rgu_hours=record.rgu_hours,
+            which=record.which,
+            standing=replace(record.standing),
         )
         self._put("end", record.trial.trial_id, copy)
 

@@ -79,6 +79,13 @@ class FunctionTraining:
         if self._channel.kept is not None:
             self._channel.kept.dump(folder)
 
+    def has_saved(self, epoch: int) -> bool:
+        """Whether what `save` writes is of that epoch, the last one yielded."""
+        kept = self._channel.kept
+        if kept is None:
+            return False
+        return kept.epoch == epoch or (epoch == self.epochs and kept.epoch > epoch)
+
     def load(self, folder: Path) -> None:
         """The function starts again at its beginning, and finds its state by `raygpu.load()`."""
         kept = Kept.load(folder)

@@ -198,6 +198,13 @@ class ScriptTraining:
         if kept is not None:
             kept.dump(folder)
 
+    def has_saved(self, epoch: int) -> bool:
+        """Whether what `save` writes is of that epoch, the last one yielded: a fast script may be past it."""
+        kept = Kept.load(self._checkpoints)
+        if kept is None:
+            return False
+        return kept.epoch == epoch or (epoch == self.epochs and kept.epoch > epoch)
+
     def load(self, folder: Path) -> None:
         """The script starts again at its beginning, and finds its state by `raygpu.load()`."""
         kept = Kept.load(folder)

@@ -103,12 +103,13 @@ class SweepConsole(LiveConsole):
         outer = Table.grid(padding=(0, 2))
         outer.add_column(style="dim", justify="right")
         outer.add_column()
-        done = s.finished + s.stopped + s.failed
-        outer.add_row("trials", bar(done / s.num_trials) + Text(f" {done}/{s.num_trials}"))
+        outer.add_row("trials", bar(s.ended / s.num_trials) + Text(f" {s.ended}/{s.num_trials}"))
         counts = Text(f"{s.running} running   {s.finished} finished   {s.stopped} stopped early   ")
-        outer.add_row("", counts + Text(f"{s.failed} failed", style="bold red" if s.failed else ""))
+        diverged = Text(f"{s.diverged} diverged   " if s.diverged else "", style="bold red")
+        outer.add_row("", counts + diverged + Text(f"{s.failed} failed", style="bold red" if s.failed else ""))
         if s.best is not None:
-            outer.add_row(self._best, Text(f"{s.best.score:.6g}", style="bold green") + Text(f"  {describe(s.best)}"))
+            score, of = Text(f"{s.best.score:.6g}", style="bold green"), Text(f"  {at_epoch(s.best)}")
+            outer.add_row(self._best, score + of + Text(f"  {hyperparameters(s.best.trial.hyperparameters)}"))
         for device in self.devices:
             rate = s.samples_per_s.get(device.index)
             outer.add_row(f"gpu {device.index}", f"{escape(device.name)}   {'' if rate is None else throughput(rate)}")
@@ -116,12 +117,17 @@ class SweepConsole(LiveConsole):
         return outer
 
     def best(self, metric: str, records: Sequence[TrialRecord]) -> None:
-        """The best trials, a line each, in columns; what is wider than the terminal wraps and is not cut."""
+        """The best trials, a line each, in columns; what is wider than the terminal wraps and is not cut.
+
+        The header says of which epoch the scores are.
+        """
         names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
-        rows = [["trial", metric, "epochs", *names]]
+        rows = [["trial", f"{metric} ({records[0].which} epoch)", "best epoch", "epochs", *names]]
         for r in records:
             values = (value(r.trial.hyperparameters.get(name)) for name in names)
-            rows.append([r.trial.trial_id, f"{r.score:.6g}", str(r.epochs), *values])
+            score = "diverged" if r.diverged else f"{r.score:.6g}"
+            epoch = "" if r.best_epoch is None else str(r.best_epoch)
+            rows.append([r.trial.trial_id, score, epoch, str(r.epochs), *values])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for first, *others in rows:
             cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
@@ -136,19 +142,20 @@ def bar(part: float) -> Text:
 
 def plain(s: Snapshot, best: str = "best") -> str:
     """The snapshot as one line. best: what to call the best score."""
-    done = s.finished + s.stopped + s.failed
-    parts = [f"{done}/{s.num_trials} trials", f"{s.running} running"]
+    parts = [f"{s.ended}/{s.num_trials} trials", f"{s.running} running"]
     parts += [f"{s.stopped} stopped early"] if s.stopped else []
+    parts += [f"{s.diverged} diverged"] if s.diverged else []
     parts += [f"{s.failed} failed"] if s.failed else []
-    parts += [f"{best} {s.best.score:.6g} ({s.best.trial.trial_id})"] if s.best is not None else []
+    parts += [f"{best} {s.best.score:.6g} ({at_epoch(s.best)})"] if s.best is not None else []
     parts += [f"gpu {index}: {throughput(rate)}" for index, rate in s.samples_per_s.items() if rate is not None]
     parts += [f"{duration(s.elapsed_s)}, {left(s.time_left_s)}"]
     return " | ".join(parts)
 
 
-def describe(record: TrialRecord) -> str:
-    """A trial and its hyper-parameters in a few words."""
-    return f"{record.trial.trial_id}  {hyperparameters(record.trial.hyperparameters)}"
+def at_epoch(record: TrialRecord) -> str:
+    """A trial and the epoch that its score is of, which a later one replaces while the trial goes on."""
+    epoch = "" if record.score_epoch is None else f" at epoch {record.score_epoch}"
+    return f"{record.trial.trial_id}{epoch}{'' if record.ended else ', which goes on'}"
 
 
 def hyperparameters(hp: Mapping[str, Any]) -> str:
