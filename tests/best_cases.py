@@ -1,0 +1,87 @@
+"""Trainings whose score rises and then falls: one number moves by `lr` in each of an epoch's four steps, past 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import raygpu
+from raygpu import KerasExperiment, Splits, TorchExperiment
+
+STEPS = 4
+"""In an epoch."""
+
+
+def value(lr: float, epoch: int) -> float:
+    """The number after an epoch."""
+    return lr * STEPS * epoch
+
+
+def score(lr: float, epoch: int) -> float:
+    """The best one is 0."""
+    return -((value(lr, epoch) - 1) ** 2)
+
+
+def constant() -> Splits:
+    ones = np.ones((STEPS * 4, 1), dtype=np.float32)
+    return Splits(ones, ones, ones[:4], ones[:4])
+
+
+class Number(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.number
+
+
+class Passing(TorchExperiment):
+    """In torch."""
+
+    def data(self) -> Splits:
+        return constant()
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Number()
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return -outputs.mean()
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"score": -((outputs - targets) ** 2).mean()}
+
+
+class KerasPassing(KerasExperiment):
+    """In Keras."""
+
+    def data(self) -> Splits:
+        return constant()
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        return keras.Sequential([keras.layers.Input((1,)), layer])
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import tensorflow as tf
+
+        return -tf.reduce_mean(outputs)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        import tensorflow as tf
+
+        return {"score": -tf.reduce_mean((outputs - targets) ** 2)}
+
+
+def function(config: dict[str, Any]) -> None:
+    """Saves each epoch's number, or with `every` each so many epochs."""
+    for epoch in range(1, config["epochs"] + 1):
+        if epoch % config.get("every", 1) == 0:
+            raygpu.checkpoint(value(config["lr"], epoch))
+        raygpu.report(score=score(config["lr"], epoch))
