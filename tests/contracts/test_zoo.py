@@ -1,0 +1,74 @@
+"""The zoo trained alone and in arrays: equal to the trial alone, or refused with a reason that names the cause."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from raygpu.fusing import Fuser
+from raygpu.training.base import NotAsAlone
+from tests.contracts.zoo import ZOO
+from tests.contracts.zoo.check import alone, difference, fingerprint, fused, refused
+
+WIDTHS = (3, 2, 1)
+"""Of arrays of three members: one tile, two unequal ones, and three."""
+COMPILED = [name for name, entry in ZOO.items() if entry.compiled]
+
+
+def test_the_zoo_is_large() -> None:
+    assert len(ZOO) >= 60
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_alone(name: str) -> None:
+    """Twice in one process, the trial is the same to the bit, and the data is as it was."""
+    entry = ZOO[name]()
+    splits, trial = entry.data(), entry.trials()[1]
+    before = fingerprint(splits)
+    if entry.alone is not None:
+        with pytest.raises(Exception, match=entry.alone):
+            alone(entry, splits, trial, None)
+        return
+    first, again = (alone(entry, splits, trial, None) for _ in range(2))
+    assert fingerprint(splits) == before, "the data was changed"
+    if entry.repeats:
+        assert first[1] == again[1]
+        assert all(torch.equal(value.nan_to_num(), again[0][key].nan_to_num()) for key, value in first[0].items())
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_fused(name: str) -> None:
+    """Members of arrays of three widths are equal to the trials alone, or the reason says why they cannot be."""
+    entry = ZOO[name]()
+    splits, trials = entry.data(), entry.trials()
+    before = fingerprint(splits)
+    groups = Fuser(entry, splits).groups(trials)
+    assert fingerprint(splits) == before, "the dry run changed the data"
+    assert sorted(trial.trial_id for group in groups for trial in group.trials) == [t.trial_id for t in trials]
+    for group in groups:
+        if group.reason is not None:
+            refused(entry, group.reason)
+            continue
+        wanted = {trial.trial_id: alone(ZOO[name](), splits, trial, entry.dtype) for trial in group.trials}
+        for width in WIDTHS:
+            try:
+                outcomes = fused(ZOO[name](), splits, group.trials, width)
+            except NotAsAlone as refusal:  # what no dry run shows, a look at the array does
+                refused(entry, str(refusal))
+                continue
+            for trial_id, outcome in outcomes.items():
+                differs = difference(outcome, wanted[trial_id], entry.tolerance)
+                assert not differs, f"{trial_id} at width {width}: {differs}"
+    assert fingerprint(splits) == before, "the array changed the data"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled(name: str) -> None:
+    """The compiled step of a tile of two members and of one of a single member, beside the eager last batch."""
+    entry = ZOO[name]()
+    splits, trials = entry.data(), entry.trials()
+    for trial_id, outcome in fused(entry, splits, trials, 2, compiled=True).items():
+        wanted = alone(ZOO[name](), splits, trials[int(trial_id[1:])], entry.dtype)
+        differs = difference(outcome, wanted, entry.tolerance)
+        assert not differs, f"{trial_id}: {differs}"

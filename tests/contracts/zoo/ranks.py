@@ -1,0 +1,133 @@
+"""Entries trained over ranks that are started once for all of them, in processes that are ended where they hang."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raygpu.errors import one_line
+from raygpu.training.parallel import OneRank, Parallel, Ranks
+from raygpu.training.torch_parallel import TorchParallel
+from tests.contracts.zoo import ZOO
+from tests.contracts.zoo.check import Outcome, settings
+from tests.contracts.zoo.entry import BATCH
+
+RATIOS: dict[int, tuple[float, ...]] = {1: (), 2: (3.0, 2.0), 3: (5.0, 3.0, 2.0)}
+"""Of the ranks' shares, by their number."""
+BEHIND_S = 30.0
+"""After one rank has ended an entry, the others have so long before they count as hanging."""
+SILENT_S = 120.0
+"""The same where no rank ends anything: the start of the processes is in it."""
+
+
+@dataclass(slots=True)
+class Spread:
+    """What a rank has of an entry: the outcome, what raygpu said, and what it raised."""
+
+    outcome: Outcome = field(default_factory=lambda: ({}, []))
+    notes: list[str] = field(default_factory=list)
+    error: str = ""
+
+
+def spread(name: str, ranks: Ranks) -> Spread:
+    """One rank's part of the training of an entry."""
+    entry, found = ZOO[name](), Spread()
+    accumulate = 1 if entry.random else 2  # each part draws random numbers of its own
+    parallel = Parallel(BATCH, accumulate, RATIOS[ranks.world])
+    try:
+        training = TorchParallel(
+            entry,
+            entry.data(),
+            entry.trials()[1],
+            settings(entry),
+            parallel,
+            ranks,
+            device=torch.device("cpu"),
+            dtype=entry.dtype,
+        )
+        found.notes = training.notes  # the list itself: what is said later on is in it
+        metrics = [step.result.metrics for step in iter(training.advance, None) if step.result is not None]
+        state = {key: value.detach().clone() for key, value in training.solo.model.state_dict().items()}
+        found.outcome = state, metrics
+        training.close()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
+        found.error = one_line(error)
+    return found
+
+
+def on_one(name: str) -> list[Spread]:
+    """An entry on one rank, in this process."""
+    return [spread(name, OneRank())]
+
+
+def on_several(world: int, names: Sequence[str]) -> dict[str, list[Spread]]:
+    """The entries on so many ranks: by name, what each rank has."""
+    found: dict[str, list[Spread]] = {}
+    while missing := [name for name in names if name not in found]:
+        with tempfile.TemporaryDirectory() as folder:
+            found |= _pooled(world, missing, Path(folder))
+    return found
+
+
+def _pooled(world: int, names: Sequence[str], folder: Path) -> dict[str, list[Spread]]:
+    """The entries until one hangs, or fails on some ranks only: the ranks' connections are lost then."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_rank, args=(rank, world, names, folder)) for rank in range(world)]
+    for process in processes:
+        process.start()
+    found: dict[str, list[Spread]] = {}
+    try:
+        for name in names:
+            ended = _waited([folder / f"{name}.{rank}" for rank in range(world)], processes)
+            hangs = Spread(error="hangs: this rank never came to an end")
+            found[name] = [pickle.loads(path.read_bytes()) if there else hangs for path, there in ended.items()]
+            if len({rank.error for rank in found[name]}) > 1:
+                return found
+        return found
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _waited(paths: Sequence[Path], processes: Sequence[Any]) -> dict[Path, bool]:
+    """Which of these files there are, after waiting for all of them."""
+    began = first = time.monotonic()
+    while True:
+        ended = {path: path.exists() for path in paths}
+        now = time.monotonic()
+        if not any(ended.values()):
+            first = now
+        alive = all(process.is_alive() for process in processes)
+        if all(ended.values()) or now - first > (BEHIND_S if alive else 1) or now - began > (SILENT_S if alive else 1):
+            return ended
+        time.sleep(0.01)
+
+
+def _rank(rank: int, world: int, names: Sequence[str], folder: Path) -> None:
+    import torch.distributed as dist
+
+    from raygpu.training.torch_parallel import TorchRanks
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    meeting = f"file://{folder}/meet"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world, timeout=timedelta(seconds=15))
+    ranks = TorchRanks()
+    for name in names:
+        ranks.gather([name])
+        found = spread(name, ranks)
+        part = folder / f"part.{rank}"
+        part.write_bytes(pickle.dumps(found))
+        part.rename(folder / f"{name}.{rank}")
+    time.sleep(SILENT_S)  # until the test ends it: a rank that leaves first breaks what the others still say
