@@ -205,6 +205,9 @@ class TrainConfig(StoredConfig):
     ratios: str = "equal"
     """How a batch is split over the devices: equal, auto (by their measured speeds, and again when these change), or
     numbers by commas in the order of the devices, as in 3,2."""
+    loss_by_share: bool = False
+    """Train on each device's loss of its own share where the loss is no mean over samples and returns neither Mean nor
+    Sum, as one that compares samples with each other."""
     compile: bool = False
     """torch: compile the model (torch.compile)."""
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"

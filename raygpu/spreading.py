@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, replace
+from typing import Any
 
 from raygpu.batching import split
 from raygpu.config import TrainConfig
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, one_line
+from raygpu.experiment import Source, Splits, num_samples
 from raygpu.training.hyperparameters import OptimizerSettings, batch_size
+from raygpu.training.loss_check import Difference, differences
 from raygpu.training.parallel import Parallel
 
 WARMUP = 0.05
 """Of all epochs: over which a scaled learning rate rises where nothing is said."""
+LOOKED_AT = 64
+"""Samples whose loss is compared with that of parts, at least, where a batch has fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,103 @@ def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: i
         warmup = WARMUP * (config.epochs or 1)
     parallel = Parallel(whole, config.accumulate, ratios, config.ratios == "auto", config.compile, factor, warmup)
     return Spread(parallel, (_batches(config, parallel, devices, size), *lines, _lr(settings, parallel)))
+
+
+def checked(config: TrainConfig, plan: Spread, devices: int, source: Source, code: Any, splits: Splits) -> Spread:
+    """The plan, once it is seen that the loss can be split as it says; with a line for what comes out inexact.
+
+    Raises BadInput where a batch is cut and its loss does not follow from those of its parts.
+    """
+    try:
+        with contextlib.chdir(source.folder):
+            return _checked(config, plan, devices, source, code, splits)
+    except BadInput:
+        raise
+    except Exception as error:  # the user's code: whatever it raises is the message
+        raise BadInput(f"experiment: {source.name}: a look at its loss failed: {one_line(error)}") from error
+
+
+def _checked(config: TrainConfig, plan: Spread, devices: int, source: Source, code: Any, splits: Splits) -> Spread:
+    parallel, lines, look_at = plan.parallel, list(plan.lines), _look(source)
+    if devices > 1 or parallel.accumulate > 1:
+        inputs, targets = splits.train_inputs, splits.train_targets
+        look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=False)
+        if source.kind == "torch":
+            parallel = _with_least(parallel, look.least_samples(), devices, splits.num_train)
+            lines += _buffer_lines(look.moving_buffers())
+        if config.loss_by_share:
+            lines.append("loss by share: each device's loss is of its share of a batch alone, as loss_by_share asks")
+        else:
+            most = max(parallel.global_batch, LOOKED_AT)
+            lines += [_told(found, source) for found in differences(look, inputs, targets, most)]
+    num_validation = num_samples(splits.validation_targets)
+    if num_validation > look_at.batch:
+        inputs, targets = splits.validation_inputs, splits.validation_targets
+        look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=True)
+        lines += [
+            f"validation/{found.name}, of {num_validation:,} samples, is the mean of batches of {look_at.batch:,},"
+            f" as it is no mean over samples: {found}; raygpu.Mean(total, weight) is exact"
+            for found in differences(look, inputs, targets)
+            if found.kind == "parts"
+        ]
+    return Spread(parallel, tuple(lines))
+
+
+def _look(source: Source) -> Any:
+    """The framework's way to look at a loss."""
+    if source.kind == "torch":
+        from raygpu.training.torch_loss_check import TorchLook
+
+        return TorchLook
+    from raygpu.training.keras_loss_check import KerasLook
+
+    return KerasLook
+
+
+def _with_least(parallel: Parallel, least: int, devices: int, num_train: int) -> Parallel:
+    """Each part of a batch gets as many samples as the model takes. Raises BadInput where there are too few."""
+    if least == 1:
+        return parallel
+    for name, samples in (("global_batch", parallel.global_batch), ("training samples", num_train)):
+        if samples < least * devices:
+            raise BadInput(
+                f"{name}: read {samples}; the model cannot be trained on a single sample (BatchNorm?), so {devices}"
+                f" devices need {least * devices} samples at least"
+            )
+    return replace(parallel, least=least)
+
+
+def _buffer_lines(names: list[str]) -> list[str]:
+    if not names:
+        return []
+    which = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return [
+        f"buffers that training changes ({which}): each step begins with those of the first device, which has seen its"
+        " share of the batch alone"
+    ]
+
+
+def _told(found: Difference, source: Source) -> str:
+    """A line for what cannot be exact. Raises BadInput for a loss that would be another one without a word."""
+    if found.kind == "unsteady":
+        return (
+            "the loss of the same samples changes from call to call, or is not finite: whether it is a mean over"
+            " samples, as splitting a batch needs, is not known"
+        )
+    if found.kind == "outputs":
+        return (
+            f"the model's outputs for a sample depend on the rest of its batch: the loss is {found}; each device has"
+            " its share alone"
+        )
+    assert found.value is not None
+    what = (
+        "no mean over samples" if found.value.kind == "a plain number" else f"{found.value.kind} that does not add up"
+    )
+    raise BadInput(
+        f"experiment: {source.name}: the loss is {what}: {found}. Each device's loss would be of its share alone:"
+        " return raygpu.Mean(total, weight) or raygpu.Sum(total) from loss(); for a loss that compares samples with"
+        " each other, --loss-by-share trains on each share's own"
+    )
 
 
 def _batches(config: TrainConfig, parallel: Parallel, devices: int, size: int) -> str:

@@ -33,7 +33,7 @@ from raygpu.progress import History, Progress
 from raygpu.promotion import promoted
 from raygpu.runfolder import RunFolder, rounded
 from raygpu.sections import TrackingSection
-from raygpu.spreading import Spread, spread
+from raygpu.spreading import Spread, checked, spread
 from raygpu.starting import arrived, started, told_at_once
 from raygpu.storage import Storage
 from raygpu.trials import Scoring
@@ -111,6 +111,7 @@ def run(
         earlier = resume.read_run() if resume is not None else {}
         assert found.splits is not None
         what = spread(config, where.ranks, found.splits.num_train, global_batch=earlier.get("global_batch"))
+        what = checked(config, what, where.ranks, found.source, found.code, found.splits)
         training = _Training(prepared, found, what, where, cluster, tree, source_folder, resume, console)
         ended = training.run(warm_start)
     return training.finish(ended)

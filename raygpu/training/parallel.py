@@ -68,6 +68,8 @@ class Parallel:
     """By which the learning rate is scaled."""
     warmup_epochs: float | None = None
     """In place of the hyper-parameter's."""
+    least: int = 1
+    """Samples that the model has to have at once to be trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +135,28 @@ class Conductor:
     @property
     def shares(self) -> tuple[int, ...]:
         """Of a whole batch, by rank."""
-        return tuple(self.balance.split(self.parallel.global_batch))
+        return tuple(self._split(self.parallel.global_batch))
+
+    def _split(self, total: int) -> list[int]:
+        """Samples of each rank, of which none has fewer than the model needs."""
+        shares, least = self.balance.split(total), self.parallel.least
+        while min(shares) < least:
+            largest = max(range(len(shares)), key=shares.__getitem__)
+            if shares[largest] <= least:
+                raise ValueError(f"{total} samples for {len(shares)} devices; each needs {least} at least")
+            shares[shares.index(min(shares))] += 1
+            shares[largest] -= 1
+        return shares
 
     def bounds(self, num_samples: int) -> list[tuple[int, int]]:
         """Start and end of each global batch of an epoch."""
-        least = max(2, self.ranks.world)
+        least = max(2, self.parallel.least * self.ranks.world)
         return list(batch_bounds(num_samples, self.parallel.global_batch, least))
 
     def portions(self, start: int, end: int) -> list[Portion]:
         """What each rank takes of a global batch, in as many parts: a layer may wait for the others in each."""
-        shares = self.balance.split(end - start)
-        number = min(self.parallel.accumulate, *shares)
+        shares = self._split(end - start)
+        number = min(self.parallel.accumulate, *(share // self.parallel.least for share in shares))
         firsts = [start + sum(shares[:rank]) for rank in range(len(shares))]
         return [Portion(first, parts(own, number)) for first, own in zip(firsts, shares, strict=True)]
 

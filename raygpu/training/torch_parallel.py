@@ -26,7 +26,8 @@ from raygpu.experiment import Experiment, Splits
 from raygpu.progress import Wish
 from raygpu.training.base import Settings
 from raygpu.training.parallel import Norm, Parallel, ParallelTraining, Ranks, Report
-from raygpu.training.torch_gradients import start_alike
+from raygpu.training.torch_gradients import broadcast, start_alike
+from raygpu.training.torch_loss_check import buffers
 from raygpu.training.torch_objective import StepGradient
 from raygpu.training.torch_reduction import Accumulator
 from raygpu.training.torch_solo import CHECKPOINT, TorchSolo, forward
@@ -82,6 +83,7 @@ class TorchParallel(ParallelTraining):
         self._losses = Accumulator(solo.device)
         self._earlier = 0.0, 0.0
         """Numerator and denominator of the losses of this epoch before the checkpoint that was loaded."""
+        self._moving = _MovingBuffers(solo.model, ranks) if ranks.world > 1 else None
         self._since = _Since()
 
     def _spread(self, model: nn.Module) -> None:
@@ -94,6 +96,9 @@ class TorchParallel(ParallelTraining):
                 self.notes.append(
                     "BatchNorm: torch synchronises it on GPUs only; here each rank normalises its share by itself"
                 )
+
+        if any(parameter._backward_hooks for parameter in model.parameters()):
+            self.notes.append("hooks on parameters see each rank's part of the gradient, before it is summed")
 
     # An epoch
 
@@ -125,6 +130,8 @@ class TorchParallel(ParallelTraining):
         own, sizes = portion.samples, portion.sizes
         square = torch.zeros((), device=solo.device) if self.conductor.measures_noise else None
         solo.model.train()
+        if self._moving is not None:
+            self._moving.begin_step()
         gradient.begin(own, self._share(own, end - start), square)
         first = portion.first
         for number, size in enumerate(sizes):
@@ -134,6 +141,8 @@ class TorchParallel(ParallelTraining):
             first += size
         self._stopwatch.mark()
         gradient.end()
+        if self._moving is not None:
+            self._moving.end_step()
         self._stopwatch.lap(whole=end - start == self.parallel.global_batch)
         measured = square is not None and gradient.is_plain_mean
         norm = self._clip() if solo.settings.clip_norm is not None or measured else None
@@ -250,6 +259,34 @@ class TorchParallel(ParallelTraining):
         self._gradient.close()
         del self._gradient
         self.solo.close()
+
+
+class _MovingBuffers:
+    """Keeps alike, on all ranks, the buffers that training changes: each step begins with those of rank 0.
+
+    Statistics of BatchNorm, which training does not read, are rank 0's: it evaluates and saves.
+    """
+
+    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
+        self._ranks, self._model = ranks, model
+        self._before: dict[str, torch.Tensor] | None = None
+        self._names: list[str] | None = None
+        """Of those that change, which the first step tells."""
+
+    def begin_step(self) -> None:
+        if self._names is None:
+            self._before = {name: buffer.clone() for name, buffer in buffers(self._model).items()}
+        elif self._names:
+            present = buffers(self._model)
+            broadcast([present[name] for name in self._names])
+
+    def end_step(self) -> None:
+        if self._before is None:
+            return
+        present = buffers(self._model)
+        own = [name for name, before in self._before.items() if not torch.equal(before, present[name])]
+        told = self._ranks.gather([own])
+        self._names, self._before = sorted({name for names in told for name in names}), None
 
 
 @dataclass(slots=True)
