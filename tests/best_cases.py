@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,3 +89,20 @@ def function(config: dict[str, Any]) -> None:
         if epoch % config.get("every", 1) == 0:
             raygpu.checkpoint(value(config["lr"], epoch))
         raygpu.report(score=score(config["lr"], epoch))
+
+
+class Killed(Passing):
+    """Its worker is killed when the number is past 1.2, the first time."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        self.marker = Path(hp["folder"]) / "killed"
+        return super().model(hp)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        found = float(outputs.max())
+        if found > 0:
+            time.sleep(0.4)  # so that epochs are reported, and saved, before it happens
+        if found > 1.2 and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"score": -float(((outputs - targets) ** 2).mean())}

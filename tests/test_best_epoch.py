@@ -138,3 +138,15 @@ def test_it_is_said_where_the_best_epoch_was_not_saved(config: Any) -> None:
     assert result.summary["best"]["epoch"] == 4
     assert "the kept checkpoint of t0000 is not of its best epoch 4 but the last one that was saved" in shown
     assert RunFolder(result.folder).kept_epoch("t0000") is None
+
+
+@pytest.mark.parametrize("mode", ["process", "fused"])
+def test_a_best_epoch_before_a_lost_worker_stays(config: Any, mode: str, tmp_path: Path) -> None:
+    space = {"lr": {"grid_search": [0.0625, 0.028]}, "batch_size": 4, "momentum": 0.0, "folder": str(tmp_path)}
+    values = {"experiment": "tests.best_cases:Killed", "checkpoint_s": 1e-6, "tracking": {"enabled": False}}
+    result, _ = run(config(mode, space=space, **values))
+    assert (tmp_path / "killed").exists()
+    assert result.summary["retries"] == 1
+    assert (result.summary["best"]["epoch"], result.summary["best"]["epochs"]) == (4, 6)
+    assert result.folder is not None
+    assert number(result.folder / "checkpoints" / "t0000") == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
