@@ -107,7 +107,8 @@ def _of_trial(
         score = metrics["best/score"]
         source["epoch"] = int(metrics["best/epoch"])
     if score is not None:
-        source |= {"score": score, "score_of": f"{config.score} epoch"}
+        source |= {"score": score, "score_of": f"{config.score} epoch", "metric": config.metric}
+        source["direction"] = "max" if config.maximize else "min"
     return {
         "experiment" if config.experiment else "command": config.experiment or config.command,
         "metric": config.metric,

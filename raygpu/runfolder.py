@@ -276,11 +276,13 @@ class RunFolder:
     def write_best(self, config: SweepConfig, best: TrialRecord) -> None:
         """`best.toml`: the best trial, ready for a production training."""
         source = {"sweep": self.name, "trial_id": best.trial.trial_id, "score": best.score}
+        direction = "max" if config.maximize else "min"
         source |= {"epoch": best.score_epoch, "score_of": f"{best.which} epoch"}
+        source |= {"metric": config.metric, "direction": direction}
         values: dict[str, Any] = {
             "experiment" if config.experiment else "command": config.experiment or config.command,
             "metric": config.metric,
-            "direction": "max" if config.maximize else "min",
+            "direction": direction,
             "epochs": config.epochs or best.epochs,
             "seed": best.trial.seed,
             "hyperparameters": dict(best.trial.hyperparameters),

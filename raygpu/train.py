@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from raygpu import flags, registration
 from raygpu.clock import process_age_s
-from raygpu.command import Command, Outcome
+from raygpu.command import INCOMPLETE, Command, Outcome, incomplete
 from raygpu.config import TrainConfig, load, read_toml
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.experiment import take
@@ -283,7 +283,8 @@ class _Training:
                     summary |= self._keep_model(checkpoint)
                 self.folder.write_summary(summary)
                 self.session.checkpoint = checkpoint
-                self.console.lines(self.session.close(summary, interrupted=interrupted))
+                said = self.session.close(summary, interrupted=interrupted, say=self.console.line)
+                self.console.lines(said)
         finally:
             self.folder.publish()
         self._print_end(summary, interrupted)
@@ -293,7 +294,9 @@ class _Training:
         assert self.found.splits is not None
         assert self.history.best is not None
         few = take(self.found.splits.validation_inputs, slice(0, registration.NUM_SAMPLES))
-        model = registration.Candidate(self.found.source, self.found.code, checkpoint, self.history.best.score, few)
+        validation = registration.fingerprint(self.found.splits)
+        source, code, score = self.found.source, self.found.code, self.history.best.score
+        model = registration.Candidate(source, code, checkpoint, score, few, validation)
         kept = registration.keep(self.config, self.session, model, self.console.line)
         return {"model": kept} if kept else {}
 
@@ -355,7 +358,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: flags.Arguments) -> Outcome:
     result = _run(arguments)
-    return Outcome(130 if result.interrupted else 0, result.summary)
+    ended = INCOMPLETE if incomplete(result.summary) else 0
+    return Outcome(130 if result.interrupted else ended, result.summary)
 
 
 def _run(arguments: flags.Arguments) -> Result:

@@ -5,8 +5,6 @@ What is kept is a program without the code that it came from: it loads where nei
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 import os
 import warnings
@@ -68,31 +66,19 @@ def log(
     return str(info.model_uri)
 
 
-def register(tree: RunTree, uri: str, name: str, tags: Mapping[str, Any]) -> Registered:
-    """A new version of the registered model `name`. Raises TrackingError."""
-    import mlflow
-
-    try:
-        _use(tree)
-        with contextlib.redirect_stderr(io.StringIO()):  # which tells in two lines what is told in one
-            version = mlflow.register_model(uri, name, tags={key: str(value) for key, value in tags.items()})
-    except Exception as error:
-        raise client.fault(tree.uri, error) from error
-    return Registered(name, str(version.version))
-
-
 def _active(tree: RunTree, run_id: str) -> Any:
     import mlflow
 
-    _use(tree)
+    use(tree)
     return mlflow.start_run(run_id=run_id)
 
 
-def _use(tree: RunTree) -> None:
+def use(tree: RunTree) -> None:
+    """Let MLflow's own functions write to the tree's store, without advice that is not for whoever runs raygpu."""
     import mlflow
 
     for name in ("mlflow.models.model", "mlflow.utils.environment", "mlflow.tracking._model_registry.fluent"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # such advice, too
+        logging.getLogger(name).setLevel(logging.ERROR)
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     mlflow.set_tracking_uri(tree.uri)
 

@@ -1,0 +1,180 @@
+"""A registered model of MLflow: its versions' scores, and which of them is the champion.
+
+    verdict = registry.register(tree, uri, "digits", Claim(0.95, "accuracy", True, "8f3a..."), tags={})
+
+`models:/NAME@champion` is the best version by one metric on the same validation data. A model that is worse by these is
+not registered, so `latest` does not become worse; one that cannot be compared, or is equal, is the `challenger`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raygpu.tracking import client, models
+from raygpu.tracking.runs import RunTree
+
+CHAMPION, CHALLENGER = "champion", "challenger"
+TRIES = 10
+"""How often the champion is looked at again while others register too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """How good a model is, and by what: the tags of its version."""
+
+    score: float
+    metric: str
+    maximize: bool
+    validation: str
+    """A fingerprint of the validation data."""
+
+    def tags(self) -> dict[str, Any]:
+        """Of a version."""
+        direction = "max" if self.maximize else "min"
+        return {
+            "raygpu.score": self.score,
+            "raygpu.metric": self.metric,
+            "raygpu.direction": direction,
+            "raygpu.validation": self.validation,
+        }
+
+    @classmethod
+    def of(cls, tags: Mapping[str, str]) -> Claim | None:
+        """A version's; None where its tags do not tell, as of one that somebody else has registered."""
+        try:
+            score = float(tags["raygpu.score"])
+            direction, validation = tags["raygpu.direction"], tags["raygpu.validation"]
+            found = cls(score, tags["raygpu.metric"], direction == "max", validation)
+        except (KeyError, ValueError):
+            return None
+        return found if math.isfinite(score) else None
+
+    def unlike(self, other: Claim) -> str | None:
+        """Why the other one's score cannot be compared with this one; None if it can."""
+        if (self.metric, self.maximize) != (other.metric, other.maximize):
+            return f"is scored by {other.metric} ({'max' if other.maximize else 'min'})"
+        return "was scored on other validation data" if self.validation != other.validation else None
+
+    def beats(self, other: Claim) -> bool:
+        """Whether it is better than another one that it can be compared with."""
+        return self.score > other.score if self.maximize else self.score < other.score
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One that is registered."""
+
+    number: int
+    claim: Claim | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a model that was to be registered."""
+
+    line: str
+    """For the person."""
+    registered: models.Registered | None = None
+    """None if it was refused."""
+    alias: str | None = None
+
+
+def register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str, Any]) -> Verdict:
+    """A new version of the registered model `name`, with its alias, unless a registered one is better.
+
+    Raises TrackingError.
+    """
+    import mlflow
+
+    models.use(tree)
+    registry = mlflow.MlflowClient()
+    try:
+        versions, champion = _versions(registry, name)
+        best = champion or _best(claim, versions.values())
+        title = "champion" if champion else "best registered version"
+        if best is not None and best.claim is not None and claim.unlike(best.claim) is None and best.claim.beats(claim):
+            where, score = f"models:/{name}/{best.number}", f"{best.claim.score:.6g}"
+            return Verdict(f"{claim.metric} {claim.score:.6g} does not beat the {title}'s {score} ({where})")
+        all_tags = {key: str(value) for key, value in {**tags, **claim.tags()}.items()}
+        with contextlib.redirect_stderr(io.StringIO()):  # which tells in two lines what is told in one
+            made = mlflow.register_model(uri, name, tags=all_tags)
+    except Exception as error:
+        raise client.fault(tree.uri, error) from error
+    registered = models.Registered(name, str(made.version))
+    why = _why_challenger(claim, best, name, title)
+    try:
+        if why is None:
+            why = _claimed(registry, name, Version(int(made.version), claim), best, newest=max(versions, default=0))
+        if why is not None:
+            registry.set_registered_model_alias(name, CHALLENGER, registered.version)
+    except Exception as error:  # noqa: BLE001 - the version is there: what is told is that
+        return Verdict(f"registered: {registered.uri}, without an alias: {client.fault(tree.uri, error)}", registered)
+    alias = CHAMPION if why is None else CHALLENGER
+    return Verdict(f"registered: {registered.uri}, as @{alias}: {why or _beaten(claim, best, name)}", registered, alias)
+
+
+def _versions(registry: Any, name: str) -> tuple[dict[int, Version], Version | None]:
+    """Those that are registered, by number, and the champion. None of a name that is new."""
+    quote = '"' if "'" in name else "'"
+    found = registry.search_model_versions(f"name = {quote}{name}{quote}")
+    versions = {int(each.version): Version(int(each.version), Claim.of(each.tags)) for each in found}
+    if not versions:
+        return {}, None
+    number = int(registry.get_registered_model(name).aliases.get(CHAMPION, 0))
+    return versions, versions.get(number)
+
+
+def _best(claim: Claim, versions: Iterable[Version]) -> Version | None:
+    """The best of those that the claim can be compared with, the first of equal ones."""
+    best: Version | None = None
+    for version in sorted(versions, key=lambda version: version.number):
+        if version.claim is None or claim.unlike(version.claim) is not None:
+            continue
+        if best is None or best.claim is None or version.claim.beats(best.claim):
+            best = version
+    return best
+
+
+def _why_challenger(claim: Claim, best: Version | None, name: str, title: str) -> str | None:
+    """Why a model that is no worse does not become the champion; None if it does."""
+    if best is None:
+        return None
+    where = f"the {title} models:/{name}/{best.number}"
+    if best.claim is None:
+        return f"not compared with {where}, which has no score of raygpu's; latest is this version now"
+    if (difference := claim.unlike(best.claim)) is not None:
+        return f"not compared with {where}, which {difference}; latest is this version now"
+    return None if claim.beats(best.claim) else f"{claim.metric} {claim.score:.6g} equals that of {where}"
+
+
+def _beaten(claim: Claim, best: Version | None, name: str) -> str:
+    """Why a model is the champion."""
+    if best is None or best.claim is None:
+        return f"{claim.metric} {claim.score:.6g}, the first with a score"
+    return f"{claim.metric} {claim.score:.6g} beats the {best.claim.score:.6g} of models:/{name}/{best.number}"
+
+
+def _claimed(registry: Any, name: str, own: Version, best: Version | None, *, newest: int) -> str | None:
+    """Make the own version the champion, or the better one of somebody who registers at the same time; why, then.
+
+    MLflow has no comparison within the change of an alias: whoever has set it looks at the versions again, until the
+    champion is the best of those that have come since. newest: the last version before.
+    """
+    assert own.claim is not None
+    for _ in range(TRIES):
+        versions, champion = _versions(registry, name)
+        contenders = [each for each in versions.values() if each.number > newest]
+        if champion is not None and (best is None or champion.number == best.number):
+            contenders.append(champion)
+        winner = _best(own.claim, [own, *contenders]) or own
+        if champion is not None and champion.number == winner.number:
+            break
+        registry.set_registered_model_alias(name, CHAMPION, str(winner.number))
+    if winner.number == own.number or winner.claim is None:
+        return None
+    return f"models:/{name}/{winner.number}, registered at the same time, has {winner.claim.score:.6g}"
