@@ -22,6 +22,7 @@ from raygpu.experiment import Experiment, Splits
 from raygpu.progress import Wish
 from raygpu.training.base import Settings
 from raygpu.training.keras_optimizers import clip, with_l2
+from raygpu.training.keras_reduction import PartGradient
 from raygpu.training.keras_solo import WEIGHTS, KerasSolo, chosen_rows, configure, random_states
 from raygpu.training.logical_devices import split
 from raygpu.training.parallel import Norm, Parallel, ParallelTraining, Report
@@ -111,15 +112,16 @@ class KerasParallel(ParallelTraining):
             self._note_batch_norm()
         self._data = self._copies()
         """On each device of this process."""
-        self._used: list[Any] = []
-        """The variables that have a gradient, which are known when `_compute` is traced."""
+        self._layout = PartGradient([], "")
+        """How a part's gradient is written, which is known when `_compute` is traced."""
         self._compute_step: Any = tf.function(self._compute_all)
         self._add_parts: Any = tf.function(self._add_all)
         self._apply_step: Any = tf.function(self._apply_all)
         self._order: Any = None
         self._random: list[list[Any]] = []
         """By device of this process: the states of what draws dropout and augmentation."""
-        self._loss_sums = [0.0] * ranks.local
+        self._loss_parts = np.zeros((ranks.local, 2))
+        """Of each device of this process: numerator and denominator of its samples' loss of this epoch."""
         self._since = _Since(ranks.local)
         self._trace()
 
@@ -168,8 +170,8 @@ class KerasParallel(ParallelTraining):
         """Traced. order: the epoch's samples, int64 (num_train,). spans: of each device, the place in it where its
         part begins, and its samples, int64 (2,). whole: samples of the batch.
 
-        Of each device: its part's sum of losses, the seconds that it took, |g|^2 of its gradient, and the gradient,
-        weighted by its share of the batch.
+        Of each device: numerator and denominator of its part's loss, the seconds that it took, |g|^2 of its gradient,
+        and what `PartGradient` makes the whole gradient of.
         """
         return self._strategy.run(self._compute, args=(order, spans, whole))
 
@@ -184,16 +186,14 @@ class KerasParallel(ParallelTraining):
         place = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group) - self.ranks.rank
         inputs, targets = (chosen_rows(part, rows) for part in self._data[place])
         variables = solo.model.trainable_variables
-        with tf.GradientTape() as tape:
+        with tf.GradientTape(persistent=True) as tape:
             loss = solo.loss(inputs, targets)
-            weighted = loss * tf.cast(size / whole, loss.dtype)
-        found = zip(tape.gradient(weighted, variables), variables, strict=True)
-        pairs = [(tf.convert_to_tensor(gradient), variable) for gradient, variable in found if gradient is not None]
-        gradients, self._used = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        self._layout, gradients = PartGradient.of(tape, loss, variables, size / whole)
+        del tape
         square = tf.cast(tf.linalg.global_norm(gradients), tf.float64) ** 2 * (whole / size) ** 2
         with tf.device("CPU:0"), tf.control_dependencies([tf.identity(square)]):  # the host waits for the device
             seconds = tf.timestamp() - began
-        return tf.cast(loss, tf.float64) * size, seconds, square, gradients
+        return loss.parts(size), seconds, square, gradients
 
     def _add_all(self, gradients: Any, more: Any) -> Any:
         """Traced. The sums of two parts' gradients."""
@@ -208,21 +208,26 @@ class KerasParallel(ParallelTraining):
         settings, context = self.solo.settings, tf.distribute.get_replica_context()
         # A sum wants to know each part's device, which what has come from outside of the call does not tell.
         summed = context.all_reduce(tf.distribute.ReduceOp.SUM, [tf.identity(gradient) for gradient in gradients])
+        summed, used = self._layout.whole(summed), self._layout.variables
         square = tf.square(tf.linalg.global_norm(summed))
         if settings.clip_norm is not None:
             summed = clip(summed, settings.clip_norm)
-        self.solo.optimizer.apply(with_l2(settings, summed, self._used), self._used)
+        self.solo.optimizer.apply(with_l2(settings, summed, used), used)
         return square
 
-    def _locals(self, values: Any) -> list[float]:
+    def _arrays(self, values: Any) -> list[np.ndarray]:
         """Of each device of this process, which are waited for."""
-        return [float(value) for value in self._strategy.experimental_local_results(values)]
+        return [np.asarray(value) for value in self._strategy.experimental_local_results(values)]
+
+    def _locals(self, values: Any) -> list[float]:
+        """The same of scalars."""
+        return [float(value) for value in self._arrays(values)]
 
     # An epoch
 
     def _begin_epoch(self) -> None:
         self._set_order(self.epoch + 1)
-        self._loss_sums = [0.0] * self.ranks.local
+        self._loss_parts = np.zeros((self.ranks.local, 2))
         for local, states in enumerate(self._random):
             for place, state in enumerate(states):
                 state.assign(tf.constant([self._draw(local, place), 0], state.dtype))
@@ -240,7 +245,7 @@ class KerasParallel(ParallelTraining):
         """Devices are waited for before a step that is timed."""
 
     def _wait(self) -> None:
-        self._since.settle(self._locals, self._loss_sums)
+        self._since.settle(self._arrays, self._loss_parts)
 
     def _take_step(self, start: int, end: int, lr: float) -> None:
         ranks, since = self.ranks, self._since
@@ -254,9 +259,9 @@ class KerasParallel(ParallelTraining):
             sizes = [portion.sizes[number] for portion in own]
             spans = [tf.constant([first, size], tf.int64) for first, size in zip(firsts, sizes, strict=True)]
             found = self._compute_step(self._order, self._by_device(spans), tf.constant(end - start, tf.float64))
-            loss_sums, seconds, squares, part = found
+            loss_parts, seconds, squares, part = found
             gradients = part if gradients is None else self._add_parts(gradients, part)
-            since.losses.append(loss_sums)
+            since.losses.append(loss_parts)
             if timed:
                 since.add_seconds(self._locals(seconds), again=number > 0)
             firsts = [first + size for first, size in zip(firsts, sizes, strict=True)]
@@ -265,7 +270,8 @@ class KerasParallel(ParallelTraining):
         whole = self._apply_step(gradients, tf.constant(lr, tf.float32))
         since.last = whole
         since.samples = [done + portion.samples for done, portion in zip(since.samples, own, strict=True)]
-        if normed and parts == 1:  # of several, each part's norm is known and their sum's is not
+        # Of several parts each one's norm is known and their sum's is not; only of a mean does it tell of the samples.
+        if normed and parts == 1 and self._layout.kind == "a plain number":
             since.norms.append((whole, squares, [portion.samples for portion in portions]))
 
     # What devices tell each other
@@ -282,7 +288,8 @@ class KerasParallel(ParallelTraining):
                 samples=since.samples[local],
                 rate=self._rate(self.ranks.rank + local, [step[local] for step in since.seconds]),
                 most=math.inf,
-                loss_sum=self._loss_sums[local],
+                loss_sum=float(self._loss_parts[local, 0]),
+                loss_weight=float(self._loss_parts[local, 1]),
                 squares=tuple(each[local] for each in squares),
                 wish=wish if local == 0 else "",
             )
@@ -294,13 +301,14 @@ class KerasParallel(ParallelTraining):
 
     def save(self, folder: Path) -> None:
         random = [[state.numpy().tolist() for state in states] for states in self._random]
-        told = self.ranks.gather(list(zip(random, self._loss_sums, strict=True)))
+        told = self.ranks.gather(list(zip(random, self._loss_parts.tolist(), strict=True)))
         if self.ranks.rank:
             return
         self.solo.epoch = self.epoch
         self.solo.save(folder)
-        loss_sum = sum(loss_sum for _, loss_sum in told)
-        state = self._state() | {"random": [states for states, _ in told], "loss_sum": loss_sum}
+        loss_sum, loss_weight = np.sum([parts for _, parts in told], axis=0).tolist()
+        state = self._state() | {"random": [states for states, _ in told]}
+        state |= {"loss_sum": loss_sum, "loss_weight": loss_weight}
         (folder / PROGRESS).write_text(json.dumps(state))
 
     def load(self, folder: Path) -> None:
@@ -309,7 +317,9 @@ class KerasParallel(ParallelTraining):
         self.solo.load(folder)
         if self.step:
             self._begin_epoch()
-            self._loss_sums[0] = 0.0 if self.ranks.rank else state["loss_sum"]
+            if not self.ranks.rank:
+                done = self._bounds[self.step - 1][1]
+                self._loss_parts[0] = state["loss_sum"], state.get("loss_weight", done)
             if len(state["random"]) == self.ranks.world:  # else drawn anew: no rank is what it was
                 self._set_random(state["random"])
 
@@ -322,7 +332,7 @@ class KerasParallel(ParallelTraining):
         self.solo.model.load_weights(folder / WEIGHTS)
 
     def close(self) -> None:
-        del self._compute_step, self._add_parts, self._apply_step, self._random, self._used, self._data
+        del self._compute_step, self._add_parts, self._apply_step, self._random, self._layout, self._data
         self.solo.close()
 
 
@@ -333,7 +343,7 @@ class _Since:
     local: int
     samples: list[int] = field(init=False)
     losses: list[Any] = field(default_factory=list)
-    """Of each part of a step that has not been waited for: by device, the sum of its samples' losses."""
+    """Of each part of a step that has not been waited for: by device, numerator and denominator of its loss."""
     seconds: list[list[float]] = field(default_factory=list)
     """Of each step that was timed, by device."""
     norms: list[tuple[Any, Any, list[int]]] = field(default_factory=list)
@@ -351,11 +361,11 @@ class _Since:
         else:
             self.seconds.append(seconds)
 
-    def settle(self, read: Callable[[Any], list[float]], loss_sums: list[float]) -> None:
-        """Wait for all steps, and add their losses to the devices' sums."""
+    def settle(self, read: Callable[[Any], list[np.ndarray]], loss_parts: np.ndarray) -> None:
+        """Wait for all steps, and add their losses to the devices' numerators and denominators."""
         for losses in self.losses:
-            for local, loss in enumerate(read(losses)):
-                loss_sums[local] += loss
+            for local, parts in enumerate(read(losses)):
+                loss_parts[local] += parts
         self.losses.clear()
         if self.last is not None:
             read(self.last)

@@ -20,6 +20,7 @@ from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, num_s
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings, batch_size
 from raygpu.training.keras_optimizers import clip, make_optimizer, with_l2
+from raygpu.training.keras_reduction import Loss, value_parts
 from raygpu.training.quiet_keras import keras, tf
 from raygpu.trials import EpochResult, Trial
 
@@ -90,16 +91,17 @@ class KerasSolo:
 
     def _train(self) -> float:
         """One pass over the training data; its mean loss."""
-        return self._run_steps(self.epoch, len(self.bounds)) / self.num_train
+        return self._run_steps(self.epoch, len(self.bounds))
 
     def _run_steps(self, epoch: int, count: int) -> float:
-        """The first `count` steps of an epoch; the sum of the samples' losses, which waits for the device."""
+        """The first `count` steps of an epoch; their mean loss, which waits for the device."""
         order, steps = epoch_order(self.seed, epoch, self.num_train), len(self.bounds)
         first_step = (epoch - 1) * steps
         lrs = [self.settings.lr_at(first_step + step, steps, self.epochs) for step in range(count)]
-        return float(
-            self._train_steps(tf.constant(order), tf.constant(self.bounds[:count]), tf.constant(lrs, tf.float32))
-        )
+        total, weight = self._train_steps(
+            tf.constant(order), tf.constant(self.bounds[:count]), tf.constant(lrs, tf.float32)
+        ).numpy()
+        return float(total / (weight or 1.0))
 
     def trial_steps(self) -> Iterator[int]:
         """Steps without end, to be timed: the samples of so many that a call of them takes CALL_S or an epoch.
@@ -125,25 +127,26 @@ class KerasSolo:
         """Each call of `trial_steps` has waited."""
 
     def _train_batches(self, order: Any, bounds: Any, lrs: Any) -> Any:
-        """Traced. The sum of the samples' losses, after one optimizer step for each batch.
+        """Traced. Numerator and denominator of the loss, after one optimizer step for each batch.
 
         order: the samples, int64 (num_train,). bounds: start and end of each batch, int32 (steps, 2).
         lrs: a learning rate for each step.
         """
-        loss_sum = tf.zeros(())
+        parts = tf.zeros([2], tf.float64)
         for step in tf.range(tf.shape(bounds)[0]):
             start, end = bounds[step, 0], bounds[step, 1]
             loss = self._step(order[start:end], lrs[step])
-            loss_sum += tf.cast(loss, tf.float32) * tf.cast(end - start, tf.float32)
-        return loss_sum
+            parts += loss.parts(tf.cast(end - start, tf.float64))
+        return parts
 
-    def _step(self, rows: Any, lr: Any) -> Any:
-        """Traced. One optimizer step on these samples; their mean loss."""
+    def _step(self, rows: Any, lr: Any) -> Loss:
+        """Traced. One optimizer step on these samples; their loss."""
         inputs, targets = (chosen_rows(part, rows) for part in self.train_data)
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
             loss = self.loss(inputs, targets)
-        found = zip(tape.gradient(loss, variables), variables, strict=True)
+            objective = loss.objective()
+        found = zip(tape.gradient(objective, variables), variables, strict=True)
         # Embeddings give sparse gradients, which neither the norm nor a decay can use.
         pairs = [(tf.convert_to_tensor(gradient), variable) for gradient, variable in found if gradient is not None]
         gradients, used = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
@@ -153,30 +156,31 @@ class KerasSolo:
         self.optimizer.apply(with_l2(self.settings, gradients, used), used)
         return loss
 
-    def loss(self, inputs: Any, targets: Any) -> Any:
-        """Traced. The mean loss of these samples in training, with the model's penalties."""
+    def loss(self, inputs: Any, targets: Any) -> Loss:
+        """Traced. The loss of these samples in training, with the model's penalties."""
         outputs = in_float32(self.model(self.experiment.augment(inputs, self.hp), training=True))
-        loss = in_float32(tf.convert_to_tensor(self.experiment.loss(outputs, targets)))
-        for penalty in self.model.losses:  # of regularizers, and what layers gave to add_loss()
-            loss += tf.cast(penalty, loss.dtype)
-        return loss
+        value = self.experiment.loss(outputs, targets)
+        return Loss.of(value, self.model.losses, in_float32)  # of regularizers, and what layers gave to add_loss()
 
     def evaluate(self, most: int | None = None) -> dict[str, float]:
-        """Means over the validation data, or its first `most` samples, weighted by the size of each batch."""
+        """Means over the validation data, or its first `most` samples. It is taken in batches; `Mean` and `Sum` add up
+        exactly, and a plain number counts by the size of its batch."""
         sums: dict[str, Any] = {}
         count = min(self.num_validation, most or self.num_validation)
         for start in range(0, count, EVALUATION_BATCH):
             end = min(start + EVALUATION_BATCH, count)
             for name, value in self._evaluate_rows(tf.constant(start), tf.constant(end)).items():
-                sums[name] = sums[name] + value * (end - start) if name in sums else value * (end - start)
-        return {name: float(value) / count for name, value in sums.items()}
+                sums[name] = sums[name] + value if name in sums else value
+        totals = {name: value.numpy() for name, value in sums.items()}
+        return {name: float(total / (weight or 1.0)) for name, (total, weight) in totals.items()}
 
     def _evaluate_batch(self, start: Any, end: Any) -> dict[str, Any]:
-        """Traced. Loss and metrics, float64, of the validation samples from `start` to before `end`."""
+        """Traced. Loss and metrics, as numerator and denominator, of the validation samples `start` to before `end`."""
         inputs, targets = (chosen_rows(part, slice(start, end)) for part in self.validation_data)
         outputs = in_float32(self.model(inputs, training=False))
         values = {"loss": self.experiment.loss(outputs, targets), **self.experiment.metrics(outputs, targets)}
-        return {name: tf.cast(value, tf.float64) for name, value in values.items()}
+        count = tf.cast(end - start, tf.float64)
+        return {name: value_parts(value, count) for name, value in values.items()}
 
     def save(self, folder: Path) -> None:
         """`model.weights.h5`, Keras' own format, and `optimizer.npz`: the optimizer's variables and the epoch."""
