@@ -1,52 +1,64 @@
 """How is a batch split best over unequal devices? Measured on each, tried as a job, and written for raygpu.train.
 
 python -m raygpu.balance conf/train/digits.toml
-python -m raygpu.balance conf/train/digits.toml --batches 512,355        a split of your own
+python -m raygpu.balance conf/train/digits.toml --batches 40,24          a split of your own
+python -m raygpu.balance conf/train/digits.toml --best-batch --lr-scaling sqrt        a larger batch, where it is faster
 python -m raygpu.balance conf/train/digits.toml --write conf/train/balanced.toml
+
+The training stays as it is, with the configuration's global batch and learning rate; --best-batch searches for the
+fastest batch, of at most a tenth of the training data, and says what that changes. Each device is measured several
+times by turns, and so are the balanced job and the one with equal shares. Shares are unequal only where both show a
+difference beyond their spread (95 % confidence); otherwise the verdict is "within noise: equal shares".
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tomli_w
 
 from raygpu import flags
-from raygpu.balancing import Balanced, Curve, balanced, lowered, predicted
+from raygpu.balancing import (
+    LARGEST_PART,
+    Curve,
+    Job,
+    Verdict,
+    alike,
+    around,
+    balanced,
+    leveled,
+    lowered,
+    predicted,
+    relative,
+    undecided,
+)
+from raygpu.batching import split
 from raygpu.command import Command, Outcome
 from raygpu.config import BalanceConfig, TrainConfig
 from raygpu.errors import BadInput, RaygpuError
-from raygpu.experiment import Splits, take
+from raygpu.intervals import Interval
 from raygpu.preparation import PreparedTrain, Problem, find, prepare_train, training_problem
-from raygpu.progress import Progress
+from raygpu.records import Device
 from raygpu.redaction import redacted
 from raygpu.runfolder import RunFolder, rounded
 from raygpu.spreading import spread
 from raygpu.starting import arrived, started, told_at_once
-from raygpu.training.parallel import FIRST, Parallel
-from raygpu.trials import Scoring
 from raygpu.views import balances
-from raygpu.views.balances import Job
 from raygpu.views.console import SweepConsole, hyperparameters
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster import Cluster
     from raygpu.engines.production import Placing
+    from raygpu.engines.short_jobs import ShortJobs
 
 DEFAULT = Path("conf/train/digits.toml")
 SWITCHES = {"json": "Print the summary as JSON on standard output, and all else on standard error."}
-OPTIONS = {"write": "A new file for raygpu.train: this configuration with the ratios and the batch that were found."}
-EPOCHS = 1_000_000
-"""More than a job is given time for."""
-STEPS = 16
-"""Of an epoch of the job, at least."""
-EVALUATED = 64
-"""Samples, where the job's epochs are short."""
+OPTIONS = {"write": "A new file for raygpu.train: this configuration with the batch and the shares of the verdict."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +78,10 @@ def run(
     write: Path | None = None,
     console: SweepConsole | None = None,
 ) -> Result:
-    """Measure each device, train the balanced job and the equal one for a while, and leave all in `runs/<name>/`.
+    """Measure each device, train the balanced job and the equal one by turns, and leave all in `runs/<name>/`.
 
-    write: where a configuration with the ratios goes, beside the run's folder. Raises BadInput, with a line for each
-    fault.
+    write: where a configuration with the verdict's shares goes, beside the run's folder. Raises BadInput, with a line
+    for each fault.
     """
     console = console or SweepConsole()
     source_folder = (source_folder or Path.cwd()).resolve()
@@ -93,13 +105,11 @@ def run(
         try:
             measuring = _Measuring(config, prepared, found, cluster, where, folder, console)
             cluster.require(folder.shared)
-            curves, split = measuring.curves()
-            split, job = measuring.job(split.shares, curves)
-            equal = measuring.equal(split.global_batch)
+            verdict = measuring.verdict()
         except BaseException:
             folder.remove()
             raise
-    return _finish(measuring, source_folder, curves, split, job, equal, write)
+    return _finish(measuring, source_folder, verdict, write)
 
 
 def _check(config: BalanceConfig, found: Problem, cluster: Cluster, where: Placing) -> None:
@@ -119,40 +129,12 @@ def _check(config: BalanceConfig, found: Problem, cluster: Cluster, where: Placi
     if ranks == 1:
         raise BadInput("workers: 1; there is nothing to balance on one device (--workers 2 shares it)")
     assert found.splits is not None
-    spread(config.model_copy(update={"ratios": "equal"}), ranks, found.splits.num_train)
+    spread(_equal(config), ranks, found.splits.num_train)
 
 
-@dataclass(slots=True)
-class _Steady:
-    """A job's samples/s, once it is under way."""
-
-    enough_s: float
-    skipped: int = 0
-    samples: list[int] = field(default_factory=list)
-    wall_s: float = 0.0
-    devices: dict[int, int] = field(default_factory=dict)
-    """By rank."""
-
-    def rates(self) -> tuple[float, ...]:
-        """Samples/s in the order of the devices, and not of the ranks, which Ray numbers as it likes."""
-        ranks = sorted(self.devices, key=lambda rank: (self.devices[rank], rank))
-        return tuple(self.samples[rank] / self.wall_s for rank in ranks)
-
-    def hear(self, told: Any) -> None:
-        from raygpu.engines.production_worker import Joined
-
-        if isinstance(told, Joined):
-            self.devices[told.rank] = told.device
-        if not isinstance(told, Progress):
-            return
-        if self.skipped < len(FIRST):  # the first steps allocate and trace
-            self.skipped += 1
-            return
-        self.samples = [a + b for a, b in zip(self.samples or [0] * len(told.samples), told.samples, strict=True)]
-        self.wall_s += told.wall_s
-
-    def enough(self) -> bool:
-        return self.wall_s >= self.enough_s
+def _equal(config: BalanceConfig, global_batch: int | None = None) -> BalanceConfig:
+    """The training with equal shares. global_batch: by default the configuration's."""
+    return config.model_copy(update={"ratios": "equal", "global_batch": global_batch or config.global_batch})
 
 
 @dataclass(slots=True)
@@ -169,39 +151,87 @@ class _Measuring:
     places: list[int] = field(default_factory=list)
     """Each rank's device, by its index."""
     readings: dict[int, Any] = field(default_factory=dict)
+    """What NVML told last while devices worked, by device."""
 
-    def curves(self) -> tuple[list[Curve], Balanced]:
-        """Each rank's speeds alone, and the split that follows from them, or the one that is asked for."""
+    @property
+    def num_train(self) -> int:
+        assert self.found.splits is not None
+        return self.found.splits.num_train
+
+    @property
+    def configured(self) -> int:
+        """The global batch that raygpu.train takes with this configuration."""
+        return spread(_equal(self.config), self.where.ranks, self.num_train).parallel.global_batch
+
+    def verdict(self) -> Verdict:
+        """Measure the devices, then the job with the shares that follow and with equal ones, and decide by both."""
+        curves, wanted = self.devices()
+        asked = self.config.chosen_batches is not None
+        jobs = self._jobs()
+        first, shares = self._first(jobs, wanted)
+        equal = split(sum(shares), [1.0] * len(shares))
+        same = list(shares) == equal
+        own, its = ([first], []) if same else self._by_turns(jobs, shares, first, equal)
+        self.readings |= jobs.readings
+        return Verdict(
+            curves=curves,
+            groups=[] if asked else alike(curves),
+            split=predicted(curves, shares),
+            job=Job(shares, tuple(own)),
+            equal=Job(tuple(equal), tuple(its)) if its else None,
+            fits=same or bool(its),
+            asked=asked,
+        )
+
+    def devices(self) -> tuple[list[Curve], tuple[int, ...]]:
+        """Each rank's speeds, and the split that follows from them, or the one that is asked for."""
         from raygpu.engines.pace import Pace
 
-        config, chosen = self.config, self.config.chosen_batches
-        splits, say = self.found.splits, self.console.line
-        assert splits is not None
-        what = self.found.source, splits, self.prepared.trial, config.gpu.precision
-        pace = Pace(self.cluster, self.where, *what, config.window_s)
+        config, chosen, say = self.config, self.config.chosen_batches, self.console.line
+        assert self.found.splits is not None
+        what = self.found.source, self.found.splits, self.prepared.trial, config.gpu.precision
+        measure = {"window_s": config.window_s, "rounds": config.rounds, "parts": config.accumulate}
+        pace = Pace(self.cluster, self.where, *what, **measure)  # type: ignore[arg-type] # by name
         try:
             self.places = pace.places
             if chosen is not None:
                 shares, curves = pace.at(chosen, say)
-                return curves, predicted(curves, shares)
-            first = min(int(config.hyperparameters.get("batch_size", 32)), splits.num_train)
-            curves = pace.climb(first, say)
-            whole = min(config.global_batch or splits.num_train, splits.num_train)
-            found = balanced(curves, config.global_batch and whole)
-            return curves, found if found.global_batch <= whole else balanced(curves, whole)
+                return curves, tuple(shares)
+            if config.best_batch:
+                first = max(1, self.configured // self.where.ranks)
+                curves = pace.climb(first, say)
+            else:
+                whole = self.configured
+                curves = pace.around(around(max(1, whole // self.where.ranks), whole), say)
+            level = leveled(curves, alike(curves))
+            return curves, balanced(level, self._whole(level)).shares
         except ValueError as error:
             raise RaygpuError(f"global_batch: {error}") from error
         finally:
             self.readings = pace.readings
             pace.close()
 
-    def job(self, shares: Sequence[int], curves: Sequence[Curve]) -> tuple[Balanced, Job]:
-        """The data-parallel job with these shares; lowered by a fifth while memory does not hold them."""
+    def _whole(self, curves: Sequence[Curve]) -> int:
+        """The global batch: the configuration's, or the fastest of at most a tenth of the data."""
+        if not self.config.best_batch:
+            return self.configured
+        most = max(self.configured, int(LARGEST_PART * self.num_train))
+        return min(balanced(curves).global_batch, most)
+
+    def _jobs(self) -> ShortJobs:
+        from raygpu.engines.short_jobs import ShortJobs
+
+        assert self.found.splits is not None
+        what = self.config, self.found.source, self.prepared.trial, self.found.splits
+        return ShortJobs(*what, self.cluster, self.where, self.folder.shared_checkpoints, self.console.line)
+
+    def _first(self, jobs: ShortJobs, shares: Sequence[int]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """A first turn of the job with these shares, lowered by a fifth while memory does not hold them."""
         from raygpu.engines.production import TrainingFailed
 
         while True:
             try:
-                return predicted(curves, shares), self._trained(shares)
+                return jobs.train(shares, self.config.job_s), tuple(shares)
             except TrainingFailed as error:
                 if not error.out_of_memory:
                     raise
@@ -211,128 +241,92 @@ class _Measuring:
                 except ValueError as nothing_left:
                     raise RaygpuError(str(error)) from nothing_left
 
-    def equal(self, global_batch: int) -> Job | None:
-        """The same with equal shares; None where memory does not hold them."""
-        from raygpu.batching import split
+    def _by_turns(
+        self, jobs: ShortJobs, shares: Sequence[int], first: tuple[float, ...], equal: Sequence[int]
+    ) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
+        """Turns of both jobs in pairs, until they differ clearly or there are as many as rounds. Of equal shares that
+        memory does not hold there is none."""
         from raygpu.engines.production import TrainingFailed
 
+        own, its, seconds = [first], [], self.config.job_s
         try:
-            return self._trained(split(global_batch, [1.0] * self.where.ranks))
+            its.append(jobs.train(equal, seconds))
+            while undecided(own, its, self.config.rounds):
+                order = [(its, equal), (own, shares)]  # neither has always the quieter moment
+                for turns, part in order if len(own) % 2 else reversed(order):
+                    turns.append(jobs.train(part, seconds))
         except TrainingFailed as error:
             if not error.out_of_memory:
                 raise
-            return None
-
-    def _trained(self, shares: Sequence[int]) -> Job:
-        from raygpu.engines import production
-        from raygpu.engines.production_worker import Job as Work
-
-        config, steady = self.config, _Steady(self.config.job_s)
-        self.console.line(f"training with {' + '.join(map(str, shares))} samples a step ...")
-        work = Work(
-            source=self.cluster.travelled(self.found.source),
-            trial=self.prepared.trial,
-            epochs=EPOCHS,
-            precision=config.gpu.precision,
-            threads=max(1, int(self.where.cpus)),
-            parallel=Parallel(sum(shares), config.accumulate, tuple(map(float, shares)), compile=config.compile),
-            devices=self.cluster.places(),
-            scoring=Scoring(config.metric, config.maximize),
-            checkpoint_epochs=EPOCHS,
-            checkpoint_s=None,
-            shared=self.where.shared,
-            simulated=self.where.simulated,
-        )
-        assert self.found.splits is not None
-        splits = _at_least(self.found.splits, STEPS * sum(shares))
-        what = self.cluster, work, splits, self.where
-        checkpoints = self.folder.shared_checkpoints
-        try:
-            ended = production.run(
-                *what,
-                checkpoints,
-                keep=1,
-                max_failures=0,
-                listen=steady.hear,
-                tick=self._look,
-                say=self.console.line,
-                enough=steady.enough,
-            )
-        finally:
-            checkpoints.remove()
-        if ended.interrupted:
-            raise KeyboardInterrupt("interrupted; nothing was written")
-        if not steady.samples:
-            raise RaygpuError("the training diverged before its speed was measured; take a smaller lr")
-        return Job(tuple(shares), steady.rates())
-
-    def _look(self) -> None:
-        self.readings |= {index: reading.metrics() for index, reading in self.cluster.readings().items()}
+            return own, []
+        return own, its
 
 
-def _at_least(splits: Splits, count: int) -> Splits:
-    """The data, over again where it is less: an epoch's end is no part of what is measured."""
-    if splits.num_train >= count:
-        return splits
-    rows = np.arange(count) % splits.num_train
-    inputs, targets = take(splits.train_inputs, rows), take(splits.train_targets, rows)
-    few = slice(0, EVALUATED)
-    return Splits(inputs, targets, take(splits.validation_inputs, few), take(splits.validation_targets, few))
-
-
-def _finish(
-    measuring: _Measuring,
-    source_folder: Path,
-    curves: Sequence[Curve],
-    split: Balanced,
-    job: Job,
-    equal: Job | None,
-    write: Path | None,
-) -> Result:
+def _finish(measuring: _Measuring, source_folder: Path, verdict: Verdict, write: Path | None) -> Result:
     """The table, the plot, the summary and the configuration."""
     config, console, folder = measuring.prepared.config, measuring.console, measuring.folder
     assert isinstance(config, BalanceConfig)
     devices = [measuring.cluster.devices[place] for place in measuring.places]
-    console.lines(["", *balances.table(devices, curves, split, measuring.readings), ""])
-    console.lines(balances.verdict(split, job, equal))
+    ranks, num_train = measuring.where.ranks, measuring.num_train
+    before, after = (
+        balances.Step(parallel.global_batch, parallel.lr_factor)
+        for parallel in (
+            spread(_equal(config, whole), ranks, num_train).parallel for whole in (None, sum(verdict.shares))
+        )
+    )
+    console.lines(["", *balances.table(devices, verdict, measuring.readings), ""])
+    console.lines(balances.lines(verdict))
+    console.lines(balances.training(config, before, after, num_train))
     folder.trials.rmdir()
     folder.write_config(config, source_folder, kind="balance")
-    balances.plot(
-        f"{config.experiment}, {split.global_batch} samples a step",
-        devices,
-        curves,
-        split,
-        job,
-        equal,
-        folder.path / "balance.png",
-    )
-    summary = {
-        "name": config.name,
+    title = f"{config.experiment}, {sum(verdict.job.shares)} samples a step"
+    balances.plot(title, devices, verdict, folder.path / "balance.png")
+    summary = _summary(measuring, devices, verdict)
+    folder.write_summary(summary)
+    target = write or folder.path / "train.toml"
+    _write_train(config.model_copy(update={"epochs": measuring.config.epochs}), verdict, target)
+    folder.publish()
+    console.line(f"table, plot and data in {folder}")
+    console.line(f"train with these shares: python -m raygpu.train {target}")
+    return Result(summary, folder.path)
+
+
+def _summary(measuring: _Measuring, devices: Sequence[Device], verdict: Verdict) -> dict[str, Any]:
+    """The content of `summary.json`."""
+    job, equal, speedup = verdict.job, verdict.equal, verdict.speedup
+    ranks = zip(devices, verdict.curves, relative(verdict.curves), job.shares, verdict.shares, job.by_rank, strict=True)
+    return {
+        "name": measuring.prepared.config.name,
         "ranks": [
             {
                 "device": device.index,
                 "name": device.name,
                 "best_batch": curve.best,
                 "rates": {str(batch): rounded(rate) for batch, rate in sorted(curve.rates.items())},
+                "rounds": {str(batch): [rounded(rate) for rate in found] for batch, found in curve.rounds.items()},
+                "relative_speed": None if verdict.asked else _ends(speed),
                 "ended": curve.ended,
+                "tried_share": tried,
                 "share": share,
                 "samples_per_s": rounded(rate),
                 "readings": dict(measuring.readings.get(device.index, {})),
             }
-            for device, curve, share, rate in zip(devices, curves, split.shares, job.by_rank, strict=True)
+            for device, curve, speed, tried, share, rate in ranks
         ],
-        "global_batch": split.global_batch,
-        "predicted_samples_per_s": rounded(split.samples_per_s),
+        "configured_global_batch": measuring.configured,
+        "global_batch": sum(verdict.shares),
+        "equal_speeds": verdict.groups,
+        "verdict": "equal" if verdict.is_equal else "balanced",
+        "predicted_samples_per_s": rounded(verdict.split.samples_per_s),
         "balanced_samples_per_s": rounded(job.samples_per_s),
         "equal_samples_per_s": rounded(equal.samples_per_s) if equal is not None else None,
+        "balanced_over_equal": _ends(speedup) if speedup is not None else None,
     }
-    folder.write_summary(summary)
-    target = write or folder.path / "train.toml"
-    _write_train(config.model_copy(update={"epochs": measuring.config.epochs}), split, target)
-    folder.publish()
-    console.line(f"table, plot and data in {folder}")
-    console.line(f"train with these ratios: python -m raygpu.train {target}")
-    return Result(summary, folder.path)
+
+
+def _ends(value: Interval) -> list[float | None]:
+    """Its middle, lower and upper end, as JSON has them."""
+    return [rounded(end) if math.isfinite(end) else None for end in (value.middle, value.low, value.high)]
 
 
 def _require_writable(path: Path) -> None:
@@ -347,15 +341,15 @@ def _require_writable(path: Path) -> None:
         raise BadInput(f"--write: {path} cannot be written: {error.strerror}") from error
 
 
-def _write_train(config: BalanceConfig, split: Balanced, path: Path) -> None:
-    """The configuration with the ratios, as a file for raygpu.train."""
+def _write_train(config: BalanceConfig, verdict: Verdict, path: Path) -> None:
+    """The configuration with the verdict's batch and shares, as a file for raygpu.train."""
     values = config.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name"})
     own = set(BalanceConfig.model_fields) - set(TrainConfig.model_fields)
     values = {name: value for name, value in values.items() if name not in own}
     if "uri" in (tracking := values.get("tracking", {})):
         tracking["uri"] = redacted(tracking["uri"])
-    values |= {"ratios": ",".join(map(str, split.shares)), "global_batch": split.global_batch}
-    path.write_text(tomli_w.dumps(values))
+    ratios = "equal" if verdict.is_equal else ",".join(map(str, verdict.shares))
+    path.write_text(tomli_w.dumps(values | {"ratios": ratios, "global_batch": sum(verdict.shares)}))
 
 
 COMMAND = Command("balance", __doc__, BalanceConfig, DEFAULT, SWITCHES, OPTIONS)

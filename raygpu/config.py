@@ -253,12 +253,18 @@ class BalanceConfig(TrainConfig):
     """How a batch is best split over unequal devices: measured for a training."""
 
     batches: str = "auto"
-    """Samples of each device in a step: auto (doubled from batch_size on while that gains, then the best split), or
-    these by commas in the order of the devices, as in 512,355."""
+    """Samples of each device in a step: auto (the configuration's global batch, split by measured speeds), or these by
+    commas in the order of the devices, as in 512,355."""
+    best_batch: bool = False
+    """Search for the fastest global batch too, of at most a tenth of the training data: each device's is doubled from
+    batch_size on while that gains. It changes the training; --lr-scaling linear or sqrt adapts the learning rate."""
     window_s: Annotated[float, Field(gt=0)] = 0.5
-    """Seconds of one measurement of a device alone; each is the median of three."""
-    job_s: Annotated[float, Field(gt=0)] = 5.0
-    """Seconds for which the balanced job is trained, and the same with equal shares."""
+    """Seconds of one measurement of a device alone."""
+    rounds: Annotated[int, Field(ge=2)] = 6
+    """How often each device is measured at each batch, by turns, and the most turns of the balanced job and the equal
+    one; half as many where the jobs differ clearly."""
+    job_s: Annotated[float, Field(gt=0)] = 2.0
+    """Seconds of one turn of the balanced job, and of the same with equal shares."""
 
     @field_validator("batches", mode="before")
     @classmethod
@@ -267,6 +273,13 @@ class BalanceConfig(TrainConfig):
         if value != "auto" and not all(word.isdecimal() and int(word) > 0 for word in words):
             raise ValueError("allowed: auto, or whole numbers above 0 by commas, as in 512,355")
         return str(value)
+
+    @model_validator(mode="after")
+    def _one_batch(self) -> BalanceConfig:
+        if self.best_batch and (self.global_batch is not None or self.batches != "auto"):
+            other = "batches" if self.batches != "auto" else "global_batch"
+            raise ValueError(f"best_batch: the batch is given by {other} already; leave one of both out")
+        return self
 
     @property
     def chosen_batches(self) -> tuple[int, ...] | None:

@@ -3,11 +3,11 @@
     gain = ratio(rates, references)     # Interval(middle=1.7, low=1.5, high=1.9)
     gain.excludes(1.0)                  # whether the rounds show a difference
 
-Rates are positive and their disturbances multiply, so all is computed on logarithms. With six values or more, it is the
-median's interval by order statistics, which holds for every distribution, heavy tails included (J.-Y. Le Boudec,
-Performance Evaluation of Computer and Communication Systems, 2010, theorem 2.1). With fewer values there is none;
-Student's t on the logarithms takes its place, which is too wide, not too narrow, under heavy tails (Y. Benjamini, Is
-the t test really conservative when the parent distribution is long-tailed?, JASA 78, 1983).
+Rates are positive and their disturbances multiply, so all is computed on logarithms. With enough values (six for 95 %),
+it is the median's interval by order statistics, which holds for every distribution, heavy tails included (J.-Y. Le
+Boudec, Performance Evaluation of Computer and Communication Systems, 2010, theorem 2.1). With fewer values there is
+none; Student's t on the logarithms takes its place, which is too wide, not too narrow, under heavy tails (Y. Benjamini,
+Is the t test really conservative when the parent distribution is long-tailed?, JASA 78, 1983).
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from statistics import fmean, median, stdev
 from scipy.special import bdtr, stdtrit
 
 CONFIDENCE = 0.95
-SMALLEST_ORDERED = 6
-"""Values from which on order statistics give the median's interval: of five, the whole range holds it in 94 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +72,10 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interva
     middle = median(logs)
     if len(logs) == 1:
         return Interval(math.exp(middle), 0.0, math.inf)
-    if len(logs) >= SMALLEST_ORDERED:
+    if _coverage(0, len(logs)) >= confidence:
         outside = _outside(len(logs), confidence)
         low, high = logs[outside], logs[-1 - outside]
     else:
-        # On either side of the mean; with two to five values the median always lies within.
         half = float(stdtrit(len(logs) - 1, (1 + confidence) / 2)) * stdev(logs) / math.sqrt(len(logs))
         low, high = fmean(logs) - half, fmean(logs) + half
     return Interval(math.exp(middle), math.exp(min(low, middle)), math.exp(max(high, middle)))
@@ -95,6 +92,11 @@ def ratio(rates: Sequence[float], others: Sequence[float], confidence: float = C
 def _outside(count: int, confidence: float) -> int:
     """How many values are left out at either end: as many as the confidence allows."""
     outside = 0
-    while 1 - 2 * float(bdtr(outside + 1, count, 0.5)) >= confidence:
+    while _coverage(outside + 1, count) >= confidence:
         outside += 1
     return outside
+
+
+def _coverage(outside: int, count: int) -> float:
+    """How often the median lies within the values but for so many at either end."""
+    return 1 - 2 * float(bdtr(outside, count, 0.5))

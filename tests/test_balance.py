@@ -52,6 +52,9 @@ def test_a_split_that_does_not_fit_is_lowered_and_written(
     assert summary["global_batch"] == 320
     assert summary["equal_samples_per_s"] is None, "rank 1 has no room for 160"
     assert "equal shares: out of memory" in out
+    assert "this changes the training: 320 samples a step in place of 64, 4 steps an epoch in place of 16" in out
+    assert "learning rate 0.1 as it was (--lr-scaling linear makes it 0.5)" in out
+    assert "warning: a step takes 32 % of the 1,000 training samples" in out
     assert summary["balanced_samples_per_s"] > 0
     assert summary["predicted_samples_per_s"] > 0
     assert (result.folder / "balance.png").stat().st_size > 10_000
@@ -63,13 +66,31 @@ def test_a_split_that_does_not_fit_is_lowered_and_written(
 
 @pytest.mark.slow
 def test_the_slower_device_has_the_smaller_share(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    hp = config().hyperparameters | {"fits": 10_000}
-    result = balance.run(config(hyperparameters=hp))
+    hp = config().hyperparameters | {"fits": 10_000, "samples_per_s": 400}
+    result = balance.run(config(hyperparameters=hp, job_s=1.0))
     summary = result.summary
-    first, second = (rank["share"] for rank in summary["ranks"])
+    first, second = (rank["tried_share"] for rank in summary["ranks"])
     assert 0.55 < first / (first + second) < 0.68, "1 to 0.6 is 0.625"
-    assert summary["balanced_samples_per_s"] > 1.08 * summary["equal_samples_per_s"]
-    assert "x the equal split" in capsys.readouterr().out
+    assert summary["global_batch"] == summary["configured_global_batch"] == 64, "the training stays as it is"
+    middle, low, high = summary["balanced_over_equal"]
+    assert low <= middle <= high
+    out = capsys.readouterr().out
+    assert "the training is as configured: 64 samples a step, 16 steps an epoch, learning rate 0.1" in out
+    assert (summary["verdict"] == "balanced") == (low > 1) == ("verdict: balanced is" in out)
+    assert middle > 1.08
+
+
+@pytest.mark.slow
+def test_equal_devices_have_equal_shares(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever else the machine does: two that are the same are not told apart, and the training stays as it was."""
+    result = balance.run(config(experiment="tests.train_cases:Small", job_s=1.0))
+    summary = result.summary
+    assert (summary["verdict"], summary["global_batch"]) == ("equal", 64)
+    assert [rank["share"] for rank in summary["ranks"]] == [32, 32]
+    out = capsys.readouterr().out
+    assert "verdict: within noise: equal shares" in out or "verdict: slower than equal shares" in out
+    written = load(result.folder / "train.toml", {}, TrainConfig)
+    assert (written.ratios, written.global_batch) == ("equal", 64)
 
 
 CASE = """
@@ -89,6 +110,9 @@ batch_size = 16
         (["--workers", "1"], "workers: 1; there is nothing to balance on one device"),
         (["--write", "case.toml"], "--write: case.toml exists already; choose another file"),
         (["--batch", "3"], "--batch: unknown flag (did you mean 'batches'?)"),
+        (["--best-batch", "--global-batch", "64"], "best_batch: the batch is given by global_batch already"),
+        (["--best-batch", "--batches", "3,4"], "best_batch: the batch is given by batches already"),
+        (["--rounds", "1"], "--rounds: read '1'"),
         (["--workers", "2", "--global-batch", "1"], "global_batch: read 1; 2 devices need 2 samples at least"),
     ],
 )

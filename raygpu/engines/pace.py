@@ -1,27 +1,34 @@
-"""How fast each device of a training is alone, at growing batches: all measured at the same moments."""
+"""How fast each device of a training is, at several batches: in rounds, so that what disturbs one disturbs all.
+
+Devices that share nothing are measured at the same moments. Those that share a GPU, or the processors of a simulated
+one, take turns, every other round in reverse: of two processes that compete for the same cores, the operating system
+favours one for seconds.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from raygpu.balancing import Curve, lowered
+from raygpu.balancing import Curve, Ended, lowered
 from raygpu.engines.cluster import Cluster
 from raygpu.engines.probe import Probe, answers
 from raygpu.engines.probe_actor import Fault
 from raygpu.engines.production import Placing
 from raygpu.errors import RaygpuError, last_line
 from raygpu.experiment import Source, Splits
+from raygpu.records import Device
 from raygpu.sections import Precision
 from raygpu.trials import Trial
 
-ROUNDS = 3
-"""Of which a rate is the median."""
 LEAD_S = 0.2
 """Between now and the start of a window, until when all processes have heard of it."""
+Rounds = list[float]
+"""Samples/s of one rank with one batch."""
 
 
 class Pace:
@@ -35,41 +42,62 @@ class Pace:
         splits: Splits,
         trial: Trial,
         precision: Precision,
+        *,
         window_s: float,
+        rounds: int,
+        parts: int = 1,
     ) -> None:
-        """window_s: of one measurement."""
+        """window_s: of one measurement; rounds: how often it is repeated. parts: in which a device takes its share."""
         self.cluster, self._trial, self._window_s, self._num_train = cluster, trial, window_s, splits.num_train
+        self._rounds, self._parts = rounds, parts
         self._threads = max(1, int(where.cpus))
         self.places = sorted(rank % len(cluster.devices) for rank in range(where.ranks))
         """Each rank's device, by its index."""
-        self._probes = [
-            Probe(cluster, cluster.devices[place], source, splits, trial, precision) for place in self.places
-        ]
+        devices = [cluster.devices[place] for place in self.places]
+        self._turns = by_turns(devices)
+        self._on_gpu = [sum(other == device for other in devices) if device.uuid else 1 for device in devices]
+        """How many ranks take turns on each rank's GPU: of processes, each has processors of its own."""
+        self._probes = [Probe(cluster, device, source, splits, trial, precision) for device in devices]
         self._actors = [probe.start(self._threads) for probe in self._probes]
         self.readings: dict[int, Mapping[str, float]] = {}
         """What NVML told last while devices worked, by device."""
 
-    def climb(self, first: int, say: Callable[[str], None]) -> list[Curve]:
-        """Each rank's curve, its batch doubled from `first` on until memory ends or the gain does.
+    def around(self, sizes: Sequence[int], say: Callable[[str], None]) -> list[Curve]:
+        """Each rank's curve at these batches, or at those of them that its memory holds.
 
         Raises RaygpuError where a training fails for another reason, or the first batch does not fit.
         """
-        curves = [Curve() for _ in self._actors]
-        batch = first
-        while going := [rank for rank, curve in enumerate(curves) if curve.ended is None]:
-            if batch > self._num_train:
-                for rank in going:
-                    curves[rank].ended = "data"
+        return self._curves(sizes, say, ended="asked")
+
+    def climb(self, first: int, say: Callable[[str], None]) -> list[Curve]:
+        """Each rank's curve, its batch doubled from `first` on until memory, the data or the gain ends. Raises as
+        `around` does."""
+        doubled = (first << power for power in range(64))
+        return self._curves(doubled, say, ended="data", most=self._num_train)
+
+    def _curves(
+        self, sizes: Iterable[int], say: Callable[[str], None], *, ended: Ended, most: float = math.inf
+    ) -> list[Curve]:
+        curves, first = [Curve() for _ in self._actors], 0
+        for batch in sizes:
+            first = first or batch
+            going = [rank for rank, curve in enumerate(curves) if curve.ended is None]
+            if not going or batch > most:
                 break
-            rates = self.rates(dict.fromkeys(going, batch))
-            for rank, rate in rates.items():
-                if rate is None:
+            measured = self.rates(dict.fromkeys(going, batch))
+            for rank, rates in measured.items():
+                if rates is None:
                     curves[rank].ended = "memory"
-                else:
-                    curves[rank].tell(batch, rate)
-            told = ", ".join("out of memory" if rate is None else f"{rate:,.0f}" for rate in rates.values())
+                    continue
+                curves[rank].tell(batch, median(rates), rates)
+                if ended == "asked" and curves[rank].ended == "gain":
+                    curves[rank].ended = None
+            told = ", ".join(
+                "out of memory" if rates is None else f"{median(rates):,.0f}" for rates in measured.values()
+            )
             say(f"batch {batch}: {told} samples/s")
-            batch *= 2
+        for curve in curves:
+            curve.ended = curve.ended or ended
         if any(not curve.rates for curve in curves):
             raise RaygpuError(f"out of memory with a batch of {first}; begin with a smaller batch_size")
         return curves
@@ -78,40 +106,39 @@ class Pace:
         """Each rank's speed with its share; all shares are lowered by a fifth while one does not fit."""
         wanted = list(shares)
         while True:
-            rates = self.rates(dict(enumerate(wanted)))
-            if all(rate is not None for rate in rates.values()):
-                break
-            full = next(rank for rank, rate in rates.items() if rate is None)
+            found = self.rates(dict(enumerate(wanted)))
+            full = next((rank for rank, rates in found.items() if rates is None), None)
+            if full is None:
+                return wanted, [_curve(share, found[rank] or []) for rank, share in enumerate(wanted)]
             try:
                 less = lowered(wanted)
             except ValueError as error:
                 raise RaygpuError(f"out of memory on rank {full}: {error}") from error
             say(f"out of memory on rank {full} with {wanted[full]} samples; all by a fifth less: {less}")
             wanted = less
-        return wanted, [Curve({share: rates[rank] or 0.0}) for rank, share in enumerate(wanted)]
 
-    def rates(self, batches: Mapping[int, int]) -> dict[int, float | None]:
-        """Samples/s of these ranks with these batches, at the same time; None of one that has no memory for it."""
+    def rates(self, batches: Mapping[int, int]) -> dict[int, Rounds | None]:
+        """Samples/s of these ranks with these batches, round by round; None of one that has no memory for it."""
         full: set[int] = set()
         for rank, batch in batches.items():
-            hp = {**self._trial.hyperparameters, "batch_size": batch}
+            hp = {**self._trial.hyperparameters, "batch_size": math.ceil(batch / self._parts)}
             trial = replace(self._trial, hyperparameters=hp)
             made = self._probes[rank].make("process", [self._actors[rank]], [[trial]], self._threads)
             if isinstance(made, Fault):
                 self._require_full(rank, made)
                 full.add(rank)
-        ranks = [rank for rank in batches if rank not in full]
-        measured: dict[int, list[float]] = {rank: [] for rank in ranks}
-        for _ in range(ROUNDS):
-            for rank, rate in self._window(ranks).items():
-                if rate is None:
-                    full.add(rank)
-                else:
-                    measured[rank].append(rate)
-            ranks = [rank for rank in ranks if rank not in full]
+        measured: dict[int, Rounds] = {rank: [] for rank in batches}
+        for number in range(self._rounds):
+            for turn in reversed(self._turns) if number % 2 else self._turns:
+                ranks = [rank for rank in turn if rank in batches and rank not in full]
+                for rank, rate in self._window(ranks).items() if ranks else ():
+                    if rate is None:
+                        full.add(rank)
+                    else:
+                        measured[rank].append(rate / self._on_gpu[rank])
         for actor in (self._actors[rank] for rank in batches):
             answers([actor.drop.remote()])
-        return {rank: None if rank in full else median(measured[rank]) for rank in batches}
+        return {rank: None if rank in full else measured[rank] for rank in batches}
 
     def _window(self, ranks: Sequence[int]) -> dict[int, float | None]:
         start_at = time.time() + LEAD_S
@@ -136,3 +163,24 @@ class Pace:
     def close(self) -> None:
         for probe in self._probes:
             probe.close()
+
+
+def by_turns(devices: Sequence[Device]) -> list[list[int]]:
+    """The ranks in turns, so that in none of them two share a GPU, or the processors of a node without one.
+
+    devices: of the ranks.
+    """
+    turns: list[list[int]] = []
+    seen: dict[str, int] = {}
+    for rank, device in enumerate(devices):
+        key = device.uuid or device.node_id
+        place = seen.get(key, 0)
+        seen[key] = place + 1
+        if place == len(turns):
+            turns.append([])
+        turns[place].append(rank)
+    return turns
+
+
+def _curve(share: int, rounds: Rounds) -> Curve:
+    return Curve({share: median(rounds)}, None, {share: rounds})
