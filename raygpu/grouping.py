@@ -104,6 +104,12 @@ def _key(trial: Trial, names: Iterable[str]) -> Key:
     return tuple(values.items())
 
 
+def differing_names(trials: Sequence[Trial]) -> frozenset[str]:
+    """The hyper-parameters in which these trials differ; `ALL_NAMES` too where they do not have the same ones."""
+    names = {name for trial in trials for name in trial.hyperparameters} | {ALL_NAMES}
+    return frozenset(name for name in names if len({_key(trial, (name,)) for trial in trials}) > 1)
+
+
 def representatives(trials: Sequence[Trial], signature: Signature, most: int = 4) -> list[Trial]:
     """Few trials of a group that differ, taken together, in every value outside the signature that differs at all."""
     shared = {name for name, _ in signature.values}

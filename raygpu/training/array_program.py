@@ -5,11 +5,10 @@ The stateless form of one model (`torch.func.functional_call`) is mapped over st
 
 from __future__ import annotations
 
-import copy
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,11 +17,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.array_optimizers import ArrayOptimizer, Stacked
-from raygpu.training.torch_data import Tensors
-from raygpu.training.torch_solo import forward
-
-if TYPE_CHECKING:
-    from raygpu.training.torch_array import Tile
+from raygpu.training.array_probe import OwnTensors, PaddedEmbedding, probed
+from raygpu.training.array_tile import Tile
+from raygpu.training.torch_data import Tensors, copied
+from raygpu.training.torch_reduction import objective, packed
 
 Step = Callable[[Stacked, Stacked, Stacked, list[Stacked], Tensors, Tensors, torch.Tensor], torch.Tensor]
 
@@ -55,7 +53,10 @@ class Program:
         self.context = context
         self.optimized = [name for name, p in model.named_parameters() if p.requires_grad]
         """What the optimizer of a training alone holds state for, in its order."""
-        self.trained = _with_gradient(experiment, hp, model, inputs, targets)
+        found = probed(experiment, hp, model, inputs, targets)
+        self.trained = found.trained
+        self._step_draws, self._evaluation_draws = found.step_draws, found.evaluation_draws
+        self._padded = found.padded
         self.state_names = list(model.state_dict())
         self.owners = _owners(model)
         """Of each name, the one under which its tensor is stacked: tied parameters have several."""
@@ -67,6 +68,11 @@ class Program:
         torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which vmap does not know
         self._metrics_are_fused = True
         self._compiled: dict[tuple[int, int], Step] = {}
+
+    @property
+    def draws(self) -> bool:
+        """Whether the members draw random numbers: each from its own generators, which no compiled step has."""
+        return bool(self._step_draws or self._evaluation_draws)
 
     @contextmanager
     def training(self) -> Iterator[None]:
@@ -93,13 +99,19 @@ class Program:
         del self._compiled[width, batch_size]
 
     def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
-        """One optimizer step of every member; their losses (width,), on the device.
+        """One optimizer step of every member; their losses as `packed` gives them, (width, ...), on the device.
 
         inputs, targets: (width, batch, ...). numbers: as `ArrayOptimizer.step` takes them.
         """
         batch_size = (next(iter(inputs.values())) if isinstance(inputs, dict) else inputs).shape[1]
         step: Step = self._compiled.get((tile.width, batch_size), self._step)
-        return step(tile.parameters, tile.fixed, tile.buffers, tile.moments, inputs, targets, numbers)
+        with tile.streams.expect(self._step_draws) if tile.streams else nullcontext():
+            return step(tile.parameters, tile.fixed, tile.buffers, tile.moments, inputs, targets, numbers)
+
+    def eager_step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
+        """As `step`, and never compiled."""
+        with tile.streams.expect(self._step_draws) if tile.streams else nullcontext():
+            return self._step(tile.parameters, tile.fixed, tile.buffers, tile.moments, inputs, targets, numbers)
 
     def _step(
         self,
@@ -113,11 +125,14 @@ class Program:
     ) -> torch.Tensor:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
         with torch.enable_grad():
-            losses, changed = vmap(self._loss, randomness="different")(leaves, fixed, buffers, inputs, targets)
+            with PaddedEmbedding() if self._padded else nullcontext():
+                losses, (told, changed) = vmap(self._loss, randomness="different")(
+                    leaves, fixed, buffers, inputs, targets
+                )
             # Members do not meet in a forward pass, so the gradient of the sum has each one's own.
             found = torch.autograd.grad(losses.sum(), [*leaves.values()], allow_unused=True, materialize_grads=True)
         self._update(parameters, dict(zip(leaves, found, strict=True)), buffers, changed, moments, numbers)
-        return losses.detach()
+        return told
 
     def _traceable_step(
         self,
@@ -131,9 +146,9 @@ class Program:
     ) -> torch.Tensor:
         """`_step` as torch.compile takes it. On its own it is slower, and imports the compiler, which takes seconds."""
         mapped = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
-        gradients, (losses, changed) = mapped(parameters, fixed, buffers, inputs, targets)
+        gradients, (_, (told, changed)) = mapped(parameters, fixed, buffers, inputs, targets)
         self._update(parameters, gradients, buffers, changed, moments, numbers)
-        return losses
+        return told
 
     @torch.no_grad()
     def _update(
@@ -151,13 +166,14 @@ class Program:
 
     def _loss(
         self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
-    ) -> tuple[torch.Tensor, Stacked]:
-        """One member's loss on its batch, and its buffers after it."""
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, Stacked]]:
+        """One member's objective on its batch; its loss, packed, and its buffers after it."""
         state = {**parameters, **fixed, **{name: tensor.clone() for name, tensor in buffers.items()}}
-        with self.context():
+        own = OwnTensors(next(iter(parameters.values()))) if self._step_draws.in_place else nullcontext()
+        with self.context(), own:
             outputs = self._forward(state, self.experiment.augment(inputs, self.hp))
             loss = self.experiment.loss(outputs, targets)
-        return loss, {name: state[name] for name in buffers}
+        return objective(loss), (packed(loss), {name: state[name] for name in buffers})
 
     def _forward(self, state: Stacked, inputs: Tensors) -> Any:
         """state: also holds the buffers that the forward pass has put in place of others."""
@@ -167,43 +183,45 @@ class Program:
 
     @torch.no_grad()
     def evaluate(self, tile: Tile, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
-        """`loss` and the metrics of every member on one batch, the same for all: each (width,), on the device."""
+        """`loss` and the metrics of every member on one batch, the same for all: packed, on the device."""
         self.model.eval()
         state = {**tile.parameters, **tile.fixed, **tile.buffers}
-        with self.context(), sdpa_kernel(SDPBackend.MATH):
+        streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
+        with self.context(), sdpa_kernel(SDPBackend.MATH), streams:
             if self._metrics_are_fused:
                 try:
-                    return self._mapped(
-                        lambda outputs: _tensors(self.experiment.metrics(outputs, targets)), state, inputs, targets
-                    )
+                    return self._evaluated(state, copied(inputs), copied(targets))
                 except (RuntimeError, ValueError, TypeError):  # numpy, .item() and the like: one member after the other
                     self._metrics_are_fused = False
-            values = self._mapped(lambda outputs: {OUTPUTS: outputs}, state, inputs, targets)
-            outputs = values.pop(OUTPUTS)
-            each = [self.experiment.metrics(_member(outputs, i), targets) for i in range(tile.width)]
-            return values | {name: torch.stack([torch.as_tensor(own[name]) for own in each]) for name in each[0]}
+            return self._evaluated_by_member(tile.width, state, inputs, targets)
 
-    def _mapped(
-        self, also: Callable[[Any], dict[str, Any]], state: Stacked, inputs: Tensors, targets: Tensors
-    ) -> dict[str, Any]:
-        """Of every member: `loss`, and what `also` makes of its outputs."""
-
-        def one(own: Stacked) -> dict[str, Any]:
-            outputs = self._forward(dict(own), inputs)
-            return {"loss": self.experiment.loss(outputs, targets), **also(outputs)}
+    def _evaluated(self, state: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
+        def one(own: Stacked) -> dict[str, torch.Tensor]:
+            outputs = self._outputs(own, inputs)
+            loss = self.experiment.loss(outputs, targets)
+            values = {"loss": loss, **self.experiment.metrics(outputs, targets)}
+            return {name: packed(value) for name, value in values.items()}
 
         return dict(vmap(one, randomness="different")(state))
 
+    def _outputs(self, own: Stacked, inputs: Tensors) -> Any:
+        """One member's outputs in an evaluation."""
+        with OwnTensors(next(iter(own.values()))) if self._evaluation_draws.in_place else nullcontext():
+            return self._forward(dict(own), inputs)
 
-def _with_gradient(
-    experiment: Experiment, hp: Hyperparameters, model: nn.Module, inputs: Tensors, targets: Tensors
-) -> frozenset[str]:
-    """The parameters that the loss depends on; an optimizer leaves the others alone, their decay included."""
-    probe = copy.deepcopy(model)
-    probe.train()
-    with torch.random.fork_rng(devices=[]):
-        experiment.loss(forward(probe, experiment.augment(inputs, hp)), targets).backward()
-    return frozenset(name for name, p in probe.named_parameters() if p.grad is not None)
+    def _evaluated_by_member(
+        self, width: int, state: Stacked, inputs: Tensors, targets: Tensors
+    ) -> dict[str, torch.Tensor]:
+        """As `_evaluated`, with metrics that vmap cannot map."""
+
+        def one(own: Stacked) -> dict[str, Any]:
+            outputs = self._outputs(own, inputs)
+            return {OUTPUTS: outputs, "loss": packed(self.experiment.loss(outputs, targets))}
+
+        values = dict(vmap(one, randomness="different")(state))
+        outputs = values.pop(OUTPUTS)
+        each = [self.experiment.metrics(_member(outputs, i), copied(targets)) for i in range(width)]
+        return values | {name: torch.stack([packed(own[name]) for own in each]) for name in each[0]}
 
 
 def _owners(model: nn.Module) -> dict[str, str]:
@@ -211,10 +229,6 @@ def _owners(model: nn.Module) -> dict[str, str]:
     first: dict[int, str] = {}
     everything = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return {name: first.setdefault(id(tensor), name) for name, tensor in everything}
-
-
-def _tensors(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    return {name: torch.as_tensor(value) for name, value in values.items()}
 
 
 def _member(outputs: Any, place: int) -> Any:

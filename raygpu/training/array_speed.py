@@ -29,6 +29,7 @@ MOST_COMPILED = {"cpu": 128, "cuda": 512}
 """A compiled step has little fixed cost left to share. On a CPU, the widest of `fused_throughput`'s record."""
 LEAST, CLEAR = 4, 32
 """The narrowest tile that is measured, and the one up to which a slow step is taken for a disturbance."""
+DRAWS = "its random numbers come from each member's own generators"
 COPIES = 3
 """Of a member's parameters: themselves, and up to two of the optimizer's."""
 
@@ -52,7 +53,9 @@ def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: f
         lines.append(f"width {array.width} of {count} trials (measured {curve})")
         epochs = min(epochs_to_come or array.epochs, array.epochs - array.epoch)
         eager_s = epochs * array.steps_per_epoch * count * step_s.get(best, array.eager.at(best)) / best
-        if repays(array.device.type, eager_s, first=_nothing_compiled()):
+        if array.program.draws:
+            lines.append(f"step not compiled: {DRAWS}")
+        elif repays(array.device.type, eager_s, first=_nothing_compiled()):
             most_compiled = array.width if array.asked_width else MOST_COMPILED[array.device.type]
             width = level(count, min(most, most_compiled))
             lines.append(_compile(array, width, f"{eager_s:.0f} s of steps to come"))
@@ -86,6 +89,8 @@ def use_graphs(array: TorchArray) -> list[str]:
     """On CUDA, replay recorded steps from now on if that works and is the faster way."""
     if array.device.type != "cuda":
         return []
+    if array.program.draws:
+        return [f"step not recorded as a CUDA graph: {DRAWS}"]
     width = min(LEAST, len(array.trials))
     launched_s, _ = measured(array, width)
     array.graphs = True

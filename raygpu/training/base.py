@@ -18,6 +18,10 @@ ARRAY_CHECKPOINT = "array.pt"
 """What an array of torch models is saved as."""
 
 
+class NotAsAlone(RuntimeError):
+    """A member of an array does not train as the same trial does alone; the message says what shows it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a training needs to know of its surroundings."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
-from raygpu.training.torch_data import Tensors
+from raygpu.training.array_tile import Tile
+from raygpu.training.torch_data import Tensors, copied
 
-if TYPE_CHECKING:
-    from raygpu.training.torch_array import Tile
-
-Step = Callable[["Tile", Tensors, Tensors, torch.Tensor], torch.Tensor]
+Step = Callable[[Tile, Tensors, Tensors, torch.Tensor], torch.Tensor]
 NUM_WARM_UP = 3
 """Steps before the recording, as PyTorch's notes on CUDA graphs ask for."""
 
@@ -26,7 +23,7 @@ class GraphedStep:
     def __init__(
         self, step: Step, tile: Tile, copy: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor
     ) -> None:
-        self._inputs, self._targets, self._numbers = _clone(inputs), _clone(targets), numbers.clone()
+        self._inputs, self._targets, self._numbers = copied(inputs), copied(targets), numbers.clone()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -38,18 +35,12 @@ class GraphedStep:
             self._losses = step(tile, self._inputs, self._targets, self._numbers)
 
     def __call__(self, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
-        """The losses (width,); the next call overwrites them."""
+        """The losses, packed, (width, ...); the next call overwrites them."""
         _copy(self._inputs, inputs)
         _copy(self._targets, targets)
         self._numbers.copy_(numbers)
         self._graph.replay()
         return self._losses
-
-
-def _clone(parts: Tensors) -> Tensors:
-    if isinstance(parts, dict):
-        return {name: tensor.clone() for name, tensor in parts.items()}
-    return parts.clone()
 
 
 def _copy(into: Tensors, parts: Tensors) -> None:

@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import random
-import re
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import nn
 
-from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Hyperparameters, Splits
 from raygpu.sections import Precision
 from raygpu.training.base import Settings
+from raygpu.training.comparison import first_difference
+from raygpu.training.fusion_refusal import CodeWatch, refusal, slow_loop
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings, batch_size
+from raygpu.training.plain_state import changed_attribute, hooked, plain_state
+from raygpu.training.seeding import numpy_has_drawn, python_has_drawn, random_state_kept
 from raygpu.training.torch_array import TorchArray
 from raygpu.training.torch_data import rows, tensors
-from raygpu.training.torch_solo import TorchSolo, forward, initial_model
-from raygpu.trials import EpochResult, Trial
+from raygpu.training.torch_solo import TorchSolo, epoch_seed, forward, initial_model
+from raygpu.trials import Trial
 
 NUM_SAMPLES = 8
+"""Samples of a first look, which tells how long a step takes."""
 NUM_EPOCHS = 2
-"""Of one step each: what a model keeps between steps shows in the second."""
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""The largest relative norm of the difference that rounding explains after these steps."""
+"""Epochs of a dry run: what a model keeps between steps shows in the second."""
+BUDGET_S = 10.0
+"""Seconds that a dry run may take; where batches of the real size take longer, it has smaller ones."""
+COSTS = 16
+"""Steps of one training that a dry run costs in each epoch: four trials alone and in two tiles, in double precision."""
+FORWARD_S = 3.0
+"""Seconds that a forward pass of a whole batch may take to see which hyper-parameters it reads."""
+WARM_S = 0.5
+"""Seconds of a first look below which it is not repeated."""
 VISIBLE = {"lr": 0.1, "clip_norm": 1.0}
 """The least of each that a dry run takes."""
 PYTHONS = getattr(random.random, "__self__", None)
 """The generator that the functions of `random` draw from."""
-Chance = Callable[[], AbstractContextManager[Any]]
-FALLBACK = re.compile(r"(aten::\w+|\w+::\w+)")
 
 
 def check(trial: Trial) -> None:
@@ -49,39 +55,59 @@ def check(trial: Trial) -> None:
 def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
     """The hyper-parameters that shape a trial's program. Raises what the experiment raises, on the CPU."""
     hp = Hyperparameters(trial.hyperparameters)
-    model = initial_model(experiment, hp, trial.seed)
-    few = slice(0, min(NUM_SAMPLES, splits.num_train))
-    inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
-    with torch.no_grad():
-        experiment.loss(forward(model, experiment.augment(inputs, hp)), targets)
-        model.eval()
-        experiment.metrics(forward(model, inputs), targets)
+    with random_state_kept(), torch.no_grad():
+        model = initial_model(experiment, hp, trial.seed)
+        started = time.perf_counter()
+        _look(experiment, model, hp, splits, min(NUM_SAMPLES, splits.num_train))
+        whole = min(batch_size(trial.hyperparameters), splits.num_train)
+        if whole > NUM_SAMPLES and (time.perf_counter() - started) * whole / NUM_SAMPLES < FORWARD_S:
+            _look(experiment, model, hp, splits, whole)
     return frozenset(hp.names_read) | READ_BY_RAYGPU
+
+
+def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits: Splits, count: int) -> list[str]:
+    """Run what the experiment runs on a batch of the first samples; the parameters that a forward pass has changed."""
+    few = slice(0, count)
+    inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
+    versions = {name: p._version for name, p in model.named_parameters()}
+    experiment.loss(forward(model.train(), experiment.augment(inputs, hp)), targets)
+    inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
+    experiment.metrics(forward(model.eval(), inputs), targets)
+    return [name for name, parameter in model.named_parameters() if parameter._version != versions[name]]
 
 
 def obstacle(
     experiment: Experiment, splits: Splits, trials: Sequence[Trial], precision: Precision = "float32"
 ) -> str | None:
-    """Why these trials of one signature cannot be fused, in a line that names the operator; None if they can.
+    """Why these trials of one signature cannot be fused, in a line that names the cause; None if they can.
 
-    Each takes a few optimizer steps in an array and alone, on the same few samples; what random operators give is
-    replaced by constants in both. An operator without a rule for vmap, which runs as a slow loop, is an obstacle too.
+    Each takes a few optimizer steps in an array and alone, in batches of the real size if that takes seconds only, and
+    has to come to the same numbers. A model that keeps state in Python or draws random numbers that are not torch's is
+    refused, and so is an operator without a rule for vmap, which would run as a slow loop.
     """
-    part = splits.first(max(2, min(NUM_SAMPLES, batch_size(trials[0].hyperparameters))))
     trials = [_telling(trial) for trial in trials]
-    before = np.random.get_state(legacy=False), random.getstate()
     try:
+        part = _part(experiment, splits, trials[0])
         if precision == "bf16":  # too rough to be compared, but it has to run
             _array(experiment, part, trials, _settings(precision), None).run_epoch()
-        # Without chance first: most models draw nothing, and the constants cost an import of seconds.
-        differs = _compared(experiment, part, trials, nullcontext) and _compared(experiment, part, trials, _NoChance)
-        if differs is None and _draws(
-            before, lambda: _trained(experiment, part, trials[0], torch.float32, nullcontext)
-        ):
-            return "it draws Python's or NumPy's random numbers, which all members of an array would have in common"
-        return differs
+        with random_state_kept():
+            return _changed_in_place(experiment, part, trials[0]) or _compared(experiment, part, trials)
     except Exception as error:  # noqa: BLE001 - whatever vmap or the user's code raises is the reason
-        return _refusal(error)
+        return refusal(error)
+
+
+def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
+    """The first samples: a whole batch and a short one after it, or fewer samples where steps on them take long."""
+    whole = batch_size(trial.hyperparameters)
+    few = splits.first(max(2, min(NUM_SAMPLES, whole)))
+    seconds = [WARM_S]
+    while len(seconds) < 3 and seconds[-1] >= min(seconds):  # the first steps of a process take longer
+        started = time.perf_counter()
+        _Alone(experiment, few, trial, torch.float32)
+        seconds.append(time.perf_counter() - started)
+    each = seconds[-1] / (NUM_EPOCHS * few.num_train)
+    affordable = int(BUDGET_S / (NUM_EPOCHS * COSTS * each))
+    return splits.first(max(few.num_train, min(whole + max(2, whole // 3), affordable)))
 
 
 def _telling(trial: Trial) -> Trial:
@@ -91,20 +117,16 @@ def _telling(trial: Trial) -> Trial:
     return replace(trial, hyperparameters=values)
 
 
-def _draws(before: tuple[Any, Any], training: Callable[[], object]) -> bool:
-    """Whether a training draws random numbers that are not torch's. before: the states before a dry run of it."""
-    numpys, pythons = before
-    if repr(np.random.get_state(legacy=False)) != repr(numpys):
-        return True
-    if random.getstate() == pythons:
-        return False
-    seen = False  # but other threads may have drawn them: what starts Ray does
+def _draws_in_python(training: Callable[[], object]) -> bool:
+    """Whether a training draws from Python's global generator, in this thread: what starts Ray may draw in others."""
+    seen = False
 
     def watch(frame: FrameType, event: str, function: Any) -> None:
         nonlocal seen
-        seen = seen or (event == "c_call" and getattr(function, "__self__", None) is PYTHONS)
+        drawn = event == "c_call" and getattr(function, "__self__", None) is PYTHONS
+        seen = seen or (drawn and function.__name__ not in ("seed", "getstate", "setstate"))
 
-    sys.setprofile(watch)  # of this thread alone
+    sys.setprofile(watch)
     try:
         training()
     finally:
@@ -112,28 +134,35 @@ def _draws(before: tuple[Any, Any], training: Callable[[], object]) -> bool:
     return seen
 
 
-def _alone(
-    experiment: Experiment, splits: Splits, trials: Sequence[Trial], chance: Chance
-) -> tuple[list[tuple[dict[str, torch.Tensor], EpochResult]], torch.dtype]:
-    """Parameters and results of each trial alone, in double precision if its code knows it."""
+class _Alone:
+    """One trial trained alone: what it came to, and what its Python code did beside."""
+
+    def __init__(self, experiment: Experiment, splits: Splits, trial: Trial, dtype: torch.dtype) -> None:
+        solo = TorchSolo(experiment, splits, trial, _settings("float32"), torch.device("cpu"), dtype)
+        fresh = plain_state(solo.model, experiment)
+        self.result = solo.run_epoch()
+        self.plain = plain_state(solo.model, experiment)
+        """Plain attributes after the first epoch: some models then keep tensors for speed."""
+        for _ in range(NUM_EPOCHS - 1):
+            self.result = solo.run_epoch()
+        self.kept = {path: text for path, text in self.plain.items() if fresh.get(path) != text}
+        """Those that the first epoch has set."""
+        self.changed = changed_attribute(self.plain, plain_state(solo.model, experiment))
+        last_seed = epoch_seed(trial.seed, solo.epoch)
+        self.numpy_drew, self.python_drew = numpy_has_drawn(last_seed), python_has_drawn(last_seed)
+        self.hook = hooked(solo.model)
+        self.state: dict[str, torch.Tensor] = solo.model.state_dict()
+
+
+def _alone(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> tuple[list[_Alone], torch.dtype]:
+    """Each trial alone, in double precision if its code knows it."""
     for dtype in (torch.float64, torch.float32):
         try:
-            return [_trained(experiment, splits, trial, dtype, chance) for trial in trials], dtype
+            return [_Alone(experiment, splits, trial, dtype) for trial in trials], dtype
         except Exception:
             if dtype == torch.float32:
                 raise
     raise AssertionError("not reached")
-
-
-def _trained(
-    experiment: Experiment, splits: Splits, trial: Trial, dtype: torch.dtype, chance: Chance
-) -> tuple[dict[str, torch.Tensor], EpochResult]:
-    solo = TorchSolo(experiment, splits, trial, _settings("float32"), torch.device("cpu"), dtype)
-    with chance():
-        for _ in range(NUM_EPOCHS):
-            result = solo.run_epoch()
-    assert result is not None
-    return solo.model.state_dict(), result
 
 
 def _array(
@@ -145,87 +174,68 @@ def _array(
     return TorchArray(experiment, splits, [*trials, *again], settings, width=len(trials), device=cpu, dtype=dtype)
 
 
-def _compared(experiment: Experiment, splits: Splits, trials: Sequence[Trial], chance: Chance) -> str | None:
-    """What differs between the array and the trials alone. chance: around the steps of both."""
-    expected, dtype = _alone(experiment, splits, trials, chance)
+def _compared(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> str | None:
+    """What differs between the array and the trials alone, or would in later steps."""
+    with CodeWatch() as watch:
+        expected, dtype = _alone(experiment, splits, trials)
+    if (reason := _state_in_python(expected)) is not None:
+        return reason
+    if watch.reasons:
+        return watch.reasons[0]
+    first = expected[0]
+    if first.numpy_drew or (
+        first.python_drew and _draws_in_python(lambda: _Alone(experiment, splits, trials[0], dtype))
+    ):
+        return "it draws Python's or NumPy's random numbers, which all members of an array would have in common"
     array = _array(experiment, splits, trials, _settings("float32"), dtype)
-    with warnings.catch_warnings(record=True) as caught, chance():
+    with warnings.catch_warnings(record=True) as caught, CodeWatch() as watch:
         warnings.simplefilter("always")
         for _ in range(NUM_EPOCHS):
             results = array.run_epoch()
     for warning in caught:
         if "batching rule" in str(warning.message):
-            found = FALLBACK.search(str(warning.message))
-            return f"{found.group(0) if found else 'an operator'} runs as a slow loop under vmap"
+            return slow_loop(str(warning.message))
+    if watch.reasons:
+        return watch.reasons[0]
     assert results is not None
-    for member, (state, alone) in zip(array.trials, [*expected, *expected], strict=True):
+    for member, alone in zip(array.trials, [*expected, *expected], strict=True):
+        assert alone.result is not None
         fused, result = array.member_state(member.trial_id)["model"], results[member.trial_id]
-        pairs = {name: (fused[name], value) for name, value in state.items()}
-        for name, value in alone.metrics.items():
-            pairs[name] = (torch.tensor(result.metrics[name]).double(), torch.tensor(value).double())
-        for name, (own, value) in pairs.items():
-            if _difference(own, value) > TOLERANCE[dtype]:
-                who = member.trial_id.split()[0]
-                return (
-                    f"{name} of {who} differs from the same trial alone after {NUM_EPOCHS} steps: the model depends on"
-                    " something that it does not read from hp, or changes itself as vmap cannot follow"
-                )
+        values = fused | {name: torch.tensor(value).double() for name, value in result.metrics.items()}
+        wanted = alone.state | {name: torch.tensor(value).double() for name, value in alone.result.metrics.items()}
+        if (name := first_difference(values, wanted, dtype)) is not None:
+            return f"{name} of {member.trial_id.split()[0]} differs from the same trial alone: {_cause(expected)}"
     return None
+
+
+def _changed_in_place(experiment: Experiment, splits: Splits, trial: Trial) -> str | None:
+    """Whether a forward pass writes to parameters, which in an array are not the member's own."""
+    hp = Hyperparameters(trial.hyperparameters)
+    with torch.no_grad():
+        names = _look(experiment, initial_model(experiment, hp, trial.seed), hp, splits, splits.num_train)
+    return f"a forward pass changes the parameter {names[0]} in place" if names else None
+
+
+def _state_in_python(expected: Sequence[_Alone]) -> str | None:
+    """Why members' Python code would not stand for each other, by what it does in trainings alone."""
+    for alone in expected:
+        if alone.hook is not None:
+            return f"{alone.hook}, which does not run in an array"
+        if alone.changed is not None:
+            return f"{alone.changed} changes while it trains: Python code of an array runs once for all its members"
+    for path, text in expected[0].kept.items():
+        if any(alone.kept.get(path) != text for alone in expected):
+            return f"{path} is set while it trains, by each trial to another value: an array would have one for all"
+    return None
+
+
+def _cause(expected: Sequence[_Alone]) -> str:
+    """What explains that a member differs."""
+    for alone in expected[1:]:
+        if (path := changed_attribute(expected[0].plain, alone.plain)) is not None:
+            return f"{path} differs between trials, and is no parameter or buffer, and does not come from reading hp"
+    return "vmap does not follow something that the model does, or computes an operator differently"
 
 
 def _settings(precision: Precision) -> Settings:
     return Settings(NUM_EPOCHS, torch.get_num_threads(), precision, Path())
-
-
-def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The relative norm; 0 where both hold the same NaNs and infinities. Of whole numbers: infinite unless equal."""
-    if not b.is_floating_point() and not b.is_complex():
-        return 0.0 if torch.equal(a, b) else float("inf")
-    if not bool(b.isfinite().all()):
-        return 0.0 if torch.equal(a.isfinite(), b.isfinite()) else float("inf")
-    return ((a - b).norm() / b.norm().clamp(min=1e-8)).item()
-
-
-def _refusal(error: Exception) -> str:
-    """vmap's message, without what only its developers need."""
-    text = one_line(error)
-    if "data-dependent control flow" in text:
-        return "data-dependent control flow: a Tensor decides a Python `if`, or is turned into a number"
-    if "Batching rule not implemented for" in text:
-        found = FALLBACK.search(text)
-        return f"{found.group(0) if found else 'an operator'} has no rule for vmap"
-    text = text.removeprefix("RuntimeError: vmap: ").removeprefix("RuntimeError: ")
-    return re.split(r" Please |; please |\. For more| See https| We ", text)[0][:200]
-
-
-class _NoChance(TorchDispatchMode):
-    """Random operators give constants: an array and a training alone can then be compared."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = func._schema.name
-        result = func(*args, **kwargs)
-        match name:
-            # vmap replaces an operator in place by the other one: both give the same.
-            case "aten::bernoulli_" | "aten::bernoulli":
-                return result.fill_(1)
-            case "aten::randperm":
-                return torch.arange(len(result), dtype=result.dtype).to(result.device)
-            case (
-                "aten::exponential_"
-                | "aten::exponential"
-                | "aten::uniform_"
-                | "aten::normal_"
-                | "aten::rand"
-                | "aten::rand_like"
-                | "aten::randn"
-            ):
-                return result.fill_(0.5)
-            case "aten::randn_like" | "aten::normal" | "aten::normal_functional":
-                return result.fill_(0.5)
-            case "aten::random_" | "aten::randint" | "aten::randint_like" | "aten::multinomial":
-                return result.fill_(0)
-            case "aten::native_dropout":
-                kept = 1 - args[1]  # as the other form of dropout, which multiplies by bernoulli / kept
-                return args[0] / kept if kept else torch.zeros_like(args[0]), torch.ones_like(result[1])
-        return result

@@ -4,9 +4,8 @@
     while (results := array.run_epoch()) is not None:     # {trial_id: EpochResult}
         array.drop(losers(results))                       # the rest is compacted
 
-Each member equals the same trial trained alone (`torch_solo`): the same initial parameters and the same order of data,
-from its own seed, and the same rule for every number. Models that draw random numbers (dropout) are equal in
-distribution only: an array has one random stream, split among its members.
+Each member equals the same trial trained alone (`torch_solo`): the same initial parameters, the same order of data and
+the same random numbers (dropout), from its own seed, and the same rule for every number.
 
 An array of more members than its width trains them in tiles of that width, one after the other in every epoch. Tiles
 are independent, so the width is a matter of speed and memory alone.
@@ -15,7 +14,7 @@ are independent, so the width is a matter of speed and memory alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,52 +26,28 @@ from raygpu.batching import batch_bounds, epoch_order, num_batches
 from raygpu.experiment import Experiment, Hyperparameters, Splits
 from raygpu.packing import Affine
 from raygpu.tiling import arrange
+from raygpu.training.array_guard import Guard, require_distinct
 from raygpu.training.array_optimizers import ArrayOptimizer, Stacked
 from raygpu.training.array_program import Program
-from raygpu.training.base import ARRAY_CHECKPOINT, Settings
+from raygpu.training.array_tile import Tile, first_rows, gathered_tile, joined
+from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone, Settings
 from raygpu.training.cuda_graph import GraphedStep
 from raygpu.training.hyperparameters import OptimizerSettings, batch_size
+from raygpu.training.member_streams import MemberStreams
+from raygpu.training.plain_state import hooked
 from raygpu.training.torch_data import DeviceData, Tensors, gathered, moved, rows
-from raygpu.training.torch_solo import CHECKPOINT, default_device, evaluation_parts, initial_model, prepare_torch
+from raygpu.training.torch_reduction import Accumulator
+from raygpu.training.torch_solo import (
+    CHECKPOINT,
+    default_device,
+    epoch_seed,
+    evaluation_parts,
+    initial_model,
+    prepare_torch,
+)
 from raygpu.trials import EpochResult, Trial
 
 DEFAULT_WIDTH = 64
-
-
-class Tile:
-    """Some members of an array, stacked: what one step changes."""
-
-    def __init__(
-        self,
-        trials: list[Trial],
-        settings: list[OptimizerSettings],
-        parameters: Stacked,
-        fixed: Stacked,
-        buffers: Stacked,
-        moments: list[Stacked],
-    ) -> None:
-        self.trials = trials
-        self.settings = settings
-        self.parameters = parameters
-        """Those that are trained."""
-        self.fixed = fixed
-        """Parameters that are frozen, or that the loss does not depend on."""
-        self.buffers = buffers
-        self.moments = moments
-        """The optimizer's state."""
-        self.graphed: GraphedStep | None = None
-
-    @property
-    def width(self) -> int:
-        """The rows of the stacks: the members, and repetitions of the first one that fill a compiled width."""
-        return len(next(iter(self.parameters.values())))
-
-    def rows_of(self, values: Sequence[Any]) -> list[Any]:
-        """A value for each row, from one for each member."""
-        return [*values, *[values[0]] * (self.width - len(values))]
-
-    def stacks(self) -> Iterator[Stacked]:
-        yield from (self.parameters, self.fixed, self.buffers, *self.moments)
 
 
 class TorchArray:
@@ -80,7 +55,8 @@ class TorchArray:
 
     trials: of one signature. width: members that step as one program; more of them train in turns.
     device: by default the GPU that this process sees, else the CPU. dtype: of parameters and floating-point data.
-    Raises what the experiment raises, and RuntimeError where the models' shapes differ.
+    Raises what the experiment raises, ValueError for trials that cannot share an array, RuntimeError where the models'
+    shapes differ, and NotAsAlone, here or in `run_epoch`, where a member would not equal its training alone.
     """
 
     def __init__(
@@ -98,11 +74,11 @@ class TorchArray:
             raise ValueError("epochs: not given; a TorchExperiment trains for a fixed number of epochs")
         if not trials:
             raise ValueError("trials: none given; an array needs at least one member")
+        require_distinct(trials)
+        self.experiment = experiment
         self.epochs = settings.epochs
         self.epoch = 0
         self.device = device or default_device()
-        self.seed = trials[0].seed
-        """Of the array's own random stream."""
         context = prepare_torch(settings, self.device)
         self.data = DeviceData.of(splits, self.device, dtype)
         hps = [Hyperparameters(trial.hyperparameters) for trial in trials]
@@ -123,15 +99,22 @@ class TorchArray:
         self.graphs = False
         """Whether the steps of whole batches are recorded as CUDA graphs and replayed."""
 
+        hp = Hyperparameters(trials[0].hyperparameters)
+        self._guard = Guard(trials, hp, self.device)
+
         def model(place: int) -> nn.Module:
-            return initial_model(experiment, hps[place], trials[place].seed).to(dtype=dtype)
+            read = hp if place == 0 else hps[place]
+            return initial_model(experiment, read, trials[place].seed).to(dtype=dtype)
 
         base = model(0)
+        if (hook := hooked(base)) is not None:
+            raise NotAsAlone(f"{hook}, which does not run in an array")
         inputs, targets = (
             moved(rows(part, slice(0, min(4, self.batch_size))), torch.device("cpu"))
             for part in (self.data.train_inputs, self.data.train_targets)
         )
-        self.program = Program(experiment, hps[0], base, optimizer, self.device, context, inputs, targets)
+        self.program = Program(experiment, hp, base, optimizer, self.device, context, inputs, targets)
+        self._guard.require_shared_reads()
         self.tiles = [
             self._new_tile([model(place) for place in part], [trials[i] for i in part], [optimizers[i] for i in part])
             for part in (part.members for part in arrange(len(trials), self.width, self.eager, {}))
@@ -157,11 +140,13 @@ class TorchArray:
         if self.epoch >= self.epochs or not self.tiles:
             return None
         self.epoch += 1
-        torch.manual_seed(self.seed * 1_000_003 + self.epoch)
-        started = time.perf_counter()
-        losses = torch.cat([self._train(tile)[: len(tile.trials)] for tile in self.tiles]).tolist()
-        train_s = time.perf_counter() - started  # reading the losses has waited for the device
-        evaluated = [(tile, self._evaluate(tile)) for tile in self.tiles]
+        for tile in self.tiles:
+            tile.streams = self.streams(tile)
+        with self._guard.epoch():
+            started = time.perf_counter()
+            losses = torch.cat([self._train(tile)[: len(tile.trials)] for tile in self.tiles]).tolist()
+            train_s = time.perf_counter() - started  # reading the losses has waited for the device
+            evaluated = [(tile, self._evaluate(tile)) for tile in self.tiles]
         values = {
             name: torch.cat([part[name][: len(tile.trials)] for tile, part in evaluated]).tolist()
             for name in evaluated[0][1]
@@ -176,6 +161,12 @@ class TorchArray:
             for i, trial in enumerate(self.trials)
         }
 
+    def streams(self, tile: Tile) -> MemberStreams | None:
+        """The random numbers of a tile's members in this epoch; None of models that draw none."""
+        if not self.program.draws:
+            return None
+        return MemberStreams(tile.rows_of([epoch_seed(t.seed, self.epoch) for t in tile.trials]), self.device)
+
     def _train(self, tile: Tile) -> torch.Tensor:
         """One pass of a tile over the training data; the mean loss of each row, on the device."""
         data = self.data
@@ -184,7 +175,7 @@ class TorchArray:
         settings = tile.rows_of(tile.settings)
         numbers = self.program.optimizer.numbers(settings, self.epoch, self.steps_per_epoch, self.epochs)
         numbers = numbers.to(self.device, self.program.number_type)
-        loss_sums = torch.zeros(tile.width, device=self.device)
+        sums = Accumulator(self.device, (tile.width,))
         with self.program.training():
             for number, (start, end) in enumerate(batch_bounds(data.num_train, self.batch_size)):
                 chosen = order[:, start:end]
@@ -196,21 +187,21 @@ class TorchArray:
                     losses = tile.graphed(inputs, targets, numbers[number])
                 else:
                     losses = self.program.step(tile, inputs, targets, numbers[number])
-                loss_sums += losses.float() * (end - start)
-        return loss_sums / data.num_train
+                sums.add_packed(losses, end - start)
+        return sums.value()
 
     def _graphed(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> GraphedStep:
-        copy = _gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
+        copy = gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
         return GraphedStep(self.program.step, tile, copy, inputs, targets, numbers)
 
     def _evaluate(self, tile: Tile) -> dict[str, torch.Tensor]:
-        """Means over the validation data of each member, weighted by the size of each batch."""
-        sums: dict[str, torch.Tensor] = {}
+        """Means over the validation data of each member, as `TorchSolo.evaluate` takes them."""
+        sums: dict[str, Accumulator] = {}
         for part in evaluation_parts(self.data.num_validation):
-            for name, value in self._evaluate_batch(tile, part).items():
-                weighted = value.double() * (part.stop - part.start)
-                sums[name] = sums[name] + weighted if name in sums else weighted
-        return {name: value / self.data.num_validation for name, value in sums.items()}
+            for name, values in self._evaluate_batch(tile, part).items():
+                each = sums.setdefault(name, Accumulator(self.device, (tile.width,)))
+                each.add_packed(values, part.stop - part.start)
+        return {name: each.value() for name, each in sums.items()}
 
     def _evaluate_batch(self, tile: Tile, part: slice) -> dict[str, torch.Tensor]:
         inputs = moved(rows(self.data.validation_inputs, part), self.device)
@@ -229,9 +220,10 @@ class TorchArray:
 
     def trial_steps(self, width: int) -> Generator[None, None, None]:
         """Steps of copies of the first members, without end and without a trace: to be timed."""
-        tile = _gathered_tile(self._members()[:width], width)
+        tile = gathered_tile(self._members()[:width], width)
+        tile.streams = self.streams(tile)
         step: Callable[..., torch.Tensor] = partial(self.program.step, tile)
-        order = torch.from_numpy(epoch_order(self.seed, 1, self.data.num_train))[: self.batch_size]
+        order = torch.from_numpy(epoch_order(tile.trials[0].seed, 1, self.data.num_train))[: self.batch_size]
         chosen = order.expand(width, -1).to(self.data.home)
         settings = tile.rows_of(tile.settings)
         numbers = self.program.optimizer.numbers(settings, 1, self.steps_per_epoch, self.epochs)[0]
@@ -248,7 +240,8 @@ class TorchArray:
     def trial_evaluation(self, width: int) -> tuple[int, int]:
         """The first batch of an evaluation of copies of the first members, to be timed and to see what memory it takes:
         its samples, and those of all of it."""
-        tile = _gathered_tile(self._members()[:width], width)
+        tile = gathered_tile(self._members()[:width], width)
+        tile.streams = self.streams(tile)
         part = next(evaluation_parts(self.data.num_validation))
         self._evaluate_batch(tile, part)
         return part.stop, self.data.num_validation
@@ -264,7 +257,7 @@ class TorchArray:
     def _arrange(self, members: Sequence[tuple[Tile, int]]) -> None:
         """Cut members, given by their present tiles and places, into tiles anew."""
         parts = arrange(len(members), self.width, self.eager, self.compiled_s)
-        self.tiles = [_gathered_tile([members[i] for i in part.members], part.width) for part in parts]
+        self.tiles = [gathered_tile([members[i] for i in part.members], part.width) for part in parts]
 
     def member_state(self, trial_id: str) -> dict[str, Any]:
         """A member as its training alone would have saved it: `model` and `optimizer` state dicts and the epoch."""
@@ -290,10 +283,9 @@ class TorchArray:
         return {
             "epoch": self.epoch,
             "num_steps": self.epoch * self.steps_per_epoch,
-            "seed": self.seed,
             "trial_ids": [trial.trial_id for tile in tiles for trial in tile.trials],
             "num_buffers": [settings.num_buffers for tile in tiles for settings in tile.settings],
-            "tiles": [[_first(stack, len(tile.trials)) for stack in tile.stacks()] for tile in tiles],
+            "tiles": [[first_rows(stack, len(tile.trials)) for stack in tile.stacks()] for tile in tiles],
             "names": self.program.state_names,
             "owners": self.program.owners,
             "optimized": self.program.optimized,
@@ -304,14 +296,14 @@ class TorchArray:
         state = torch.load(folder / ARRAY_CHECKPOINT, map_location=self.device, weights_only=True)
         self.drop({trial.trial_id for trial in self.trials} - set(state["trial_ids"]))
         places = {name: i for i, name in enumerate(state["trial_ids"])}
-        saved = [_joined(stacks) for stacks in zip(*state["tiles"], strict=True)]
+        saved = [joined(stacks) for stacks in zip(*state["tiles"], strict=True)]
         for tile in self.tiles:
             chosen = [places[trial.trial_id] for trial in tile.trials]
             # What only members needed that have left since, such as a momentum, comes last and is left out.
             for own, stack in zip(tile.stacks(), saved, strict=False):
                 for name, tensor in own.items():
                     tensor.copy_(stack[name][tile.rows_of(chosen)])
-        self.epoch, self.seed = state["epoch"], state["seed"]
+        self.epoch = state["epoch"]
 
     def close(self) -> None:
         """Give the device memory back."""
@@ -352,24 +344,3 @@ def _member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
         },
         "epoch": saved["epoch"],
     }
-
-
-def _gathered_tile(members: Sequence[tuple[Tile, int]], width: int) -> Tile:
-    """A tile of the chosen rows of others, filled up to `width` with the first one's."""
-    filled = [*members, *[members[0]] * (width - len(members))]
-    stacks = [[*tile.stacks()] for tile, _ in filled]
-    joined = [
-        {name: torch.stack([own[k][name][i] for own, (_, i) in zip(stacks, filled, strict=True)]) for name in first}
-        for k, first in enumerate(stacks[0])
-    ]
-    trials, settings = [t.trials[i] for t, i in members], [t.settings[i] for t, i in members]
-    parameters, fixed, buffers, *moments = joined
-    return Tile(trials, settings, parameters, fixed, buffers, moments)
-
-
-def _joined(stacks: Sequence[Mapping[str, torch.Tensor]]) -> Stacked:
-    return {name: torch.cat([stack[name] for stack in stacks]) for name in stacks[0]}
-
-
-def _first(stack: Stacked, count: int) -> Stacked:
-    return {name: tensor if len(tensor) == count else tensor[:count].clone() for name, tensor in stack.items()}

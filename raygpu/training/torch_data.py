@@ -57,7 +57,7 @@ def _home(splits: Splits, device: torch.device) -> torch.device:
 
 
 def tensors(arrays: Arrays) -> Tensors:
-    """The arrays' own memory as tensors."""
+    """The arrays' own memory as tensors. `rows` and `gathered` copy out of it, so that no model can write to it."""
     if isinstance(arrays, Mapping):
         return {name: _tensor(array) for name, array in arrays.items()}
     return _tensor(arrays)
@@ -65,9 +65,16 @@ def tensors(arrays: Arrays) -> Tensors:
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
     with warnings.catch_warnings():
-        # Arrays from the object store are read-only and shared by all trials of a node; nothing here writes to them.
+        # Arrays from the object store are read-only and shared by all trials of a node; models get copies of rows.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
+
+
+def copied(parts: Tensors) -> Tensors:
+    """The same values in memory of their own."""
+    if isinstance(parts, dict):
+        return {name: tensor.clone() for name, tensor in parts.items()}
+    return parts.clone()
 
 
 def moved(parts: Tensors, device: torch.device) -> Tensors:
@@ -90,10 +97,14 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def rows(parts: Tensors, chosen: torch.Tensor | slice) -> Tensors:
-    """The chosen samples."""
+    """Copies of the chosen samples: a model or a loss may change its arguments in place."""
     if isinstance(parts, dict):
-        return {name: tensor[chosen] for name, tensor in parts.items()}
-    return parts[chosen]
+        return {name: _rows(tensor, chosen) for name, tensor in parts.items()}
+    return _rows(parts, chosen)
+
+
+def _rows(tensor: torch.Tensor, chosen: torch.Tensor | slice) -> torch.Tensor:
+    return tensor[chosen].clone() if isinstance(chosen, slice) else tensor[chosen]
 
 
 def gathered(parts: Tensors, chosen: torch.Tensor, device: torch.device) -> Tensors:

@@ -17,10 +17,14 @@ from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings, batch_size
 from raygpu.training.optimizers import Optimizer
+from raygpu.training.seeding import seed_all
 from raygpu.training.torch_data import DeviceData, Tensors, moved, rows, tensors
+from raygpu.training.torch_reduction import Accumulator, objective
 from raygpu.trials import EpochResult, Trial
 
 CHECKPOINT = "checkpoint.pt"
+GIVEN = "_raygpu_given"
+"""Attribute of parameters that `model(hp)` has returned once."""
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
 EVALUATION_BATCH = 1024
 
@@ -64,7 +68,7 @@ class TorchSolo:
             return None
         self.epoch += 1
         # Dropout and augmentation: their own stream for each epoch, so that going on needs no saved random state.
-        torch.manual_seed(self.seed * 1_000_003 + self.epoch)
+        seed_all(epoch_seed(self.seed, self.epoch))
         started = time.perf_counter()
         train_loss = self._train()
         train_s = time.perf_counter() - started
@@ -74,13 +78,13 @@ class TorchSolo:
 
     def _train(self) -> float:
         """One pass over the training data; its mean loss."""
-        loss_sum = torch.zeros((), device=self.device)
+        losses = Accumulator(self.device)
         for loss, count in self._steps(self.epoch):
-            loss_sum += loss.float() * count
-        return loss_sum.item() / self.num_train  # the epoch's only wait for the device
+            losses.add(loss, count)
+        return losses.value().item()  # the epoch's only wait for the device
 
-    def _steps(self, epoch: int) -> Iterator[tuple[torch.Tensor, int]]:
-        """The optimizer steps of an epoch: the loss and the number of samples of each."""
+    def _steps(self, epoch: int) -> Iterator[tuple[Any, int]]:
+        """The optimizer steps of an epoch: what `loss` returned, and the number of samples, of each."""
         self.model.train()
         order = torch.from_numpy(epoch_order(self.seed, epoch, self.num_train)).to(self.data.home)
         first_step = (epoch - 1) * self.steps_per_epoch
@@ -89,11 +93,11 @@ class TorchSolo:
             with self.autocast():
                 inputs = self.experiment.augment(self.batch(self.data.train_inputs, chosen), self.hp)
                 loss = self.experiment.loss(forward(self.model, inputs), self.batch(self.data.train_targets, chosen))
-            loss.backward()
+            objective(loss).backward()
             if self.settings.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
             self.optimizer.step(self.settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
-            yield loss.detach(), end - start
+            yield loss, end - start
 
     def trial_steps(self) -> Iterator[int]:
         """Steps without end, to be timed: the samples of each. What they do to the model stays."""
@@ -113,9 +117,10 @@ class TorchSolo:
 
     @torch.no_grad()
     def evaluate(self, most: int | None = None) -> dict[str, float]:
-        """Means over the validation data, or its first `most` samples, weighted by the size of each batch."""
+        """Means over the validation data, or its first `most` samples. It is taken in batches; `Mean` and `Sum` add up
+        exactly, and a plain number counts by the size of its batch."""
         self.model.eval()
-        sums: dict[str, torch.Tensor] = {}
+        sums: dict[str, Accumulator] = {}
         count = min(self.data.num_validation, most or self.data.num_validation)
         for part in evaluation_parts(count):
             targets = self.batch(self.data.validation_targets, part)
@@ -123,9 +128,8 @@ class TorchSolo:
                 outputs = forward(self.model, self.batch(self.data.validation_inputs, part))
                 values = {"loss": self.experiment.loss(outputs, targets), **self.experiment.metrics(outputs, targets)}
             for name, value in values.items():
-                weighted = torch.as_tensor(value, device=self.device).detach().double() * (part.stop - part.start)
-                sums[name] = sums[name] + weighted if name in sums else weighted
-        return {name: value.item() / count for name, value in sums.items()}
+                sums.setdefault(name, Accumulator(self.device)).add(value, part.stop - part.start)
+        return {name: each.value().item() for name, each in sums.items()}
 
     def batch(self, parts: Tensors, chosen: torch.Tensor | slice) -> Tensors:
         """The chosen samples, on the device."""
@@ -149,12 +153,23 @@ class TorchSolo:
             torch.cuda.empty_cache()
 
 
+def epoch_seed(seed: int, epoch: int) -> int:
+    """The seed of the random numbers (dropout, augmentation) of one epoch of a trial with this seed."""
+    return seed * 1_000_003 + epoch
+
+
 def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> nn.Module:
     """The model with the parameters that the trial's seed gives, on the CPU: the same on every device."""
-    torch.manual_seed(seed)
+    seed_all(seed)
     model = experiment.model(hp)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model(hp) returned {type(model).__name__}; a torch.nn.Module is wanted")
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and hasattr(parameter, GIVEN):
+            raise ValueError(
+                f"model(hp) returned the parameter {name} again, which another trial trains: make new ones"
+            )
+        setattr(parameter, GIVEN, True)
     return model
 
 
@@ -176,7 +191,7 @@ def predict(
     """A checkpoint's architecture as text, and its outputs on `inputs`, one array a sample, on the CPU."""
     model = trained_model(experiment, hp, checkpoint)
     with torch.no_grad():
-        outputs = forward(model, tensors(inputs))
+        outputs = forward(model, rows(tensors(inputs), slice(None)))
     if not isinstance(outputs, torch.Tensor):
         return str(model), []
     return str(model), list(outputs.float().numpy())

@@ -16,7 +16,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from torch import nn
 
-from raygpu.experiment import Experiment, Splits, TorchExperiment
+from raygpu.experiment import Experiment, Mean, Splits, Sum, TorchExperiment
 from raygpu.training import torch_array
 from raygpu.training.base import ARRAY_CHECKPOINT, Settings
 from raygpu.training.torch_array import TorchArray, save_saved_members
@@ -573,35 +573,138 @@ class Dropping(Mlp):
         return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(hp["dropout"]), nn.Linear(32, 10))
 
 
+class Encoder(Mlp):
+    """Dropout in attention too, whose result lies in memory in another order in an array."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=hp["dropout"], batch_first=True)
+        return nn.Sequential(nn.Unflatten(1, (8, 8)), layer, nn.Flatten(), nn.Linear(64, 10))
+
+
+class StochasticDepth(Mlp):
+    """Fills a tensor of its own with random numbers in place."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.last = nn.Linear(64, 16), nn.Linear(16, 10)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                kept = torch.empty(len(x), 1, dtype=x.dtype).bernoulli_(1 - hp["dropout"])
+                return self.last(self.first(x) * kept + torch.rand_like(kept))  # in evaluation too
+
+        return Model()
+
+
+@pytest.mark.parametrize("kind", [Dropping, Encoder, StochasticDepth])
+def test_random_numbers_are_those_of_the_training_alone(kind: type[Mlp]) -> None:
+    """Whatever the width, and whoever leaves: each member draws from generators of its own."""
+    trials = members({"dropout": 0.3}, [{"lr": 0.1}, {"lr": 0.05, "momentum": 0.9}, {"lr": 0.1}, {"lr": 0.02}])
+    for width in (None, 1, 3):
+        array = new_array(kind(), trials, width=width)
+        first = array.run_epoch()
+        array.drop([trials[0].trial_id])
+        last = run(array, 1)[-1]
+        assert first is not None
+        for trial in trials[1:]:
+            training = solo(kind(), trial, torch.float64, epochs=2)
+            ends = run(training, 2)
+            assert member_difference(array, trial, parameters(training.model)) <= EXACT
+            for name, value in ends[-1].metrics.items():
+                assert last[trial.trial_id].metrics[name] == pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
 @pytest.mark.parametrize("width", [None, 1])
-def test_members_have_masks_of_their_own(width: int | None) -> None:
-    def twins(dropout: float) -> list[dict[str, torch.Tensor]]:
-        hp = {"dropout": dropout, "batch_size": 200, "lr": 0.1}
-        array = new_array(Dropping(), [Trial("t0000", 3, hp), Trial("t0001", 3, hp)], width=width)
-        run(array, 1)
-        return [array.member_state(trial.trial_id)["model"] for trial in array.trials]
-
-    same, masked = twins(0.0), twins(0.5)
-    assert difference(*same) == 0
-    assert difference(*masked) > 1e-3
+def test_members_of_one_seed_have_the_same_masks(width: int | None) -> None:
+    hp = {"dropout": 0.5, "batch_size": 200, "lr": 0.1}
+    array = new_array(Dropping(), [Trial(f"t{i}", seed, hp) for i, seed in enumerate((3, 3, 4))], width=width)
+    run(array, 1)
+    one, other, third = [array.member_state(trial.trial_id)["model"] for trial in array.trials]
+    assert difference(one, other) == 0
+    assert difference(one, third) > 1e-3
 
 
-def test_dropout_is_equal_in_distribution() -> None:
-    def losses(dropout: float, alone: bool) -> np.ndarray:
-        trials = members({"dropout": dropout}, [{"lr": 0.1, "momentum": 0.9}] * 8)
-        if alone:
-            ends = [run(solo(Dropping(), trial, torch.float32))[-1] for trial in trials]
-        else:
-            ends = list(run(new_array(Dropping(), trials, torch.float32))[-1].values())
-        return np.array([end.metrics["train/loss"] for end in ends])
+class Padded(Mlp):
+    """The first samples have no padding, which a look at them would not show."""
 
-    def far(a: np.ndarray, b: np.ndarray) -> bool:
-        return bool(abs(a.mean() - b.mean()) > 4 * math.sqrt((a.var(ddof=1) + b.var(ddof=1)) / len(a)))
+    def data(self) -> Splits:
+        words = np.random.default_rng(0).integers(1, 12, size=(60, 5))
+        words[30:, 3:] = 0
+        return Splits.of(words, words[:, 0] % 3)
 
-    fused, alone, undropped = losses(0.5, False), losses(0.5, True), losses(0.0, False)
-    assert not far(fused, alone)
-    assert far(fused, undropped)
-    assert len(set(fused.tolist())) == 8
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Embedding(12, 4, padding_idx=0), nn.Flatten(), nn.Linear(20, 3))
+
+
+def test_rows_of_padding_are_trained_by_no_member() -> None:
+    trials = members({}, [{"lr": 0.1}, {"lr": 0.5}, {"lr": 0.2}])
+    array = new_array(Padded(), trials)
+    run(array, 2)
+    for trial in trials:
+        training = solo(Padded(), trial, torch.float64, epochs=2)
+        run(training, 2)
+        assert member_difference(array, trial, parameters(training.model)) <= EXACT
+
+
+class InPlace(Mlp):
+    """A forward pass, a loss and a metric that change what they are given."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        class Model(nn.Linear):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return super().forward(x.mul_(0.5))
+
+        return Model(64, 10)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return super().loss(outputs, targets.remainder_(7))
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return super().metrics(outputs, targets.add_(1))
+
+
+def test_data_stays_as_it_is_whatever_a_model_does_to_its_arguments() -> None:
+    data = InPlace().data()
+    before = [np.array(part) for part in (data.train_inputs, data.validation_inputs, data.validation_targets)]
+    trials = members({}, [{"lr": 0.1}, {"lr": 0.05}])
+    settings_of_two = settings(2)
+    ends = []
+    for _ in range(2):
+        training = TorchSolo(InPlace(), data, trials[0], settings_of_two, CPU, torch.float64)
+        ends.append(run(training, 2)[-1].metrics)
+    array = TorchArray(InPlace(), data, trials, settings_of_two, device=CPU, dtype=torch.float64)
+    fused = run(array, 2)[-1][trials[0].trial_id].metrics
+    assert ends[0] == ends[1]
+    assert fused == pytest.approx(ends[0], rel=1e-9)
+    after = (data.train_inputs, data.validation_inputs, data.validation_targets)
+    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+class Weighted(Mlp):
+    """A loss that leaves some samples out, and a metric over the others."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        counted = (targets < 7).to(outputs)
+        return Mean((nn.functional.cross_entropy(outputs, targets, reduction="none") * counted).sum(), counted.sum())
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        hits = (outputs.argmax(-1) == targets) & (targets < 7)
+        return {"accuracy": Mean(hits.sum(), (targets < 7).sum()), "hits": Sum(hits.sum())}
+
+
+def test_weighted_losses_and_sums() -> None:
+    trials = members({"hidden": 8}, [{"lr": 0.1}, {"lr": 0.05}])
+    array = new_array(Weighted(), trials)
+    results = run(array, 2)[-1]
+    data = Weighted().data()
+    for trial in trials:
+        training = solo(Weighted(), trial, torch.float64, epochs=2)
+        metrics = run(training, 2)[-1].metrics
+        assert results[trial.trial_id].metrics == pytest.approx(metrics, rel=1e-9)
+        assert member_difference(array, trial, parameters(training.model)) <= EXACT
+        counted = int((np.asarray(data.validation_targets) < 7).sum())
+        assert metrics["validation/hits"] == pytest.approx(metrics["validation/accuracy"] * counted)
 
 
 @pytest.mark.parametrize(
@@ -610,7 +713,7 @@ def test_dropout_is_equal_in_distribution() -> None:
         ([], ValueError, "at least one member"),
         ([{"batch_size": 8}, {"batch_size": 16}], ValueError, r"batch_size: .*\[8, 16\]"),
         ([{"optimizer": "sgd"}, {"optimizer": "adam"}], ValueError, "optimizer: .*adam, sgd"),
-        ([{"hidden": 4}, {"hidden": 5}], RuntimeError, "equal size"),
+        ([{"hidden": 4}, {"hidden": 5}], RuntimeError, "members differ in hidden"),
         ([{"lr": -1.0}], ValueError, "lr: read -1.0"),
     ],
     ids=["none", "batch sizes", "optimizers", "shapes", "a bad number"],
@@ -705,6 +808,6 @@ def test_a_checkpoint_has_no_padding(tmp_path: Path) -> None:
     array = new_array(Mlp(), members({"hidden": 4}, SGD[:2]))
     array.save(tmp_path)
     size = (tmp_path / ARRAY_CHECKPOINT).stat().st_size
-    array.tiles = [torch_array._gathered_tile(array._members(), 64)]
+    array.tiles = [torch_array.gathered_tile(array._members(), 64)]
     array.save(tmp_path)
     assert (tmp_path / ARRAY_CHECKPOINT).stat().st_size <= size + 1000

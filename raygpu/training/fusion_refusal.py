@@ -1,0 +1,125 @@
+"""Why trials cannot be fused, in one line that names the operator and the place in the user's code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+import raygpu
+from raygpu.errors import one_line
+
+LIBRARIES = tuple(f"{Path(str(module.__file__)).parent}/" for module in (torch, raygpu))
+OPERATOR = re.compile(r"(aten::\w+|\w+::\w+)")
+ADVICE = re.compile(
+    r" Please |; please |\. For more| See https| We |, so please|\bplease\b|If this is necessary|file an issue"
+)
+LONGEST = 170
+WATCHED = {
+    inspect.unwrap(function).__code__: reason
+    for function, reason in {
+        torch.Tensor.register_hook: "a hook on a tensor does not run in an array",
+        torch.random.manual_seed: "the model seeds torch's generator, but members have generators of their own",
+        torch.random.set_rng_state: "the model sets torch's random state, but members have generators of their own",
+    }.items()
+}
+"""Functions of torch that a model's own code may not call in an array."""
+BY_A_TENSOR = "data-dependent control flow: a Tensor decides a Python `if`, or is turned into a number"
+KNOWN = {
+    "inplace arithmetic": "an operator in place writes a value of each member into a tensor that all members share",
+    "inplace randomness": "random numbers are drawn in place into a tensor that all members share",
+    "boolean mask": "boolean-mask indexing: the shape of its result depends on values, which differ between members",
+    "dynamic shape": "the shape of a result depends on values (nonzero, unique), which differ between members",
+    "accessing `data`": "`.data` of a tensor is used, which has no meaning for all members at once",
+    "data pointer": "a tensor is turned into a NumPy array or a pointer",
+    "SparseCPU": "an embedding has sparse gradients (sparse=True)",
+    "Sparse": "a tensor is sparse",
+    "Cannot access storage": "a tensor is turned into a NumPy array or a pointer",
+    "doesn't have storage": "a tensor is turned into a NumPy array or a pointer",
+    "extra state of a module": "a module has extra state (get_extra_state), which cannot be stacked",
+}
+"""Words of torch's messages, and what they mean for an array."""
+
+
+def refusal(error: BaseException) -> str:
+    """The reason that an error under vmap gives, without what only vmap's developers need."""
+    place = _place_of(error)
+    return _reason(error) + (f", in {place}" if place else "")
+
+
+def slow_loop(warning: str) -> str:
+    """The reason that vmap's warning of a missing batching rule gives."""
+    found = OPERATOR.search(warning)
+    return f"{found.group(0) if found else 'an operator'} runs as a slow loop under vmap"
+
+
+def _reason(error: BaseException) -> str:
+    text = one_line(error)
+    found = OPERATOR.search(text)
+    operator = found.group(0) if found else "an operator"
+    if "data-dependent control flow" in text or ".item() on a Tensor" in text:
+        return BY_A_TENSOR
+    if "Batching rule not implemented for" in text or "do not yet support" in text:
+        return f"{operator} has no rule for vmap"
+    for words, reason in KNOWN.items():
+        if words in text:
+            return reason
+    text = text.removeprefix("RuntimeError: ").removeprefix("vmap: ")
+    return ADVICE.split(text)[0].strip().rstrip(".,;")[:LONGEST]
+
+
+def _place_of(error: BaseException) -> str:
+    """The innermost place of the user's own code that an error passed, else the innermost module; empty if neither."""
+    place, module, step = "", "", error.__traceback__
+    while step is not None:
+        place = _place(step.tb_frame.f_code, step.tb_lineno) or place
+        owner = step.tb_frame.f_locals.get("self")
+        module = type(owner).__name__ if isinstance(owner, nn.Module) else module
+        step = step.tb_next
+    return place or module
+
+
+def _place(code: CodeType, line: int) -> str:
+    if code.co_filename.startswith((*LIBRARIES, "<")):
+        return ""
+    return f"{code.co_qualname.rpartition('<locals>.')[2]} ({Path(code.co_filename).name}:{line})"
+
+
+class CodeWatch:
+    """Watches the user's code while an array trains: errors of vmap that it catches, hooks and seeds that it sets.
+
+    Tracing slows Python code down, so this is for a dry run.
+    """
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def __enter__(self) -> CodeWatch:
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self._before)
+
+    def _trace(self, frame: FrameType, event: str, value: Any) -> Any:
+        frame.f_trace_lines = False
+        if event == "exception" and torch.is_grad_enabled() and "vmap" in str(value[1]):
+            self._note(_reason(value[1]), frame, ", which goes on after the error")
+        elif event == "call" and frame.f_code in WATCHED:
+            caller = frame.f_back
+            while caller is not None and caller.f_code.co_filename.startswith(LIBRARIES[0]):
+                caller = caller.f_back
+            if caller is not None:
+                self._note(WATCHED[frame.f_code], caller)
+        return self._trace
+
+    def _note(self, reason: str, frame: FrameType, more: str = "") -> None:
+        if place := _place(frame.f_code, frame.f_lineno):
+            self.reasons.append(f"{reason}, in {place}{more}")

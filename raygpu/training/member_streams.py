@@ -1,0 +1,177 @@
+"""Random numbers of an array's members: each member draws from its own generators, as its training alone would.
+
+A member then has the same dropout masks, noise and augmentation whatever the array's width, its neighbours, and the
+order of its tiles. A random operator of all members runs row by row, which costs some microseconds for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Generators = dict[str, torch.Generator]
+"""By the type of the device: `cpu`, and `cuda` where a model trains there."""
+RANDOM = torch.Tag.nondeterministic_seeded
+BERNOULLI, BERNOULLI_IN_PLACE = torch.ops.aten.bernoulli.p, torch.ops.aten.bernoulli_.float
+
+
+Layout = tuple[int, ...]
+"""The dimensions of a tensor in the order of their strides, the largest first: random numbers fill memory in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The random operators of one model's step or evaluation on a batch, in their order."""
+
+    layouts: tuple[Layout, ...] = ()
+    """Of each operator's first tensor; empty for an operator without one."""
+    in_place: bool = False
+    """Whether any of them fills a tensor in place."""
+
+    def __bool__(self) -> bool:
+        return bool(self.layouts)
+
+
+class DrawRecorder(TorchDispatchMode):
+    """Notes the operators that draw random numbers from torch's generators, while one model runs inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._layouts: list[Layout] = []
+        self._in_place = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if RANDOM in func.tags:
+            tensor = next((value for value in args if isinstance(value, torch.Tensor)), None)
+            plain = tensor is None or func is BERNOULLI  # whose result is contiguous whatever its argument is
+            self._layouts.append(() if plain else _layout(tensor))
+            self._in_place = self._in_place or func._schema.is_mutable
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def draws(self) -> Draws:
+        return Draws(tuple(self._layouts), self._in_place)
+
+
+def _layout(tensor: torch.Tensor) -> Layout:
+    return tuple(sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim)))
+
+
+class MemberStreams(TorchDispatchMode):
+    """Around a `torch.vmap` with `randomness="different"`: each row draws from the generators of its seed.
+
+    seeds: one for each row of the mapped tensors. A generator begins as `torch.manual_seed(seed)` begins torch's own,
+    and one operator's row draws as that operator draws alone. Raises RuntimeError for an operator whose rows cannot be
+    told apart. `expect` comes before each step and evaluation.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
+        super().__init__()
+        self._layouts: Iterator[Layout] = iter(())
+        devices = {"cpu": torch.device("cpu"), device.type: device}
+        self._members: list[Generators] = [
+            {kind: torch.Generator(where).manual_seed(seed) for kind, where in devices.items()} for seed in seeds
+        ]
+        self._turn = 0
+
+    def expect(self, draws: Draws) -> MemberStreams:
+        """Go on with a step or an evaluation that draws these when a model is alone; returns itself."""
+        self._layouts = iter(draws.layouts)
+        return self
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if RANDOM not in func.tags:
+            return func(*args, **kwargs)
+        if func.overloadpacket is torch.ops.aten.randperm:  # vmap calls it once for each row, in order
+            if self._turn == 0:
+                next(self._layouts, ())
+            generators = self._members[self._turn]
+            self._turn = (self._turn + 1) % len(self._members)
+            return _drawn(func, args, kwargs, generators)
+        layout = next(self._layouts, ())
+        outputs = []
+        for row, generators in enumerate(self._members):
+            own = self._row_of(func, args, row)
+            if func._schema.is_mutable:
+                own[0].copy_(_drawn(func, [_laid_out(own[0], layout), *own[1:]], kwargs, generators))
+            elif func is BERNOULLI:  # in its place vmap puts it where a model alone has the other one
+                outputs.append(_drawn(BERNOULLI_IN_PLACE, [_laid_out(own[0], layout), *own[1:]], kwargs, generators))
+            else:
+                own = [_laid_out(value, layout) if isinstance(value, torch.Tensor) else value for value in own]
+                outputs.append(_drawn(func, own, kwargs, generators))
+        if func._schema.is_mutable:
+            return args[0]
+        folded = _folding(args, len(self._members)) > 1
+        if isinstance(outputs[0], tuple):
+            return tuple(_together(list(parts), folded=folded) for parts in zip(*outputs, strict=True))
+        return _together(outputs, folded=folded)
+
+    def _row_of(self, func: Any, args: Sequence[Any], row: int) -> list[Any]:
+        """One row's arguments: of tensors their row, of sizes all but the first."""
+        width, rank = len(self._members), _rank(args)
+        found = []
+        for value in args:
+            if isinstance(value, torch.Tensor) and value.dim() == rank:
+                if rank == 0 or value.shape[0] % width:
+                    raise RuntimeError(f"{func.overloadpacket} draws random numbers for all members at once")
+                each = value.shape[0] // width
+                found.append(value[row] if each == 1 else value[row * each : (row + 1) * each])
+            elif isinstance(value, list | tuple) and value and all(isinstance(size, int) for size in value):
+                if value[0] != width:
+                    raise RuntimeError(f"{func.overloadpacket} draws random numbers for all members at once")
+                found.append(list(value[1:]))
+            else:
+                found.append(value)
+        return found
+
+
+def _laid_out(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """A copy whose memory has the order of a model alone; vmap chooses another one for some operators' results."""
+    if len(layout) != tensor.dim():
+        return tensor.clone(memory_format=torch.contiguous_format)
+    back = [layout.index(dim) for dim in range(len(layout))]
+    return tensor.permute(layout).clone(memory_format=torch.contiguous_format).permute(back)
+
+
+def _rank(args: Sequence[Any]) -> int:
+    """The dimensions of the tensor arguments that have a row for each member; others are shared by all rows."""
+    return max((value.dim() for value in args if isinstance(value, torch.Tensor)), default=0)
+
+
+def _folding(args: Sequence[Any], width: int) -> int:
+    """How many rows each member has of the first tensor: for some operators vmap folds a batch into them."""
+    rank = _rank(args)
+    return next((v.shape[0] // width for v in args if isinstance(v, torch.Tensor) and v.dim() == rank), 1)
+
+
+def _together(parts: list[torch.Tensor], *, folded: bool) -> torch.Tensor:
+    return torch.cat(parts) if folded else torch.stack(parts)
+
+
+def _drawn(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], generators: Generators) -> Any:
+    """Call a random operator with a member's generator."""
+    device = next((value.device for value in args if isinstance(value, torch.Tensor)), None)
+    kind = torch.device(kwargs.get("device") or device or "cpu").type
+    own = generators[kind]
+    if any(argument.name == "generator" for argument in func._schema.arguments):  # type: ignore[attr-defined]
+        return func(*args, **{**kwargs, "generator": own})
+    default = default_generator(kind)
+    before = default.get_state()
+    default.set_state(own.get_state())
+    try:
+        return func(*args, **kwargs)
+    finally:
+        own.set_state(default.get_state())
+        default.set_state(before)
+
+
+def default_generator(kind: str) -> torch.Generator:
+    """Torch's own generator of the current device of a type, `cpu` or `cuda`."""
+    if kind == "cuda":
+        return torch.cuda.default_generators[torch.cuda.current_device()]
+    return torch.default_generator
