@@ -85,6 +85,17 @@ class Option:
     """Memory of a device at its fullest; of a simulated one, of the host."""
     bound: str
     """What keeps n from being larger."""
+    off_s: float = 0.0
+    """By how much the time may be wrong: the spread of the measured points."""
+
+    def told(self) -> str:
+        """The prediction for a person."""
+        off = f" (± {self.off_s:.0f} s)" if self.off_s >= 0.5 else ""
+        return f"{self.name} {self.wall_s:.0f} s{off}" + ("" if self.gib is None else f" ({self.gib:.1f} GiB)")
+
+    def within_noise_of(self, other: Option) -> bool:
+        """Whether the spreads explain the difference of both predictions."""
+        return abs(self.wall_s - other.wall_s) <= math.hypot(self.off_s, other.off_s)
 
     @property
     def name(self) -> str:
@@ -159,19 +170,32 @@ def at_once(part: Part, way: Way, room: Room, num_gpus: int = 1) -> tuple[int, s
 def _option(
     parts: Sequence[Part], way: Way, n: int, bound: str, fused: tuple[bool, ...], room: Room, num_gpus: int
 ) -> Option:
-    wall_s = TUNE_S
+    wall_s, off_s = TUNE_S, 0.0
     gibs: list[float | None] = []
     if not all(fused):
         wall_s += max(_start_s(part.profile, way, n) for part in parts)
     if any(fused):
         wall_s += max(_start_s(part.profile, "fused", 1) for part in parts)
     for part, array in zip(parts, fused, strict=True):
-        wall_s += _fused_s(part, room, num_gpus) if array else _packed_s(part, way, n, num_gpus)
+        part_s = _fused_s(part, room, num_gpus) if array else _packed_s(part, way, n, num_gpus)
+        wall_s += part_s
+        off_s += part_s * (
+            _off(part.profile, "fused", _members(part, room, num_gpus)) if array else _off(part.profile, way, n)
+        )
         gibs.append(
             _gib(part.profile, "fused", _members(part, room, num_gpus)) if array else _gib(part.profile, way, n)
         )
     known = [gib for gib in gibs if gib is not None]
-    return Option(way, n, fused, wall_s, max(known, default=None), bound)
+    return Option(way, n, fused, wall_s, max(known, default=None), bound, off_s)
+
+
+def _off(profile: Profile, way: Way, n: int) -> float:
+    """By which part the speed of n at once may be wrong: half the spread of the measured number next to it."""
+    points = [p for p in profile.of(way) if p.gain is not None]
+    if not points:
+        return 0.0
+    near = min(points, key=lambda p: abs(p.n - n))
+    return near.spread.width**0.5 - 1
 
 
 def _packed_s(part: Part, way: Way, n: int, num_gpus: int) -> float:

@@ -138,6 +138,19 @@ def size(config: SweepConfig, part: float = 1.0) -> Size:
     return Size(trials, epochs, max(1, min(trials, round(generation * part))))
 
 
+def roughly(profile: Profile) -> Profile:
+    """With the points in doubt, at what their own windows measured: enough to choose a way for one sweep, whose results
+    are the same in each, and too little to be kept."""
+    alone = next((p.samples_per_s for p in profile.points if (p.way, p.n) == ("process", 1)), None)
+    points = [
+        replace(p, doubt=None, gain=p.samples_per_s / alone, gain_low=None, gain_high=None)
+        if p.doubt is not None and p.samples_per_s and alone
+        else p
+        for p in profile.points
+    ]
+    return replace(profile, points=tuple(points))
+
+
 class Measurer:
     """Finds or measures profiles of one sweep's experiment.
 
@@ -319,6 +332,8 @@ class Measurer:
             return found
         self.store.keep(profile)
         found.notes = tuple(note for note in profile.notes if note.startswith("mps:"))
+        if any(point.doubt is not None for point in profile.points):
+            profile, found.source = roughly(profile), f"{found.source} on a busy machine, rough and not all kept"
         if self._tells(profile, self.largest, site):
             found.own[self.largest.signature] = found.reference = profile
         else:

@@ -266,10 +266,9 @@ def _predicted_lines(options: Sequence[Option], estimates: Estimates) -> list[st
     notes = [f"plan: {note}" for note in estimates.notes]
     if not options:
         return [*notes, f"plan: not measured: {estimates.source}"] if estimates.source else notes
-    told = "; ".join(
-        f"{option.name} {option.wall_s:.0f} s" + ("" if option.gib is None else f" ({option.gib:.1f} GiB)")
-        for option in options
-    )
+    told = "; ".join(option.told() for option in options)
+    if len(options) > 1 and options[1].within_noise_of(options[0]):
+        told += "; the first two are within noise of each other"
     return [*notes, f"plan: predicted, by a {estimates.source}: {told}"]
 
 
@@ -281,5 +280,6 @@ def _predicted(options: Sequence[Option], estimates: Estimates) -> dict[str, Any
         "probe_s": None if estimates.probe_s is None else round(estimates.probe_s, 2),
         "chosen": options[0].name,
         "wall_s": {option.name: round(option.wall_s, 2) for option in options},
+        "off_s": {option.name: round(option.off_s, 2) for option in options},
         "memory_gib": {option.name: None if option.gib is None else round(option.gib, 2) for option in options},
     }

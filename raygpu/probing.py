@@ -25,7 +25,9 @@ if TYPE_CHECKING:  # Ray takes seconds to import
 BUDGET = 0.25
 """Of the predicted sweep, what a probe may take."""
 WINDOW_S = 0.3
-ROUNDS = 2
+ROUNDS = 3
+PATIENCE = 2
+"""Of these rounds, so many times as many at most where they differ much; each point is measured again once at most."""
 WIDTHS = (8, 64)
 """Members of the arrays that a probe tries: its answer is which way, and an array measures its own width."""
 STEPS = 8
@@ -66,7 +68,16 @@ class Probing:
         with daemons([device], refusals.append, wanted=mps and self.cluster.local) as under:
             access = under.access.get(device.uuid or "")
             all_ways: list[Way] = [*ways, "mps"] if access is not None else [*ways]
-            climb = Climb(probe, all_ways, most=self.most, rounds=ROUNDS, window_s=WINDOW_S, mps=access)
+            climb = Climb(
+                probe,
+                all_ways,
+                most=self.most,
+                rounds=ROUNDS,
+                window_s=WINDOW_S,
+                mps=access,
+                patience=PATIENCE,
+                again=1,
+            )
             try:
                 if climb.begin():
                     self._measure(climb, all_ways, work, started, probe.num_cpus)
@@ -112,4 +123,5 @@ class Probing:
 
 
 def _rates(climb: Climb, ways: Sequence[Way]) -> dict[tuple[Way, int], float]:
+    """Samples/s of each point; of one in doubt too: what its windows measured tells how long others will take."""
     return {(p.way, p.n): p.samples_per_s for p in climb.points if p.samples_per_s and p.way in ways}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,3 +134,16 @@ def test_more_work_never_takes_less_time(trials: int, epochs: float, gpus: int, 
     assert best(measured, trials, 2 * epochs, num_gpus=gpus).wall_s >= small.wall_s
     assert best(measured, 2 * trials, epochs, num_gpus=gpus).wall_s >= small.wall_s - 1e-9
     assert best(measured, trials, epochs, num_gpus=2 * gpus).wall_s <= small.wall_s + 1e-9
+
+
+def test_a_prediction_states_its_spread() -> None:
+    def noisy(off: float) -> Profile:
+        points = [replace(p, gain_low=p.gain * (1 - off), gain_high=p.gain * (1 + off)) for p in LARGE.points if p.gain]
+        return replace(LARGE, points=tuple(points))
+
+    first, second, *_ = options([Part(noisy(0.4), Size(30, 20, 30), fusable=True)], ROOMY)
+    assert first.within_noise_of(second)
+    assert first.told().startswith(f"{first.name} {first.wall_s:.0f} s (± ")
+    exact, other, *_ = options([Part(LARGE, Size(30, 20, 30), fusable=True)], ROOMY)
+    assert not exact.within_noise_of(other)
+    assert exact.told() == f"{exact.name} {exact.wall_s:.0f} s (0.6 GiB)"

@@ -8,7 +8,7 @@ import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.grouping import Group, Signature
-from raygpu.measuring import Estimates, size
+from raygpu.measuring import Estimates, roughly, size
 from raygpu.profiles import Point, Profile, Subject
 from raygpu.trials import Trial
 
@@ -39,3 +39,14 @@ def test_groups_without_a_profile_are_taken_for_the_largest() -> None:
     assert [part.profile.points[0].samples_per_s for part in parts] == [1, 2]
     assert [part.size.trials for part in parts] == [20, 40], "of an Optuna search a generation stands for all"
     assert [part.fusable for part in parts] == [True, False]
+
+
+def test_points_in_doubt_choose_a_way_at_what_their_windows_measured() -> None:
+    """A gain that is not believed is not used, but which way is fastest is seen on a busy machine too."""
+    wrong = Point("fused", 8, 120e3, 16.9, gain_low=8.0, gain_high=30.0, doubt="its own windows measured less")
+    points = (Point("process", 1, 40e3, 1.0), wrong, Point("fused", 64, fault="out of memory"))
+    rough = roughly(Profile(Subject("a:B", {}, "", "float32", "", None, 2, {}), 100, points))
+    assert [(p.n, p.gain, p.doubt) for p in rough.of("fused")] == [(8, 3.0, None), (64, None, None)]
+    best = rough.best()
+    assert best is not None
+    assert best.n == 8

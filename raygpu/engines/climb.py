@@ -50,7 +50,8 @@ class Climb:
     """Points at growing numbers of trainings, until nothing is gained or memory ends.
 
     most: the highest number. mps: the daemon of packed processes under MPS. numbers: these, whether they gain or not.
-    say: shows a line.
+    patience: so many times the rounds at most, while they differ much. again: how often a point is measured again that
+    something contradicts. say: shows a line.
     """
 
     def __init__(
@@ -63,6 +64,8 @@ class Climb:
         window_s: float,
         mps: Access | None = None,
         numbers: Sequence[int] | None = None,
+        patience: int = PATIENCE,
+        again: int = AGAIN,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.probe = probe
@@ -70,6 +73,8 @@ class Climb:
         self.rounds = rounds
         self.mps = mps
         self.numbers = numbers
+        self.patience = patience
+        self.again = again
         self.say = say
         self.notes: list[str] = []
         self._ways = list(ways)
@@ -151,7 +156,7 @@ class Climb:
             found = contradictions([replace(point, doubt=None) for point in points], median(self._references))
             suspects = {(points[place].way, points[place].n): why for place, why in found.items()
                         if points[place].way in ways and not points[place].compiled}  # fmt: skip
-            suspects = {key: why for key, why in suspects.items() if self._again.get(key, 0) < AGAIN}
+            suspects = {key: why for key, why in suspects.items() if self._again.get(key, 0) < self.again}
             if not suspects:
                 return
             for (way, n), why in suspects.items():
@@ -279,7 +284,7 @@ class Climb:
         """
         alone = self._alone
         assert alone is not None
-        most = PATIENCE * self.rounds if self.rounds > 1 else 1
+        most = self.patience * self.rounds if self.rounds > 1 else 1
         for number in range(most):
             going = [turn for turn in turns if turn.fault is None and (number < self.rounds or not turn.settled)]
             if not going:
