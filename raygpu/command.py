@@ -12,6 +12,7 @@ from typing import Any
 
 from raygpu import config, exits, flags
 from raygpu.errors import BadInput, RaygpuError
+from raygpu.runfolder import as_json
 from raygpu.views import console as views
 
 INCOMPLETE = 3
@@ -82,7 +83,7 @@ class Command:
         with exits.terminable(), exits.output_to_stderr(JSON in arguments.switches) as output:
             outcome = run(arguments)
             if JSON in arguments.switches and outcome.told is not None:
-                print(json.dumps(outcome.told), file=output)
+                print(json.dumps(as_json(outcome.told), allow_nan=False), file=output)
         return outcome.exit_code
 
     def _print_help(self) -> None:

@@ -271,7 +271,7 @@ class RunFolder:
                 (folder / "error.txt").write_text(record.error)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        self.summary.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
+        self.summary.write_text(json.dumps(as_json(summary), indent=2, allow_nan=False) + "\n")
 
     def write_best(self, config: SweepConfig, best: TrialRecord) -> None:
         """`best.toml`: the best trial, ready for a production training."""
@@ -318,6 +318,18 @@ class RunFolder:
                 shutil.rmtree(target, ignore_errors=True)
             if complete:
                 source.remove()
+
+
+def as_json(value: Any) -> Any:
+    """A summary as JSON can hold it: a number that is not finite becomes null."""
+    match value:
+        case Mapping():
+            return {name: as_json(each) for name, each in value.items()}
+        case list() | tuple():
+            return [as_json(each) for each in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
 
 
 def status(record: TrialRecord) -> str:

@@ -29,6 +29,7 @@ MODES = {
     "process": ("Passing", {"mode": "process", "fraction": 0.5}),
     "fused": ("Passing", {"mode": "fused", "fraction": 1.0}),
     "keras": ("KerasPassing", {"mode": "process", "fraction": 1.0}),
+    "split": ("KerasPassing", {"mode": "split", "fraction": 1.0, "width": 2}),
     "function": ("function", {"mode": "process", "fraction": 0.5}),
 }
 

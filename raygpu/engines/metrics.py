@@ -20,7 +20,7 @@ from ray.util.metrics import Gauge
 
 from raygpu.devices.nvml import GIB, Reading
 from raygpu.progress import History, Progress
-from raygpu.records import Device, Records, Snapshot
+from raygpu.records import Device, Records, Snapshot, diverged
 from raygpu.trials import Status
 
 EXPORT_S = 2.0
@@ -47,7 +47,11 @@ SAMPLES = Metric(
     "Training samples per second of a sweep's GPU: the sum over the trials that run on it.",
     ("run", "gpu", "device"),
 )
-TRIALS = Metric("raygpu_trials", "Trials of a sweep in this state.", ("run", "status"))
+TRIALS = Metric(
+    "raygpu_trials",
+    "Trials of a sweep in this state; those that diverged are not among the finished ones.",
+    ("run", "status"),
+)
 TRIALS_PER_GPU = Metric(
     "raygpu_trials_per_gpu",
     "Trials that train on a GPU now, each counted from its first result on.",
@@ -83,9 +87,9 @@ class Point:
 def of_sweep(run: str, records: Records, snapshot: Snapshot, readings: Mapping[int, Reading]) -> Iterator[Point]:
     """A sweep's; a GPU whose throughput nobody tells has none. readings: of NVML, by GPU."""
     known = list(records.by_id.values())  # each is counted once, whatever changes meanwhile
-    statuses = Counter(record.status for record in known)
+    statuses: Counter[str] = Counter("diverged" if diverged(record) else record.status for record in known)
     statuses["waiting"] += records.num_trials - len(known)
-    for status in get_args(Status):
+    for status in (*get_args(Status), "diverged"):
         yield Point(TRIALS, {"run": run, "status": status}, statuses[status])
     running = Counter(record.gpu_index for record in known if record.status == "running")
     for device in records.devices:

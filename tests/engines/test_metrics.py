@@ -105,6 +105,7 @@ def test_trials_are_counted_by_status_and_by_gpu() -> None:
         ("stopped",): 1,
         ("failed",): 1,
         ("interrupted",): 0,
+        ("diverged",): 0,
     }
     assert values(points, metrics.TRIALS_PER_GPU) == {("0",): 2, ("1",): 0}
     assert values(points, metrics.RETRIES) == {("out_of_memory",): 1, ("lost_worker",): 2}
