@@ -207,7 +207,7 @@ def test_a_model_that_does_not_beat_its_trial_stays_out(config: Make, capsys: py
 
 
 def test_killed_workers_change_nothing(config: Make, tmp_path: Path, undisturbed: train.Result) -> None:
-    # 7 steps an epoch, and one for the look at unused parameters: in the second epoch, and again in the third.
+    # 7 steps an epoch: in the second epoch, and after that one has begun anew in the third.
     hp = {"folder": str(tmp_path), "deaths": [11, 9]}
     killed = train.run(without_tracking(config, experiment="tests.train_cases:Fragile", hyperparameters=hp))
     assert killed.summary["retries"] == 2

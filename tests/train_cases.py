@@ -91,6 +91,53 @@ class Growing(Small):
         return {"size": outputs.abs().mean()}
 
 
+class Normed(Small):
+    """Cannot be trained on a single sample."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        hidden = hp["hidden"]
+        return nn.Sequential(nn.Linear(64, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 10))
+
+
+class Contrastive(Small):
+    """Compares the samples of a batch with each other."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        unit = nn.functional.normalize(outputs, dim=1)
+        return nn.functional.cross_entropy(unit @ unit.T / 0.1, torch.arange(len(unit)))
+
+
+class KerasSummed(KerasExperiment):
+    """Its loss is a sum, and does not say so."""
+
+    def data(self) -> Splits:
+        return few()
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        return keras.Sequential([keras.layers.Input((64,)), keras.layers.Dense(10)])
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import keras
+
+        return keras.ops.sum(keras.losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True))
+
+
+class Precise(Small):
+    """Has more validation samples than a batch of an evaluation, and a metric that is no mean over samples."""
+
+    def data(self) -> Splits:
+        part = few()
+        inputs, targets = np.asarray(part.train_inputs), np.asarray(part.train_targets)
+        return Splits(inputs, targets, np.tile(inputs, (6, 1)), np.tile(targets, 6))
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        third = targets == 3
+        hits = (outputs.argmax(1) == targets).float()
+        return super().metrics(outputs, targets) | {"precision": hits[third].mean()}
+
+
 class Named(TorchExperiment):
     """Two inputs by name."""
 

@@ -193,7 +193,7 @@ class KerasParallel(ParallelTraining):
         square = tf.cast(tf.linalg.global_norm(gradients), tf.float64) ** 2 * (whole / size) ** 2
         with tf.device("CPU:0"), tf.control_dependencies([tf.identity(square)]):  # the host waits for the device
             seconds = tf.timestamp() - began
-        return loss.parts(size), seconds, square, gradients
+        return loss.parts(size, size / whole), seconds, square, gradients
 
     def _add_all(self, gradients: Any, more: Any) -> Any:
         """Traced. The sums of two parts' gradients."""

@@ -36,14 +36,17 @@ class Loss:
         total = self.total if self.weight is None else self.total / divisor(self.weight)
         return total if self.penalty is None else total + self.penalty
 
-    def parts(self, count: Any) -> Any:
-        """Traced. Numerator and denominator of what a training reports, float64 (2,). count: samples, float64."""
+    def parts(self, count: Any, share: Any = 1.0) -> Any:
+        """Traced. Numerator and denominator of what a training reports, float64 (2,).
+
+        count: samples, float64. share: theirs of the batch, by which the penalties of a `Sum` count.
+        """
         weight = {"a plain number": count, "a Mean": self.weight, "a Sum": 0.0}[self.kind]
         total, weight = tf.cast(self.total, tf.float64), tf.cast(weight, tf.float64)
         if self.kind == "a plain number":
             total *= weight
         if self.penalty is not None:
-            total += tf.cast(self.penalty, tf.float64) * (1.0 if self.kind == "a Sum" else weight)
+            total += tf.cast(self.penalty, tf.float64) * (share if self.kind == "a Sum" else weight)
         return tf.stack([tf.reshape(total, []), tf.reshape(weight, [])])
 
 

@@ -1,0 +1,77 @@
+"""Keras losses that are no means over samples, as means in two parts and as sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from raygpu.experiment import Mean, Splits, Sum
+from tests.models import few
+from tests.training.test_keras_parallel import Mlp
+
+
+class Masked(Mlp):
+    """Some shares of a batch have no valid target at all. The model has a penalty of its weights."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import keras
+
+        losses = keras.losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True)
+        mask = keras.ops.cast(keras.ops.equal(targets, 3), losses.dtype)
+        return Mean(keras.ops.sum(losses * mask), keras.ops.sum(mask))
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        import keras
+
+        hits = keras.ops.cast(keras.ops.equal(keras.ops.argmax(outputs, -1), keras.ops.cast(targets, "int64")), "int32")
+        mask = keras.ops.cast(keras.ops.equal(targets, 3), "int32")
+        return {"recall": Mean(keras.ops.sum(hits * mask), keras.ops.sum(mask)), "hits": Sum(keras.ops.sum(hits))}
+
+
+class Added(Mlp):
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import keras
+
+        losses = keras.losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True)
+        return Sum(keras.ops.sum(losses) / 50)
+
+
+class Dice(Mlp):
+    """Its denominator depends on the model too."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import keras
+
+        shares = keras.ops.softmax(outputs)
+        wanted = keras.ops.cast(keras.ops.one_hot(targets, 10), shares.dtype)
+        below = keras.ops.sum(shares**2) + keras.ops.sum(wanted)
+        return Mean(below - 2 * keras.ops.sum(shares * wanted), below)
+
+
+def data() -> Splits:
+    return few(167, 64)
+
+
+def results(ranks: Any, parallel: Any) -> dict[str, tuple[np.ndarray, dict[str, float]]]:
+    """By loss, in float64: the parameters after two epochs, and the last metrics. parallel: None for a trial's loop."""
+    from raygpu.training.keras_solo import KerasSolo
+    from raygpu.training.quiet_keras import keras
+    from raygpu.trials import Trial
+    from tests.training import test_keras_parallel as base
+
+    keras.config.set_floatx("float64")
+    found = {}
+    for kind in (Masked, Added, Dice):
+        if parallel is None:
+            own: Any = KerasSolo(kind(), data(), Trial("t0000", 3, base.HP), base.SETTINGS)
+            results = [own.run_epoch() for _ in range(2)]
+            model, metrics = own.model, results[-1].metrics
+        else:
+            own, metrics = base.training(ranks, parallel, kind), {}
+            while (progress := own.advance()) is not None:
+                metrics = progress.result.metrics if progress.result else metrics
+            model = own.solo.model
+        weights = np.concatenate([variable.numpy().ravel() for variable in model.trainable_variables])
+        found[kind.__name__] = weights, dict(metrics)
+    return found
