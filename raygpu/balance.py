@@ -326,7 +326,7 @@ def _summary(measuring: _Measuring, devices: Sequence[Device], verdict: Verdict)
 
 def _ends(value: Interval) -> list[float | None]:
     """Its middle, lower and upper end, as JSON has them."""
-    return [rounded(end) if math.isfinite(end) else None for end in (value.middle, value.low, value.high)]
+    return [round(end, 4) if math.isfinite(end) else None for end in (value.middle, value.low, value.high)]
 
 
 def _require_writable(path: Path) -> None:

@@ -151,7 +151,8 @@ class PackConfig(TrialsConfig):
     numbers: str = "auto"
     """How many at once: auto (1, 2, 3, 5, 8, 13 ... while more gain), or these by commas, whether they gain or not."""
     rounds: Annotated[int, Field(ge=1)] = 3
-    """How often each point is measured; a point is the median."""
+    """How often each point is measured, and up to three times as often where the rounds differ much; a point is their
+    median. One round has no spread."""
     window_s: Annotated[float, Field(gt=0)] = 1.0
     """Seconds of one measurement, after a warm-up; longer where a step takes long."""
 

@@ -28,13 +28,13 @@ TOLERANCE = 1.15
 less."""
 ONCE = 1.5
 """The same where one of both was measured once and has no spread to show."""
-WIDEST = 2.5
-"""Upper end over lower end of a gain's interval: from a wider one nothing is concluded."""
+WIDE, WIDEST = 2.5, 5.0
+"""Upper end over lower end of a gain's interval: above WIDE, a point is measured again; above WIDEST, not used."""
 
 
 def contradictions(points: Sequence[Point], alone: float) -> dict[int, str]:
     """What contradicts which points, by their places. Of two that contradict each other, both are named."""
-    found = _alone_in_doubt(points, alone)
+    found = _alone_in_doubt(points, alone, WIDE)
     for places in _kinds(points, found):
         for fewer, more in _reversed(points, places):
             found.setdefault(more, _seem(points[fewer], points[more]))
@@ -44,7 +44,7 @@ def contradictions(points: Sequence[Point], alone: float) -> dict[int, str]:
 
 def marked(points: Sequence[Point], alone: float) -> list[Point]:
     """The points, those in doubt marked: as few as leave the others consistent; of two, the one that claims more."""
-    doubts = _alone_in_doubt(points, alone)
+    doubts = _alone_in_doubt(points, alone, WIDEST)
     for places in _kinds(points, doubts):
         left = list(places)
         while pairs := _reversed(points, left):
@@ -75,16 +75,16 @@ def is_alone(point: Point) -> bool:
     return (point.way, point.n) == ("process", 1)
 
 
-def _alone_in_doubt(points: Sequence[Point], alone: float) -> dict[int, str]:
-    """The points that their own rounds contradict."""
-    reasons = {place: _disagreement(point, alone) for place, point in enumerate(points)}
+def _alone_in_doubt(points: Sequence[Point], alone: float, widest: float) -> dict[int, str]:
+    """The points that their own rounds contradict, or whose spread is larger than `widest`."""
+    reasons = {place: _disagreement(point, alone, widest) for place, point in enumerate(points)}
     return {place: reason for place, reason in reasons.items() if reason is not None}
 
 
-def _disagreement(point: Point, alone: float) -> str | None:
+def _disagreement(point: Point, alone: float, widest: float) -> str | None:
     if point.gain is None or is_alone(point):
         return None
-    if point.spread.width > WIDEST:
+    if point.spread.width > widest:
         return f"its rounds differ too much to tell: {point.spread.low:.2g}x to {point.spread.high:.2g}x"
     if not point.rounds:
         return None

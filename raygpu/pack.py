@@ -3,6 +3,10 @@
 python -m raygpu.pack conf/pack/digits.toml
 python -m raygpu.pack conf/sweep/digits_cnn.toml --gpu.devices 1     a sweep's file says what to train, too
 python -m raygpu.pack conf/pack/digits.toml --compare                kept profiles of several devices, side by side
+
+Each point is measured in several rounds, and stated with its 95 % confidence interval. The verdict names the smallest
+number that the best is not shown to exceed. A point that its own windows or its neighbours contradict is measured
+again; where it stays so, it is shown as in doubt, and neither the verdict nor the fit nor the kept profile uses it.
 """
 
 from __future__ import annotations

@@ -55,7 +55,13 @@ def config(sweep_config: Any) -> Any:
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sweep is taken for one of hours, which repays a probe."""
     monkeypatch.setattr(Measurer, "_look", lambda measurer, site: Look(1e4))
-    for bound in ("WIDEST", "AGREES", "TOLERANCE", "ONCE"):  # what a busy machine's spread does is tested elsewhere
+    for bound in (
+        "WIDE",
+        "WIDEST",
+        "AGREES",
+        "TOLERANCE",
+        "ONCE",
+    ):  # what a busy machine's spread does is tested elsewhere
         monkeypatch.setattr(doubts, bound, 1e9)
     monkeypatch.setattr("raygpu.probing.BUDGET", 1e4)
 

@@ -67,7 +67,7 @@ def test_a_split_that_does_not_fit_is_lowered_and_written(
 @pytest.mark.slow
 def test_the_slower_device_has_the_smaller_share(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
     hp = config().hyperparameters | {"fits": 10_000, "samples_per_s": 400}
-    result = balance.run(config(hyperparameters=hp, job_s=1.0))
+    result = balance.run(config(hyperparameters=hp, job_s=0.5, rounds=3))
     summary = result.summary
     first, second = (rank["tried_share"] for rank in summary["ranks"])
     assert 0.55 < first / (first + second) < 0.68, "1 to 0.6 is 0.625"
@@ -83,7 +83,7 @@ def test_the_slower_device_has_the_smaller_share(config: Make, capsys: pytest.Ca
 @pytest.mark.slow
 def test_equal_devices_have_equal_shares(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever else the machine does: two that are the same are not told apart, and the training stays as it was."""
-    result = balance.run(config(experiment="tests.train_cases:Small", job_s=1.0))
+    result = balance.run(config(experiment="tests.train_cases:Small", job_s=0.5, rounds=4))
     summary = result.summary
     assert (summary["verdict"], summary["global_batch"]) == ("equal", 64)
     assert [rank["share"] for rank in summary["ranks"]] == [32, 32]

@@ -79,6 +79,10 @@ def test_processes_do_not_gain_more_than_their_number() -> None:
 def test_rounds_that_differ_too_much() -> None:
     points = [FIRST, point("process", 2, [15e3, 60e3, 200e3])]
     assert contradictions(points, ALONE)[1].startswith("its rounds differ too much to tell: 0.")
+    assert marked(points, ALONE)[1].doubt is not None
+    wide = [FIRST, point("process", 2, [45e3, 60e3, 75e3])]
+    assert contradictions(wide, ALONE).keys() == {1}, "measured again"
+    assert marked(wide, ALONE)[1].doubt is None, "and used, with its spread, where it stays so"
 
 
 def test_a_point_that_was_measured_once_needs_a_larger_contradiction() -> None:

@@ -14,8 +14,8 @@ from raygpu.tracking.session import flat
 from raygpu.trials import Status
 
 READINGS = (
-    "samples_per_s", "gain", "evaluation_s", "start_s", "host_gib", "device_gib", "used_gib", "util_pct",
-    "sm_util_pct", "sm_occupancy_pct", "dram_bandwidth_pct", "power_w", "temperature_c",
+    "samples_per_s", "gain", "gain_low", "gain_high", "evaluation_s", "start_s", "host_gib", "device_gib", "used_gib",
+    "util_pct", "sm_util_pct", "sm_occupancy_pct", "dram_bandwidth_pct", "power_w", "temperature_c",
 )  # fmt: skip
 
 
@@ -27,15 +27,16 @@ def log(config: PackConfig, name: str, profile: Profile, verdict: Mapping[str, A
     tags = {"raygpu.device": profile.subject.device}
     run_id = tree.start_sweep(name, tags, flat(config) | dict(profile.subject.hyperparameters), kind="pack")
     now_ms = int(time.time() * 1000)
+    sound = [p for p in profile.points if p.doubt is None]
     points = [
         Point(f"pack/{p.label.replace(', ', '_')}/{reading}", value, p.n, now_ms)
-        for p in profile.points
+        for p in sound
         for reading in READINGS
         if (value := getattr(p, reading)) is not None
     ]
     points += [
         Point(f"pack/{p.label.replace(', ', '_')}/time_per_training_s", seconds, p.n, now_ms)
-        for p in profile.points
+        for p in sound
         if (seconds := profile.time_per_training_s(p, config.epochs or 1)) is not None
     ]
     tree.log(run_id, points)

@@ -166,7 +166,7 @@ def plot(profile: Profile, path: Path, epochs: int) -> None:
         _line(axes[0], [p.n for p in points], times, NAMES[way], COLORS[way])
         _spreads(axes[0], [p for p in profile.points if p.way == way], profile, epochs)
         for p in profile.points:
-            if p.way == way and p.compiled and p.samples_per_s:
+            if p.way == way and p.compiled and p.samples_per_s and p.doubt is None:
                 time_s = profile.time_per_training_s(p, epochs) or 0.0
                 axes[0].plot(p.n, time_s, "*", color=COLORS[way], markersize=15)
                 _note(axes[0], p.n, time_s, "compiled", COLORS[way])
@@ -187,7 +187,8 @@ def _spreads(axes: Any, points: Sequence[Point], profile: Profile, epochs: int) 
             continue
         if p.doubt is not None:
             axes.plot(p.n, time_s, "o", color="0.6", markerfacecolor="none", markersize=8)
-            _note(axes, p.n, time_s, "in doubt", "0.5")
+            text = "compiled, in doubt" if p.compiled else "in doubt"
+            axes.annotate(text, (p.n, time_s), xytext=(0, 9), textcoords="offset points", ha="center", color="0.5")
         elif p.gain_low and p.gain_high and not is_alone(p):
             ends = [time_s * p.gain / p.gain_high, time_s * p.gain / p.gain_low]
             axes.plot([p.n, p.n], ends, "-", color=COLORS[p.way], linewidth=5, alpha=0.3, solid_capstyle="butt")
