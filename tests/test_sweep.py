@@ -143,6 +143,7 @@ def test_a_sweep_where_every_trial_diverges_has_no_best_one(sweep_config: Any) -
     assert not (result.folder / "best.toml").exists()
 
 
+@pytest.mark.slow
 def test_what_a_locked_store_does_not_take_is_told_and_delivered_by_a_resume(
     sweep_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +167,7 @@ def test_what_a_locked_store_does_not_take_is_told_and_delivered_by_a_resume(
     assert result.summary["best"]["trial_id"] == "t0000", "the results here are complete"
     summary = json.loads((result.folder / "summary.json").read_text())
     assert summary["tracking"]["undelivered"] > 0
+    assert runs(config, result)[0].data.tags.get("raygpu.undelivered") is None, "the store was locked then, too"
     assert f"deliver by: python -m raygpu.sweep --resume {result.folder}" in shown
     assert f"they lie in {result.folder / 'undelivered.jsonl'}" in shown
     folder = RunFolder.existing(result.folder)
@@ -175,6 +177,7 @@ def test_what_a_locked_store_does_not_take_is_told_and_delivered_by_a_resume(
     assert (resumed.summary["tracking"]["undelivered"], resumed.summary["tracking"]["fault"]) == (0, None)
     parent, children = runs(config, resumed)
     assert {run.info.status for run in [parent, *children.values()]} == {"FINISHED"}
+    assert parent.data.tags["raygpu.undelivered"] == "0"
     client = MlflowClient(store)
     for child in children.values():
         assert [m.step for m in client.get_metric_history(child.info.run_id, "score")] == [1, 2, 3]

@@ -152,6 +152,12 @@ class Session(ABC):
             lines.append(f"MLflow: {what}{why}{where}; deliver by: {self.folder.resumed_by(self.kind)}")
         return lines
 
+    def _missing(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+        """A tag that says how many writes the run and those below it lack; 0 once a later start has delivered them."""
+        lacks = summary["tracking"]["undelivered"]
+        earlier = isinstance(self.writer, Writer) and self.writer.num_earlier
+        return {"raygpu.undelivered": lacks} if lacks or earlier else {}
+
     def _note(self, summary: dict[str, Any], **values: Any) -> None:
         """Add to the summary what of the run is missing in MLflow."""
         summary["tracking"] = summary["tracking"] | values
@@ -193,7 +199,7 @@ class SweepSession(Session):
                 tree.log_artifact(self.run_id, path, "best")
         counts = {f"trials/{key}": summary[key] for key in ("completed", "diverged", "stopped_early", "failed")}
         metrics = counts | ({"best/score": best["score"], "best/epoch": best["epoch"]} if best is not None else {})
-        tags = {"raygpu.score": f"{summary['score']} epoch"}
+        tags = self._missing(summary) | {"raygpu.score": f"{summary['score']} epoch"}
         tags |= {"raygpu.best_trial": best["trial_id"]} if best is not None else {}
         status: Status = "interrupted" if interrupted else "failed" if best is None else "finished"
         tree.end_sweep(self.run_id, status, metrics, tags)
@@ -228,7 +234,8 @@ class TrainSession(Session):
             tree.log_artifact(self.run_id, self.checkpoint, "checkpoint")
         best = summary["best"]
         metrics = {"best/score": best["score"], "best/epoch": best["epoch"]} if best is not None else {}
-        tree.end_sweep(self.run_id, "interrupted" if interrupted else "finished", metrics)
+        status: Status = "interrupted" if interrupted else "finished"
+        tree.end_sweep(self.run_id, status, metrics, self._missing(summary))
 
 
 def flat(config: ProblemConfig) -> dict[str, Any]:
