@@ -30,22 +30,22 @@ class KerasLook:
         self._hp, self._inputs, self._targets = hp, inputs, targets
         self.exact = True
         self._held: tuple[Any, Arrays, Any] | None = None
-        before = keras.config.floatx()
+        before = keras.config.floatx(), keras.config.dtype_policy()
         try:
-            self._prepare("float64")
+            self._prepare("float64", "float64")
             self.values(np.arange(2))
         except Exception:  # noqa: BLE001 - code that names float32; what else it raises, it raises again
             self.exact = False
-            self._prepare(before)
+            self._prepare(*before)
         finally:
-            self._set_floatx(before)
+            self._set_types(*before)
 
-    def _set_floatx(self, name: str) -> None:
-        keras.config.set_floatx(name)
-        keras.config.set_dtype_policy(name)
+    def _set_types(self, floatx: str, policy: Any) -> None:
+        keras.config.set_floatx(floatx)
+        keras.config.set_dtype_policy(policy)
 
-    def _prepare(self, floatx: str) -> None:
-        self._set_floatx(floatx)
+    def _prepare(self, floatx: str, policy: Any) -> None:
+        self._set_types(floatx, policy)
         with no_gpu():
             self._model = initial_model(self._experiment, Hyperparameters.of(self._hp), 0, self._inputs)
 

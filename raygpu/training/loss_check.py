@@ -25,6 +25,8 @@ VALUES = 64
 """Distinct values of an array of targets that are looked for: each may be one that a mask leaves out."""
 LOOKED_AT = 4_000_000
 """Numbers of an array that are searched for rare values."""
+SEARCHED = 200_000_000
+"""Numbers of an array that are searched for the smallest and the largest one."""
 BUDGET_S = 10.0
 """Time of a comparison, about."""
 TOLERANCE = {True: 1e-6, False: 1e-4}
@@ -133,9 +135,8 @@ def chosen_rows(inputs: Arrays, targets: Arrays, count: int) -> np.ndarray:
                 for row in _rows_of_values(array, 2)]  # fmt: skip
     special = list(dict.fromkeys(special))[: max(2, 3 * count // 4)]
     spaced = np.linspace(0, total - 1, min(total, 2 * count)).round().astype(int).tolist()
-    rest = [row for row in dict.fromkeys([*spaced[::2], *spaced[1::2], *range(min(total, 2 * count))])
-            if row not in set(special)]  # fmt: skip
-    return np.array([*special, *rest][:count])
+    spaced = [*spaced[::2], *spaced[1::2], *range(min(total, 2 * count))]
+    return np.array(list(dict.fromkeys([*special, *spaced]))[:count])
 
 
 def _rows_of_values(array: np.ndarray, most: int) -> list[int]:
@@ -158,7 +159,7 @@ def _rows_of_values(array: np.ndarray, most: int) -> list[int]:
         chosen = list(range(len(values)))
     order = dict.fromkeys([0, len(values) - 1, *chosen])
     rows = [int(place[value]) // width * step for value in order for place in (firsts, lasts)]
-    if step > 1:
+    if step > 1 and array.size <= SEARCHED:
         rows = [int(array.argmin()) // width, int(array.argmax()) // width, *rows]
     return rows
 

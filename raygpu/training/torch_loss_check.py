@@ -22,6 +22,7 @@ from raygpu.training.torch_solo import EVALUATION_BATCH, forward, initial_model
 class TorchLook:
     """An untrained model on the CPU, in float64 where its code takes that.
 
+    A loss is looked at as a training sees it, with gradients under way, unless it needs more than outputs then.
     with_metrics: whether metrics are looked at too.
     """
 
@@ -33,24 +34,31 @@ class TorchLook:
     ) -> None:
         self._experiment, self._with_metrics = experiment, with_metrics
         self._hp, self._arrays = hp, (inputs, targets)
-        self.exact = True
+        self.exact = self._with_gradient = False
         self._held: tuple[Any, Tensors, Any] | None = None
+        with_gradient = (False,) if with_metrics else (True, False)
+        if not any(self._works(dtype, each) for dtype in (torch.float64, None) for each in with_gradient):
+            self._prepare(None)  # what its code raises shows when it is looked at
+
+    def _works(self, dtype: torch.dtype | None, with_gradient: bool) -> bool:
+        """Whether its code takes numbers of this type: by default its own."""
+        self.exact, self._with_gradient = dtype is not None, with_gradient
         try:
-            self._prepare(torch.float64)
+            self._prepare(dtype)
             self.values(np.arange(2))
-        except Exception:  # noqa: BLE001 - code that names float32; what else it raises, it raises again
-            self.exact = False
-            self._prepare(None)
+        except Exception:  # noqa: BLE001 - code that names float32, or reads what only a training leaves
+            return False
+        return True
 
     def _prepare(self, dtype: torch.dtype | None) -> None:
         model = initial_model(self._experiment, Hyperparameters.of(self._hp), seed=0)
         self.model: nn.Module = (model if dtype is None else model.double()).eval()
         self._inputs, self._targets = (cast(tensors(part), dtype) for part in self._arrays)
 
-    @torch.no_grad()
     def values(self, chosen: np.ndarray) -> dict[str, Value]:
-        outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
-        return self._values(self._experiment, outputs, rows(self._targets, torch.from_numpy(chosen)))
+        with torch.set_grad_enabled(self._with_gradient):
+            outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
+            return self._values(self._experiment, outputs, rows(self._targets, torch.from_numpy(chosen)))
 
     def _values(self, experiment: Any, outputs: Any, targets: Tensors) -> dict[str, Value]:
         found = {"loss": experiment.loss(outputs, targets)}
@@ -64,17 +72,19 @@ class TorchLook:
         leaves = tree_leaves(outputs)
         if not all(isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (len(chosen),) for leaf in leaves):
             raise ValueError("outputs that are not one for each sample")
+        if self._with_gradient:
+            outputs = tree_map(lambda leaf: leaf.requires_grad_(leaf.is_floating_point()), outputs)
         self._held = outputs, rows(self._targets, torch.from_numpy(chosen)), copy.deepcopy(self._experiment)
 
-    @torch.no_grad()
     def held(self, places: slice, seed: int = 0) -> dict[str, Value]:
         assert self._held is not None
         outputs, targets, experiment = self._held
         torch.manual_seed(seed)
         np.random.seed(seed)
         random.seed(seed)
-        part = tree_map(lambda leaf: leaf[places].clone(), outputs)
-        return self._values(copy.deepcopy(experiment), part, rows(targets, places))
+        with torch.set_grad_enabled(self._with_gradient):
+            part = tree_map(lambda leaf: leaf[places].clone(), outputs)
+            return self._values(copy.deepcopy(experiment), part, rows(targets, places))
 
     @torch.no_grad()
     def least_samples(self) -> int:

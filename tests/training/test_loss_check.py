@@ -94,6 +94,9 @@ REFUSED = {
     "a mask by name": {"data": with_mask, "loss": masked},
     "Dice": {"loss": dice},
     "contrastive": {"loss": contrastive},
+    "contrastive in training alone": {
+        "loss": lambda self, o, t: contrastive(self, o, t) if o.requires_grad else o.mean()
+    },
     "a Mean of means": {"loss": lambda self, o, t: Mean(functional.cross_entropy(o, t), len(t))},
     "a Sum with a term for each batch": {
         "loss": lambda self, o, t: Sum(
@@ -105,6 +108,9 @@ ACCEPTED = {
     "a mean": {},
     "with a term of the parameters": {
         "loss": lambda self, o, t: functional.cross_entropy(o, t) + self.m[0].weight.square().sum()
+    },
+    "with a term that needs what augment() leaves": {
+        "loss": lambda self, o, t: functional.cross_entropy(o, t) + (self.inputs.mean() if o.requires_grad else 0)
     },
     "a Sum": {"loss": lambda self, o, t: Sum(functional.cross_entropy(o, t, reduction="sum"))},
     "ignore_index as a Mean": {
