@@ -9,9 +9,9 @@ from functools import cache
 
 import pytest
 
-from tests.contracts.zoo import ZOO
+from tests.contracts.zoo import ZOO, cases
 from tests.contracts.zoo.check import Outcome, alone, difference, distance
-from tests.contracts.zoo.ranks import Spread, on_one, on_several
+from tests.contracts.zoo.ranks import Part, on_one, on_several
 
 TRAINED = [name for name, entry in ZOO.items() if entry.alone is None]
 
@@ -22,7 +22,7 @@ def wanted(name: str) -> Outcome:
     return alone(entry, entry.data(), entry.trials()[1], entry.dtype)
 
 
-def judge(name: str, ranks: Sequence[Spread]) -> None:
+def judge(name: str, ranks: Sequence[Part]) -> None:
     """Fails where the ranks' training is neither the one of the trial alone nor refused by name."""
     entry = ZOO[name]
     errors, notes = [rank.error for rank in ranks if rank.error], ranks[0].notes
@@ -45,21 +45,21 @@ def judge(name: str, ranks: Sequence[Spread]) -> None:
     assert not differs, f"{differs}, and no word but {notes}"
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", cases("test_one_rank", TRAINED))
 def test_one_rank(name: str) -> None:
     """In two parts of each batch."""
     judge(name, on_one(name))
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
-def several(request: pytest.FixtureRequest) -> dict[str, list[Spread]]:
+def several(request: pytest.FixtureRequest) -> dict[str, list[Part]]:
     """All entries that are asked for, one after the other, on ranks that are started once."""
     asked = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
     return on_several(request.param, [name for name in TRAINED if name in asked])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TRAINED)
-def test_several_ranks(name: str, several: dict[str, list[Spread]]) -> None:
+@pytest.mark.parametrize("name", cases("test_several_ranks", TRAINED))
+def test_several_ranks(name: str, several: dict[str, list[Part]]) -> None:
     """Of unequal shares, each of them in two parts."""
     judge(name, several[name])

@@ -18,11 +18,12 @@ from tests.contracts.zoo import (
     vision,
     weighted_losses,
 )
-from tests.contracts.zoo.entry import ZOO, Entry
+from tests.contracts.zoo.entry import ZOO, Entry, cases
 
 __all__ = [
     "ZOO",
     "Entry",
+    "cases",
     "chance",
     "control_flow",
     "hooks",

@@ -182,6 +182,7 @@ class NoisyLoss(Vectors):
     """The loss draws random numbers."""
 
     random = True
+    production = r"changes from call to call"
 
     def model(self, hp: Any) -> nn.Module:
         return mlp(nn.ReLU())

@@ -59,7 +59,7 @@ class DataDependentIf(Vectors):
     """Each batch decides for itself, and so does each part of it."""
 
     fused = r"data-dependent"
-    production = r"not the mean|mean over|parts|depends on"
+    production = r"depend on the rest of its batch"
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):
@@ -73,7 +73,7 @@ class Item(Vectors):
     """Scales by the batch's own mean: a batch's parts have others."""
 
     fused = r"item|a number"
-    production = r"not the mean|mean over|parts|depends on"
+    production = r"depend on the rest of its batch"
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):
@@ -113,7 +113,7 @@ class ThroughNumpy(Vectors):
     """A constant of the batch is computed by NumPy."""
 
     fused = r"(?i:numpy)|a number"
-    production = r"not the mean|mean over|parts|depends on"
+    production = r"depend on the rest of its batch"
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):

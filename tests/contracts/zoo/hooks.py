@@ -20,6 +20,7 @@ class HookOnParameter(Vectors):
     """Its last layer is not trained: a hook takes the gradient."""
 
     fused = r"hook"
+    production = r"hook"
 
     def model(self, hp: Any) -> nn.Module:
         model = mlp(nn.ReLU())
@@ -100,7 +101,7 @@ class GradientPenalty(Numbers):
 class Checkpointed(Vectors):
     """Computes its activations anew in the backward pass."""
 
-    fused = r"checkpoint|autograd|vmap|setup_context"
+    fused = r"checkpoint|sets torch's random state"
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):

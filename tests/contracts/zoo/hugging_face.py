@@ -10,6 +10,7 @@ from torch import nn
 
 from raygpu import Mean
 from tests.contracts.zoo.entry import CLASSES, LENGTH, VOCABULARY, Entry, Images, Texts, classes
+from tests.contracts.zoo.sequences import LatePadding
 
 SMALL = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -26,16 +27,39 @@ class Logits(nn.Module):
         return self.model(*inputs, **named, **self.options).logits
 
 
-def bert(attention: str, **options: Any) -> nn.Module:
+def bert(**options: Any) -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification
 
     sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": 16, "num_labels": CLASSES, "pad_token_id": 0}
-    config = BertConfig(**SMALL, **sizes, **options)
-    return Logits(BertForSequenceClassification._from_config(config, attn_implementation=attention))
+    return BertForSequenceClassification(BertConfig(**SMALL, **sizes, **options))
 
 
-class PaddedBert(Entry):
-    """A classifier of texts of different lengths; only the last samples have padding."""
+class Padded(Logits):
+    """Tells where padding is by a mask that is ready for use: its code asks nothing about it."""
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        lowest = -1e9 * (input_ids == 0)[:, None, None].expand(-1, -1, LENGTH, -1)
+        return self.model(input_ids, attention_mask=lowest.to(self.model.dtype)).logits
+
+
+class PaddedBert(LatePadding):
+    """A classifier of texts of different lengths."""
+
+    def model(self, hp: Any) -> nn.Module:
+        return Padded(bert(**STILL))
+
+
+class BertWithDropout(LatePadding):
+    random = True
+
+    def model(self, hp: Any) -> nn.Module:
+        return Padded(bert())
+
+
+class BertThatAsksItsMask(Entry):
+    """Its code asks the mask by a Python `if` whether there is any padding."""
+
+    fused = r"data-dependent"
 
     def part(self, generator: np.random.Generator, count: int) -> tuple[Any, Any]:
         tokens = generator.integers(1, VOCABULARY, (count, LENGTH))
@@ -43,23 +67,7 @@ class PaddedBert(Entry):
         return {"input_ids": tokens, "attention_mask": (tokens > 0).astype(np.int64)}, classes(generator, count)
 
     def model(self, hp: Any) -> nn.Module:
-        return bert("eager", **STILL)
-
-
-class BertBySdpa(PaddedBert):
-    """Its code asks a mask by a Python `if` whether there is any padding."""
-
-    fused = r"data-dependent"
-
-    def model(self, hp: Any) -> nn.Module:
-        return bert("sdpa", **STILL)
-
-
-class BertWithDropout(PaddedBert):
-    random = True
-
-    def model(self, hp: Any) -> nn.Module:
-        return bert("eager")
+        return Logits(bert(**STILL))
 
 
 class Gpt2(Texts):

@@ -20,7 +20,7 @@ from tests.contracts.zoo.entry import (
     mlp,
 )
 
-PARTS = r"BatchNorm|InstanceNorm|statistic|buffer"
+PARTS = r"BatchNorm|InstanceNorm|statistic|buffer|depend on the rest of its batch"
 """How raygpu says that a layer normalises each part of a batch by itself, or keeps statistics of it."""
 
 
@@ -325,7 +325,7 @@ class WeightNorm(Vectors):
 class SpectralNorm(Vectors):
     """Its power iteration changes a buffer in place in each forward pass of a training."""
 
-    fused = r"spectral|parametriz|in place|inplace|differs"
+    fused = r"(?i:spectral)|parametriz"
     production = r"buffer|spectral|parametriz|_u\b|statistic"
 
     def model(self, hp: Any) -> nn.Module:

@@ -15,7 +15,10 @@ from typing import Any
 
 import torch
 
-from raygpu.errors import one_line
+from raygpu.config import TrainConfig
+from raygpu.errors import BadInput, one_line
+from raygpu.experiment import Source
+from raygpu.spreading import Spread, checked
 from raygpu.training.parallel import OneRank, Parallel, Ranks
 from raygpu.training.torch_parallel import TorchParallel
 from tests.contracts.zoo import ZOO
@@ -31,7 +34,7 @@ SILENT_S = 120.0
 
 
 @dataclass(slots=True)
-class Spread:
+class Part:
     """What a rank has of an entry: the outcome, what raygpu said, and what it raised."""
 
     outcome: Outcome = field(default_factory=lambda: ({}, []))
@@ -39,57 +42,68 @@ class Spread:
     error: str = ""
 
 
-def spread(name: str, ranks: Ranks) -> Spread:
-    """One rank's part of the training of an entry."""
-    entry, found = ZOO[name](), Spread()
+def planned(name: str, world: int) -> Spread | str:
+    """How an entry is split over so many ranks, with what is said of it before it trains; or why it is refused."""
+    entry = ZOO[name]()
     accumulate = 1 if entry.random else 2  # each part draws random numbers of its own
-    parallel = Parallel(BATCH, accumulate, RATIOS[ranks.world])
+    parallel = Parallel(BATCH, accumulate, RATIOS[world])
+    config = TrainConfig(experiment=name, hyperparameters=dict(entry.trials()[1].hyperparameters))
+    try:
+        return checked(config, Spread(parallel, ()), world, Source("torch", name, "."), entry, entry.data())
+    except BadInput as error:
+        return str(error)
+
+
+def trained(name: str, plan: Spread, ranks: Ranks) -> Part:
+    """One rank's part of the training of an entry."""
+    entry, found = ZOO[name](), Part(notes=list(plan.lines))
     try:
         training = TorchParallel(
             entry,
             entry.data(),
             entry.trials()[1],
             settings(entry),
-            parallel,
+            plan.parallel,
             ranks,
             device=torch.device("cpu"),
             dtype=entry.dtype,
         )
-        found.notes = training.notes  # the list itself: what is said later on is in it
         metrics = [step.result.metrics for step in iter(training.advance, None) if step.result is not None]
         state = {key: value.detach().clone() for key, value in training.solo.model.state_dict().items()}
-        found.outcome = state, metrics
+        found.outcome, found.notes = (state, metrics), [*plan.lines, *training.notes]
         training.close()
     except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
         found.error = one_line(error)
     return found
 
 
-def on_one(name: str) -> list[Spread]:
+def on_one(name: str) -> list[Part]:
     """An entry on one rank, in this process."""
-    return [spread(name, OneRank())]
+    plan = planned(name, 1)
+    return [Part(error=plan) if isinstance(plan, str) else trained(name, plan, OneRank())]
 
 
-def on_several(world: int, names: Sequence[str]) -> dict[str, list[Spread]]:
+def on_several(world: int, names: Sequence[str]) -> dict[str, list[Part]]:
     """The entries on so many ranks: by name, what each rank has."""
-    found: dict[str, list[Spread]] = {}
-    while missing := [name for name in names if name not in found]:
+    plans = {name: planned(name, world) for name in names}
+    found = {name: [Part(error=plan)] * world for name, plan in plans.items() if isinstance(plan, str)}
+    while missing := [(name, plan) for name, plan in plans.items() if isinstance(plan, Spread) and name not in found]:
         with tempfile.TemporaryDirectory() as folder:
             found |= _pooled(world, missing, Path(folder))
     return found
 
 
-def _pooled(world: int, names: Sequence[str], folder: Path) -> dict[str, list[Spread]]:
+def _pooled(world: int, plans: Sequence[tuple[str, Spread]], folder: Path) -> dict[str, list[Part]]:
     """The entries until one hangs, or fails on some ranks only: the ranks' connections are lost then."""
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=_rank, args=(rank, world, names, folder)) for rank in range(world)]
+    processes = [context.Process(target=_rank, args=(rank, world, plans, folder)) for rank in range(world)]
     for process in processes:
         process.start()
-    found: dict[str, list[Spread]] = {}
+    found: dict[str, list[Part]] = {}
     try:
-        for name in names:
+        for name, _ in plans:
             ended = _waited([folder / f"{name}.{rank}" for rank in range(world)], processes)
-            hangs = Spread(error="hangs: this rank never came to an end")
+            hangs = Part(error="hangs: this rank never came to an end")
             found[name] = [pickle.loads(path.read_bytes()) if there else hangs for path, there in ended.items()]
             if len({rank.error for rank in found[name]}) > 1:
                 return found
@@ -114,7 +128,7 @@ def _waited(paths: Sequence[Path], processes: Sequence[Any]) -> dict[Path, bool]
         time.sleep(0.01)
 
 
-def _rank(rank: int, world: int, names: Sequence[str], folder: Path) -> None:
+def _rank(rank: int, world: int, plans: Sequence[tuple[str, Spread]], folder: Path) -> None:
     import torch.distributed as dist
 
     from raygpu.training.torch_parallel import TorchRanks
@@ -124,9 +138,9 @@ def _rank(rank: int, world: int, names: Sequence[str], folder: Path) -> None:
     meeting = f"file://{folder}/meet"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world, timeout=timedelta(seconds=15))
     ranks = TorchRanks()
-    for name in names:
+    for name, plan in plans:
         ranks.gather([name])
-        found = spread(name, ranks)
+        found = trained(name, plan, ranks)
         part = folder / f"part.{rank}"
         part.write_bytes(pickle.dumps(found))
         part.rename(folder / f"{name}.{rank}")

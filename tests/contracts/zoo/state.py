@@ -96,7 +96,7 @@ CALLS = [0]
 class GlobalCounter(Vectors):
     """The number of calls so far, of all models of this process, decides the output."""
 
-    fused = rf"{STATE}|global|does not read from hp"
+    fused = rf"{STATE}|vmap does not follow"
     production = rf"{STATE}|global"
     repeats = False
 
@@ -183,8 +183,8 @@ class MovingAverageOfNumbers(Vectors):
 class SharedModule(Vectors):
     """A module that was made with the experiment, and is part of every trial's model: it is trained on and on."""
 
-    fused = r"shared|share|differs|does not read|state"
-    repeats = False
+    again = r"returned the parameter 2\.weight again, which another trial trains"
+    fused = again
 
     def __init__(self) -> None:
         torch.manual_seed(5)
@@ -282,9 +282,9 @@ class StateInAList(Vectors):
 
 
 class StateInAClosure(Vectors):
-    """The counter lies in a closure, out of any attribute's reach."""
+    """The counter lies in a closure, out of any attribute's reach: no more is known than that the results differ."""
 
-    fused = rf"{STATE}|does not read"
+    fused = rf"{STATE}|vmap does not follow"
     production = STATE
 
     def model(self, hp: Any) -> nn.Module:

@@ -337,7 +337,7 @@ class Scatter(Entry):
 class LazyLayers(Vectors):
     """Their shapes are known after the first batch only: an optimizer needs them before."""
 
-    fused = r"lazy|uninitialized|LazyLinear"
+    fused = r"lazy|uninitialized|LazyLinear|the parameter 0\.weight"
     alone = r"(?i)lazy|uninitialized"
 
     def model(self, hp: Any) -> nn.Module:
