@@ -222,7 +222,7 @@ def _fused_s(part: Part, room: Room, num_gpus: int) -> float:
     seconds = work / max(_rate(profile, "fused", n) for n in widths)
     seconds += ARRAY_S * waves
     for point in profile.points:
-        if point.compiled and point.samples_per_s and point.n in eager:
+        if point.compiled and point.doubt is None and point.samples_per_s and point.n in eager:
             # Compiling multiplies the speed by about as much at other widths; the array measures whether it repays.
             speedup = point.samples_per_s / eager[point.n]
             seconds = min(seconds, (point.start_s or 0.0) + seconds / speedup)

@@ -29,6 +29,8 @@ FILLED = 1.1
 FALLING = 0.97
 """Of the best throughput so far: below it, or not above it by as much, more trainings at once gain nothing."""
 
+NOT_COMPILED = "step not compiled"
+"""In a note of a way that was measured: only its compiled step was not."""
 MEASURABLE = 0.02
 """Of the time of a step: a fitted part of it that is smaller cannot be told from nothing, however small the spread."""
 
@@ -205,7 +207,7 @@ class Profile:
     def tells_of(self, way: Way, n: int) -> bool:
         """Whether it was measured with n at once, or until more gained nothing or failed, or a note says why not."""
         points = self.of(way)
-        if any(note.startswith(f"{way}:") for note in self.notes):
+        if any(note.startswith(f"{way}:") and NOT_COMPILED not in note for note in self.notes):
             return True
         if not points or points[-1].n >= n or points[-1].fault is not None:
             return bool(points)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from raygpu import pack
+from raygpu import doubts, pack
 from raygpu.errors import BadInput
 from raygpu.profiles import Point, Profile, Profiles
 from tests.fakes.nvml import FakeNvml
@@ -33,6 +33,14 @@ SMALL = 'experiment = "tests.models:Mlp"\nepochs = 2\n[space]\nhidden = 8\nlr = 
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of the user's own, and a cache folder that is not."""
     monkeypatch.chdir(tmp_path)
+    for bound in (
+        "WIDE",
+        "WIDEST",
+        "AGREES",
+        "TOLERANCE",
+        "ONCE",
+    ):  # what a busy machine's spread does is tested elsewhere
+        monkeypatch.setattr(doubts, bound, 1e9)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     return tmp_path

@@ -237,6 +237,9 @@ def test_memory_that_ended_and_a_note_tell_enough() -> None:
     assert ended.tells_of("process", 8)
     noted = profile(points("process", {1: 1.0}), notes=("mps: not measured: WSL2 has no CUDA MPS",))
     assert noted.tells_of("mps", 2)
+    assert not profile(points("process", {1: 1.0}), notes=("fused: step not compiled: no compiler",)).tells_of(
+        "fused", 8
+    )
     assert not noted.tells_of("fused", 2)
 
 

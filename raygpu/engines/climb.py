@@ -27,7 +27,7 @@ from raygpu.engines.probe_actor import Fault, Taken
 from raygpu.engines.windows import APART, Windows
 from raygpu.errors import last_line
 from raygpu.intervals import spread_text
-from raygpu.profiles import Point, rises
+from raygpu.profiles import NOT_COMPILED, Point, rises
 from raygpu.sections import WAYS, Way
 
 HOPELESS = 0.4
@@ -173,17 +173,19 @@ class Climb:
     def compile(self) -> None:
         """The fused array at its best width once more, its step compiled."""
         eager = [p for p in self.points if p.way == "fused" and p.gain is not None and p.doubt is None]
+        if not eager and any(p.way == "fused" and p.doubt is not None for p in self.points):
+            self.notes.append(f"fused: {NOT_COMPILED}: what was measured of the array is in doubt")
         if not eager or self._alone is None or self._alone.fault is not None:
             return
         best = max(eager, key=lambda p: p.gain or 0.0)
         if (best.gain or 0.0) < HOPELESS * max(p.gain or 0.0 for p in self.points):
-            self.notes.append("fused: step not compiled: it is too far behind")
+            self.notes.append(f"fused: {NOT_COMPILED}: it is too far behind")
             return
         self.say(f"fused, {best.n} at once: its step is being compiled")
         measured = self._ready("fused", best.n)
         answer = measured.fault or answers([actor.compile.remote() for actor in measured.actors])
         if isinstance(answer, Fault):
-            self.notes.append(f"fused: step not compiled: {last_line(answer.text)}")
+            self.notes.append(f"fused: {NOT_COMPILED}: {last_line(answer.text)}")
             return
         measured.compiled, measured.start_s = True, (measured.start_s or 0.0) + answer[0]
         self._measure([measured])
