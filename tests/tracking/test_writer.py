@@ -5,6 +5,7 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -213,28 +214,31 @@ def test_the_spool_keeps_every_kind_of_write(tmp_path: Path) -> None:
         load(tmp_path / "spool.jsonl")
 
 
-def slowly(tree: RunTree, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Each call that writes metrics takes that long."""
-    send = tree.mlflow.log_batch
+def slowly(tree: RunTree, monkeypatch: pytest.MonkeyPatch, clock_s: float, real_s: float = 0.3) -> None:
+    """Each call that writes metrics takes that long: by the writer's clock, which moves in these calls alone, and in
+    fact."""
+    send, now = tree.mlflow.log_batch, [1000.0]
 
     def slow(*arguments: Any) -> None:
-        time.sleep(seconds)
+        now[0] += clock_s
+        time.sleep(real_s)
         send(*arguments)
 
     monkeypatch.setattr(tree.mlflow, "log_batch", slow)
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time, thread_time=time.thread_time)
+    monkeypatch.setattr("raygpu.tracking.writer.time", clock)
 
 
 def test_a_slow_store_is_waited_for_as_long_as_it_takes_writes(
     tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slowly(tree, monkeypatch, 0.6)
-    monkeypatch.setattr("raygpu.tracking.writer.SAY_S", 0.3)
+    slowly(tree, monkeypatch, 40.0)
     writer, said = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05), list[str]()
     for index in range(4):
         writer.begin(trial(index))
         writer.epochs(f"t{index:04d}", [epoch(1, 1.0)])
         writer.end(TrialRecord(trial(index), "finished"))
-    assert writer.close(1.5, said.append) == 0, "all of it takes longer than the store may take for one call"
+    assert writer.close(60, said.append) == 0, "each call takes less, all of them take more"
     assert {run.info.status for run in children(tree).values()} == {"FINISHED"}
     assert len(children(tree)) == 4
     assert any("runs are still to be delivered, " in line and "a second" in line for line in said), said
@@ -243,11 +247,11 @@ def test_a_slow_store_is_waited_for_as_long_as_it_takes_writes(
 def test_one_run_with_much_to_write_is_progress_too(
     tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slowly(tree, monkeypatch, 0.5)
+    slowly(tree, monkeypatch, 40.0)
     writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
     writer.begin(trial(0))
     writer.epochs("t0000", [epoch(number, float(number)) for number in range(1, 1201)])
-    assert writer.close(1.5) == 0
+    assert writer.close(60) == 0
     assert len(losses(tree, children(tree)["t0000"])) == 1200
 
 
@@ -288,8 +292,7 @@ def test_a_locked_file_is_given_up_and_delivered_by_the_next_writer(
 def test_ctrl_c_ends_the_waiting_and_loses_nothing(
     tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slowly(tree, monkeypatch, 2.0)
-    monkeypatch.setattr("raygpu.tracking.writer.SAY_S", 0.1)
+    slowly(tree, monkeypatch, 40.0, real_s=2.0)
 
     def pressed(line: str) -> None:
         raise KeyboardInterrupt
