@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from raygpu.experiment import KerasExperiment, Mean, Splits, Sum, TorchExperiment
     from raygpu.reporting import checkpoint, load, report
+    from raygpu.training.checked_array import fuse
     from raygpu.training.keras_slices import multi_gpu_model
+    from raygpu.trials import Trial
 
 __version__ = "0.1.0"
 __all__ = [
@@ -20,13 +22,16 @@ __all__ = [
     "Splits",
     "Sum",
     "TorchExperiment",
+    "Trial",
     "checkpoint",
+    "fuse",
     "load",
     "multi_gpu_model",
     "report",
 ]
 _HOMES = dict.fromkeys(("KerasExperiment", "Mean", "Splits", "Sum", "TorchExperiment"), "experiment")
-_HOMES |= dict.fromkeys(("checkpoint", "load", "report"), "reporting") | {"multi_gpu_model": "training.keras_slices"}
+_HOMES |= dict.fromkeys(("checkpoint", "load", "report"), "reporting") | {"Trial": "trials"}
+_HOMES |= {"fuse": "training.checked_array", "multi_gpu_model": "training.keras_slices"}
 
 
 def __getattr__(name: str) -> object:

@@ -23,6 +23,12 @@ class Grouper(Protocol):
 
     def groups(self, trials: Sequence[Trial]) -> list[Group]: ...
 
+    def refuse(self, trial: Trial, reason: str) -> None:
+        """From now on, trials of this one's signature are trained alone."""
+
+    def refused(self, trial: Trial) -> bool:
+        """Whether trials of this one's signature are trained alone from now on."""
+
 
 class Fuser:
     """Groups trials, and remembers what it found: Optuna's trials come a generation at a time.
@@ -49,6 +55,21 @@ class Fuser:
         with contextlib.chdir(self._folder):
             return self._groups(trials)
 
+    def refuse(self, trial: Trial, reason: str) -> None:
+        """From now on, trials of this one's signature are trained alone."""
+        self.alone[self._signature(trial)] = reason
+
+    def refused(self, trial: Trial) -> bool:
+        """Whether trials of this one's signature are trained alone from now on."""
+        return self._signature(trial) in self.alone
+
+    def _signature(self, trial: Trial) -> Signature:
+        with contextlib.chdir(self._folder):
+            (signature,) = self._signatures.of_each([trial])
+        if isinstance(signature, Exception):
+            raise signature
+        return signature
+
     def _groups(self, trials: Sequence[Trial]) -> list[Group]:
         found: dict[Signature, Group] = {}
         faulty: list[Group] = []
@@ -65,12 +86,9 @@ class Fuser:
         if len(group.trials) == 1:
             return ITS_OWN
         values = group.signature.values
-        # Each optimizer is tested against torch.optim's, and batches of all sizes but very small ones are alike.
-        size = str(min(self._fusion.NUM_SAMPLES, batch_size(group.trials[0].hyperparameters)))
-        key = (
-            *(value for value in values if value[0] not in READ_BY_RAYGPU),
-            ("samples of a dry run", size),
-        )
+        # Each optimizer is tested against torch.optim's; what a model does may depend on the size of a batch.
+        size = str(batch_size(group.trials[0].hyperparameters))
+        key = (*(value for value in values if value[0] not in READ_BY_RAYGPU), ("batch_size", size))
         if key not in self._obstacles:
             chosen = representatives(group.trials, group.signature)
             self._obstacles[key] = self._fusion.obstacle(self._experiment, self._splits, chosen, self._precision)
@@ -82,6 +100,12 @@ class Together:
 
     def __init__(self) -> None:
         self.alone: dict[Signature, str] = {}
+
+    def refuse(self, trial: Trial, reason: str) -> None:
+        raise AssertionError("trials that share a split device are trained each by its own program")
+
+    def refused(self, trial: Trial) -> bool:
+        return False
 
     def groups(self, trials: Sequence[Trial]) -> list[Group]:
         """All of them in one group."""

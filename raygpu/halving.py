@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def rungs(grace_epochs: int, reduction: float, max_epochs: int) -> list[int]:
@@ -40,6 +40,7 @@ class Halving:
         epochs = rungs(min(grace_epochs, max_epochs), reduction, max_epochs)
         self._sorted: dict[int, list[float]] = {rung: [] for rung in epochs}
         self._stays: dict[int, dict[str, bool]] = {rung: {} for rung in epochs}
+        self._values: dict[int, dict[str, float]] = {rung: {} for rung in epochs}
 
     def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
         """Which of these trials stop after this epoch. scores: by trial id, finite."""
@@ -51,7 +52,16 @@ class Halving:
                 value = self.sign * score
                 stays[trial_id] = not values or value >= _quantile(values, self.quantile)
                 insort(values, value)
+                self._values[epoch][trial_id] = value
         return frozenset(trial_id for trial_id, _ in scores if not stays[trial_id])
+
+    def forget(self, trial_ids: Iterable[str]) -> None:
+        """Take out trials whose scores were wrong: they come again."""
+        for trial_id in trial_ids:
+            for rung, values in self._values.items():
+                if trial_id in values:
+                    self._sorted[rung].remove(values.pop(trial_id))
+                    del self._stays[rung][trial_id]
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:

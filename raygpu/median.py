@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -41,6 +41,15 @@ class Median:
                 self._stopped.add((trial_id, epoch))
             insort(others, fmean(own.scores))
         return frozenset(trial_id for trial_id, _ in scores if (trial_id, epoch) in self._stopped)
+
+    def forget(self, trial_ids: Iterable[str]) -> None:
+        """Take out trials whose scores were wrong: they come again."""
+        for trial_id in set(trial_ids) & self._trials.keys():
+            own = self._trials.pop(trial_id)
+            epochs = sorted(epoch for epoch in own.epochs if epoch >= self.grace_epochs)
+            for count, epoch in enumerate(epochs, start=1):
+                self._means[epoch].remove(fmean(own.scores[:count]))
+            self._stopped -= {(trial_id, epoch) for epoch in epochs}
 
 
 @dataclass(slots=True)

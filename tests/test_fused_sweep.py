@@ -123,6 +123,22 @@ def test_a_member_that_raises_fails_alone(config: Any) -> None:
     assert "go on in smaller parts" in shown
 
 
+def test_an_array_whose_members_are_not_as_alone_is_trained_alone(config: Any) -> None:
+    values: dict[str, Any] = {
+        "experiment": "tests.fused_cases:Later",
+        "trials": 4,
+        "epochs": 9,
+        "stopping": {"algorithm": "halving", "grace_epochs": 3, "reduction": 3},
+        "gpu": {"mode": "fused", "fraction": 1.0},
+        "tracking": {"enabled": True},
+    }
+    fused, shown = run(config("fused", **values))
+    alone, _ = run(config("process", **values | {"gpu": {"mode": "process", "fraction": 1.0}}))
+    assert "differ from the same steps of the trial alone" in shown
+    assert "its 4 trials are trained alone, from the beginning" in shown
+    assert outcome(fused) == outcome(alone)
+
+
 def test_halving_is_that_of_process_mode(config: Any) -> None:
     stopping = {"algorithm": "halving", "grace_epochs": 1, "reduction": 3}
     values: dict[str, Any] = {"stopping": stopping, "trials": 27, "epochs": 9, "gpu": {"mode": "fused"}}

@@ -97,6 +97,9 @@ class StoppingRule:
     def decide(self, epoch: int, scores: list[tuple[str, float]]) -> list[str]:
         return list(self._rule.decide(epoch, scores))
 
+    def forget(self, trial_ids: list[str]) -> None:
+        self._rule.forget(trial_ids)
+
     def state(self) -> Halving | Median:
         return self._rule
 

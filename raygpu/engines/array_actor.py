@@ -38,7 +38,7 @@ from raygpu.errors import UnknownMetric
 from raygpu.experiment import Experiment, Splits
 from raygpu.packing import Plan
 from raygpu.storage import Storage, StorageError
-from raygpu.training.base import Settings, surroundings
+from raygpu.training.base import NotAsAlone, Settings, surroundings
 from raygpu.training.start import start
 from raygpu.trials import EpochResult, Status, Trial
 
@@ -124,6 +124,8 @@ class ArrayActor(tune.Trainable):
         self._last = self.kept.folder.with_name(f"{self.kept.folder.name}-last")
         """The array's last checkpoint: what it goes on from if it runs out of memory."""
         self._failure: str | None = None
+        self._not_as_alone: str | None = None
+        """Why the array's members are not what they would be alone."""
         self._out_of_memory = False
         self._lines: list[str] = []
         self._seconds: dict[str, float] = {}
@@ -181,6 +183,7 @@ class ArrayActor(tune.Trainable):
             "score": self.kept.tune_score(),
             "members": list(reports.values()),
             "failure": self._failure,
+            "not_as_alone": self._not_as_alone,
             "out_of_memory": self._out_of_memory,
             "unknown_metric": unknown_metric,
             "lines": lines,
@@ -242,6 +245,9 @@ class ArrayActor(tune.Trainable):
 
     def _fail(self, error: BaseException) -> None:
         """What the experiment raised ends the Tune trial; an array that ran out of memory goes on at half its width."""
+        if isinstance(error, NotAsAlone):
+            self._failure, self._not_as_alone = traceback.format_exc(), str(error)
+            return
         out_of_memory = is_out_of_memory(error)
         width = 1
         if self._steps_as_one and self.array is not None:
@@ -285,6 +291,8 @@ class ArrayActor(tune.Trainable):
             reports[name].best = self.kept.best_of(name)
             if self.shared.scoring.diverged(result.metrics) or epoch == self.shared.epochs:
                 ending[name] = ("finished", None)
+        if epoch == self.shared.epochs and self._steps_as_one and ending:
+            self.array.audit(min(ending, key=self._rank))
         for name in self._stopped(epoch, [name for name in results if name not in ending]):
             ending[name] = ("stopped", self.common.reason)
         for name, (status, reason) in ending.items():
@@ -346,8 +354,8 @@ class ArrayActor(tune.Trainable):
                 else:
                     self.array = self._alone(saved[0])
                     self.array.load(folder)
-            except BaseException:  # noqa: BLE001 - as in `step`
-                self._failure = traceback.format_exc()
+            except BaseException as error:  # noqa: BLE001 - as in `step`
+                self._fail(error)
             self.waiting += later
 
     def cleanup(self) -> None:

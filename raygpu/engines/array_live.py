@@ -119,17 +119,32 @@ class ArrayObserver(tune.Callback):
             if report.status is not None:
                 reason = report.reason and f"{report.reason} at epoch {record.epochs}"
                 live.writer.end(live.records.end(report.trial_id, report.status, reason=reason))
+        if result["not_as_alone"] is not None:
+            self._train_alone(trial, result["not_as_alone"])
         if result["out_of_memory"] and not trial.config["fused"]:
             name = trial.config["trial_ids"][0]
             live.enlarge(live.trials[name], device_of(trial.config), share_of(trial.config), live.arrays.get(name))
         result["members"], result["lines"] = [], []  # told and kept: Tune need not carry them in its snapshots
+
+    def _train_alone(self, trial: Any, reason: str) -> None:
+        """The members of an array are not what they would be alone: all of them, the ended ones too, begin again."""
+        live, names = self.live, trial.config["trial_ids"]
+        live.say(f"{trial.config['array_id']}: {reason}; its {len(names)} trials are trained alone, from the beginning")
+        live.fuser.refuse(live.trials[names[0]], reason)
+        for name in names:
+            if name in live.records.by_id:
+                live.records.end(name, "failed", error=reason)
+            live.checkpoints.pop(name, None)
+            live.arrays.pop(name, None)
+        if live.rule is not None:
+            ray.get(live.rule.forget.remote(list(names)))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         result = trial.last_result or {}
         failure = result.get("failure") or result.get("unknown_metric")
         if self.live.enlarged.pop(trial.config["trial_ids"][0], None) is not None:
             return  # the searcher gives it again
-        if failure is not None and self.live.unknown_metric is None:
+        if failure is not None and self.live.unknown_metric is None and result.get("not_as_alone") is None:
             self._failed(trial, failure)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -156,6 +171,14 @@ class ArrayObserver(tune.Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.live.records.retries += 1
+        self._charge(trial)
+
+    def _charge(self, trial: Any) -> None:
+        """The hours since the last time, of an array that is about to begin again."""
+        records = self.live.records
+        names = [name for name in trial.config["trial_ids"] if name in records.by_id]
+        gpu_index = next((records.by_id[name].gpu_index for name in names), None)
+        records.charge(trial.trial_id, names, gpu_index, share_of(trial.config).fraction)
 
     def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
         folder = self.live.scratch.beside(checkpoint.path)

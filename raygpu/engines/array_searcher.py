@@ -126,11 +126,19 @@ class ArraySearcher(Searcher):
             return
         if (larger := self.live.enlarged.get(left[0])) is not None:
             self.waiting = [Order(order.trial_ids, False, *larger), *self.waiting]
+        elif (result or {}).get("not_as_alone") is not None:
+            self.waiting = [part for waiting in (order, *self.waiting) for part in self._allowed(waiting)]
         elif order.fused:
             self.waiting = [*self._again(left, str((result or {}).get("failure"))), *self.waiting]
         else:
             self.failed += left
             self.proposer.tell(left[0], None)
+
+    def _allowed(self, order: Order) -> list[Order]:
+        """An order that is given to Tune next: an array whose signature was found not to be fused is taken apart."""
+        if order.fused and self.live.fuser.refused(self.live.trials[order.trial_ids[0]]):
+            return [Order((name,), fused=False) for name in order.trial_ids]
+        return [order]
 
     def _again(self, left: Sequence[str], failure: str) -> list[Order]:
         """What is left of an array that failed: two halves, or trials alone if more failed so than one bad trial's."""

@@ -17,7 +17,7 @@ from torch import nn
 
 from raygpu.experiment import Experiment, Hyperparameters, Splits
 from raygpu.sections import Precision
-from raygpu.training.base import Settings
+from raygpu.training.base import NotAsAlone, Settings
 from raygpu.training.comparison import first_difference
 from raygpu.training.fusion_refusal import CodeWatch, refusal, slow_loop
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings, batch_size
@@ -92,6 +92,8 @@ def obstacle(
             _array(experiment, part, trials, _settings(precision), None).run_epoch()
         with random_state_kept():
             return _changed_in_place(experiment, part, trials[0]) or _compared(experiment, part, trials)
+    except NotAsAlone as error:
+        return str(error)
     except Exception as error:  # noqa: BLE001 - whatever vmap or the user's code raises is the reason
         return refusal(error)
 
@@ -171,7 +173,9 @@ def _array(
     """Two equal tiles: what a model keeps in Python between its steps would pass from one to the other."""
     again = [replace(trial, trial_id=f"{trial.trial_id} again") for trial in trials]
     cpu = torch.device("cpu")
-    return TorchArray(experiment, splits, [*trials, *again], settings, width=len(trials), device=cpu, dtype=dtype)
+    array = TorchArray(experiment, splits, [*trials, *again], settings, width=len(trials), device=cpu, dtype=dtype)
+    array.audits = False  # all members are compared
+    return array
 
 
 def _compared(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> str | None:

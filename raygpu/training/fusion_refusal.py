@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import sys
@@ -15,7 +16,9 @@ from torch import nn
 import raygpu
 from raygpu.errors import one_line
 
-LIBRARIES = tuple(f"{Path(str(module.__file__)).parent}/" for module in (torch, raygpu))
+THROUGH = (f"{Path(str(torch.__file__)).parent}/", contextlib.__file__)
+"""Code between the user's and what it calls of torch."""
+LIBRARIES = (*THROUGH, f"{Path(str(raygpu.__file__)).parent}/")
 OPERATOR = re.compile(r"(aten::\w+|\w+::\w+)")
 ADVICE = re.compile(
     r" Please |; please |\. For more| See https| We |, so please|\bplease\b|If this is necessary|file an issue"
@@ -114,7 +117,7 @@ class CodeWatch:
             self._note(_reason(value[1]), frame, ", which goes on after the error")
         elif event == "call" and frame.f_code in WATCHED:
             caller = frame.f_back
-            while caller is not None and caller.f_code.co_filename.startswith(LIBRARIES[0]):
+            while caller is not None and caller.f_code.co_filename.startswith(THROUGH):
                 caller = caller.f_back
             if caller is not None:
                 self._note(WATCHED[frame.f_code], caller)

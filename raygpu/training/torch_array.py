@@ -26,6 +26,7 @@ from raygpu.batching import batch_bounds, epoch_order, num_batches
 from raygpu.experiment import Experiment, Hyperparameters, Splits
 from raygpu.packing import Affine
 from raygpu.tiling import arrange
+from raygpu.training.array_audit import audit, is_due
 from raygpu.training.array_guard import Guard, require_distinct
 from raygpu.training.array_optimizers import ArrayOptimizer, Stacked
 from raygpu.training.array_program import Program
@@ -78,6 +79,8 @@ class TorchArray:
         self.experiment = experiment
         self.epochs = settings.epochs
         self.epoch = 0
+        self.audits = True
+        """Whether a member is trained alone for some steps now and then, and compared."""
         self.device = device or default_device()
         context = prepare_torch(settings, self.device)
         self.data = DeviceData.of(splits, self.device, dtype)
@@ -147,6 +150,9 @@ class TorchArray:
             losses = torch.cat([self._train(tile)[: len(tile.trials)] for tile in self.tiles]).tolist()
             train_s = time.perf_counter() - started  # reading the losses has waited for the device
             evaluated = [(tile, self._evaluate(tile)) for tile in self.tiles]
+        if self.audits and is_due(self.epoch):
+            members = self.trials
+            self.audit(members[self.epoch.bit_length() * 7 % len(members)].trial_id)
         values = {
             name: torch.cat([part[name][: len(tile.trials)] for tile, part in evaluated]).tolist()
             for name in evaluated[0][1]
@@ -160,6 +166,10 @@ class TorchArray:
             )
             for i, trial in enumerate(self.trials)
         }
+
+    def audit(self, trial_id: str) -> None:
+        """Train a member alone for some steps from its present state; raises NotAsAlone where they differ."""
+        audit(self, trial_id)
 
     def streams(self, tile: Tile) -> MemberStreams | None:
         """The random numbers of a tile's members in this epoch; None of models that draw none."""
@@ -261,14 +271,15 @@ class TorchArray:
 
     def member_state(self, trial_id: str) -> dict[str, Any]:
         """A member as its training alone would have saved it: `model` and `optimizer` state dicts and the epoch."""
-        tile, i = self._place(trial_id)
+        tile, i = self.place(trial_id)
         return _member_state(self._as_saved([tile]), i)
 
     def save_member(self, trial_id: str, folder: Path) -> None:
         """`checkpoint.pt`, which `TorchSolo` loads, and whose `model` loads into `model(hp)`."""
         torch.save(self.member_state(trial_id), folder / CHECKPOINT)
 
-    def _place(self, trial_id: str) -> tuple[Tile, int]:
+    def place(self, trial_id: str) -> tuple[Tile, int]:
+        """The tile of a member, and its row there. Raises KeyError for one that was dropped."""
         for tile in self.tiles:
             for i, trial in enumerate(tile.trials):
                 if trial.trial_id == trial_id:

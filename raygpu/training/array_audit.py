@@ -1,0 +1,201 @@
+"""The audit of an array while it trains: one member is trained alone for some steps from its own state, and compared.
+
+A dry run cannot show what only later steps do. An audit takes copies: it leaves no trace in the array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from raygpu.batching import batch_bounds, epoch_order
+from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.training.array_program import Program
+from raygpu.training.array_tile import Tile, gathered_tile
+from raygpu.training.base import NotAsAlone
+from raygpu.training.comparison import TOLERANCE, first_difference, relative_difference
+from raygpu.training.member_streams import MemberStreams
+from raygpu.training.optimizers import Optimizer
+from raygpu.training.seeding import random_state_kept, seed_all
+from raygpu.training.torch_data import DeviceData, Tensors, cast, gathered, moved, rows
+from raygpu.training.torch_reduction import objective
+from raygpu.training.torch_solo import epoch_seed, forward, initial_model
+
+MEMBERS = 3
+"""Members of the tile that is stepped beside the member alone."""
+COMPILED_TOLERANCE = 1e-2
+"""Largest relative difference of a loss between the compiled and the eager step, in single precision."""
+
+
+class Array(Protocol):
+    """An array under way, as far as an audit looks at it: a `TorchArray`."""
+
+    experiment: Experiment
+    program: Program
+    data: DeviceData
+    device: torch.device
+    epoch: int
+    epochs: int
+    batch_size: int
+    steps_per_epoch: int
+    compiled_s: dict[int, float]
+
+    def place(self, trial_id: str) -> tuple[Tile, int]: ...
+
+    def member_state(self, trial_id: str) -> dict[str, Any]: ...
+
+    def streams(self, tile: Tile) -> MemberStreams | None: ...
+
+
+def is_due(epoch: int) -> bool:
+    """Whether an array is audited after this epoch: after 1, 2, 4, 8 ..."""
+    return epoch & (epoch - 1) == 0
+
+
+def audit(array: Array, trial_id: str) -> None:
+    """Raises NotAsAlone where a member's next steps differ from those of the same trial alone.
+
+    The steps are an epoch's first and last batch, in double precision if the model knows it. A model that runs out of
+    memory beside the array is not audited.
+    """
+    tile, place = array.place(trial_id)
+    if not all(bool(t.isfinite().all()) for s in tile.stacks() for t in (v[place] for v in s.values()) if _floats(t)):
+        return  # a member that diverged
+    try:
+        with random_state_kept():
+            _audit(array, tile, place)
+            _audit_compiled(array, tile)
+    except (torch.OutOfMemoryError, MemoryError):
+        return
+
+
+def _floats(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _audit(array: Array, tile: Tile, place: int) -> None:
+    trial = tile.trials[place]
+    batches = _batches(array)
+    for dtype in (torch.float64, torch.float32):
+        try:
+            alone = _Alone(array, trial.trial_id, dtype)
+            wanted = alone.train(batches)
+        except Exception:
+            if dtype == torch.float32:
+                raise
+            continue
+        break
+    chosen = [place, *(i for i in range(len(tile.trials)) if i != place)][:MEMBERS]
+    copy = gathered_tile([(tile, i) for i in chosen], len(chosen)).cast(dtype)
+    _step(array, copy, batches, dtype)
+    found = {name: t[0] for stack in (copy.parameters, copy.fixed, copy.buffers) for name, t in stack.items()}
+    found = {name: found[array.program.owners[name]] for name in wanted}
+    name = first_difference(found, wanted, dtype) if dtype == torch.float64 else _whole_difference(found, wanted)
+    if name is not None:
+        raise NotAsAlone(
+            f"{name} of {trial.trial_id} after epoch {array.epoch}: some steps from there differ from the same steps of"
+            " the trial alone; the model keeps state in Python, or does something else in later steps"
+        )
+
+
+def _whole_difference(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> str | None:
+    """As `first_difference`, of all parameters together: single values of float32 may be noise."""
+    floating = [name for name, value in wanted.items() if value.is_floating_point()]
+    one, other = (torch.cat([values[name].flatten() for name in floating]) for values in (found, wanted))
+    return "the parameters" if relative_difference(one, other) > TOLERANCE[torch.float32] else None
+
+
+def _batches(array: Array) -> list[tuple[int, int, int]]:
+    """Number, start and end of an epoch's first and last batch."""
+    bounds = list(batch_bounds(array.data.num_train, array.batch_size))
+    return [(number, *bounds[number]) for number in sorted({0, len(bounds) - 1})]
+
+
+class _Alone:
+    """A member's trial alone, from the member's state."""
+
+    def __init__(self, array: Array, trial_id: str, dtype: torch.dtype) -> None:
+        tile, place = array.place(trial_id)
+        self.array, self.trial, self.dtype = array, tile.trials[place], dtype
+        self.settings = tile.settings[place]
+        state = array.member_state(trial_id)
+        self.hp = Hyperparameters(self.trial.hyperparameters)
+        model = initial_model(array.experiment, self.hp, self.trial.seed)
+        self.model: nn.Module = model.to(array.device, dtype)
+        self.model.load_state_dict(state["model"])
+        self.optimizer = Optimizer(self.settings, self.model.parameters())
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def train(self, batches: Sequence[tuple[int, int, int]]) -> dict[str, torch.Tensor]:
+        """Its parameters and buffers after steps on these batches."""
+        array, data = self.array, self.array.data
+        order = torch.from_numpy(epoch_order(self.trial.seed, array.epoch, data.num_train)).to(data.home)
+        self.model.train()
+        seed_all(epoch_seed(self.trial.seed, array.epoch))
+        with array.program.training():
+            for number, start, end in batches:
+                inputs, targets = (
+                    cast(moved(rows(part, order[start:end]), array.device), self.dtype)
+                    for part in (data.train_inputs, data.train_targets)
+                )
+                outputs = forward(self.model, array.experiment.augment(inputs, self.hp))
+                self.optimizer.num_steps = (array.epoch - 1) * array.steps_per_epoch + number
+                objective(array.experiment.loss(outputs, targets)).backward()
+                if self.settings.clip_norm is not None:
+                    nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+                step = (array.epoch - 1) * array.steps_per_epoch + number
+                self.optimizer.step(self.settings.lr_at(step, array.steps_per_epoch, array.epochs))
+        return self.model.state_dict()
+
+
+def _step(array: Array, tile: Tile, batches: Sequence[tuple[int, int, int]], dtype: torch.dtype | None) -> None:
+    """Steps of a tile, eager and without mixed precision."""
+    program, tile.streams = array.program, array.streams(tile)
+    context: Any = program.context
+    program.context = _no_context
+    try:
+        with program.training():
+            for number, start, end in batches:
+                program.eager_step(tile, *_batch(array, tile, start, end, dtype), _numbers(array, tile, number, dtype))
+    finally:
+        program.context = context
+
+
+def _no_context() -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def _batch(array: Array, tile: Tile, start: int, end: int, dtype: torch.dtype | None) -> tuple[Tensors, Tensors]:
+    data = array.data
+    orders = [torch.from_numpy(epoch_order(t.seed, array.epoch, data.num_train)) for t in tile.trials]
+    chosen = torch.stack(tile.rows_of(orders))[:, start:end].to(data.home)
+    inputs, targets = (gathered(part, chosen, array.device) for part in (data.train_inputs, data.train_targets))
+    return cast(inputs, dtype), cast(targets, dtype)
+
+
+def _numbers(array: Array, tile: Tile, step: int, dtype: torch.dtype | None) -> torch.Tensor:
+    settings = tile.rows_of(tile.settings)
+    numbers = array.program.optimizer.numbers(settings, array.epoch, array.steps_per_epoch, array.epochs)[step]
+    return numbers.to(array.device, dtype or array.program.number_type)
+
+
+def _audit_compiled(array: Array, tile: Tile) -> None:
+    """Compare two compiled steps of a tile with eager ones, by their losses."""
+    if tile.width not in array.compiled_s:
+        return
+    members = [(tile, i) for i in range(len(tile.trials))]
+    losses = []
+    for step in (array.program.step, array.program.eager_step):
+        copy = gathered_tile(members, tile.width)
+        copy.streams = array.streams(copy)
+        with array.program.training():
+            arguments = (*_batch(array, copy, 0, array.batch_size, None), _numbers(array, copy, 0, None))
+            losses.append(torch.stack([step(copy, *arguments).double() for _ in range(2)]))
+    compiled, eager = losses
+    finite = eager.isfinite() & compiled.isfinite()
+    if not torch.allclose(compiled[finite], eager[finite], rtol=COMPILED_TOLERANCE, atol=COMPILED_TOLERANCE):
+        raise NotAsAlone(f"after epoch {array.epoch} the compiled step gives other losses than the eager one")
