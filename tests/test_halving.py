@@ -99,3 +99,19 @@ def test_no_one_stops_between_rungs() -> None:
     ]
     assert rule.decide(4, scores) == {"bad"}
     assert Halving(20, 2, 9, maximize=True).decide(9, scores) == frozenset()
+
+
+def test_forgotten_trials_leave_the_rule_as_if_they_had_not_come() -> None:
+    scores = {f"t{i}": float((7 * i) % 11) for i in range(9)}
+    rule, without = (Halving(1, 3, 9, maximize=True) for _ in range(2))
+    for name, score in scores.items():
+        for epoch in (1, 3):
+            rule.decide(epoch, [(name, score)])
+    rule.forget(["t2", "t5", "never there"])
+    for name, score in scores.items():
+        if name not in ("t2", "t5"):
+            for epoch in (1, 3):
+                without.decide(epoch, [(name, score)])
+    again = [("t2", 3.5), ("t5", 9.5), ("t9", 5.0)]
+    assert rule.decide(1, again) == without.decide(1, again)
+    assert rule.decide(3, again) == without.decide(3, again)

@@ -87,3 +87,17 @@ def test_a_best_score_of_long_ago_counts() -> None:
     assert fresh.decide(1, [("early", 5.0), ("steady", 1.0)]) == frozenset()
     assert fresh.decide(2, [("early", 0.0), ("steady", 1.0)]) == frozenset()
     assert fresh.decide(3, [("early", 0.0), ("steady", 1.0)]) == frozenset()
+
+
+def test_forgotten_trials_leave_the_rule_as_if_they_had_not_come() -> None:
+    rule, without = (Median(2, 2, maximize=True) for _ in range(2))
+    for epoch in range(1, 5):
+        for place in range(6):
+            scores = [(f"t{place}", float((5 * place + epoch) % 7))]
+            rule.decide(epoch, scores)
+            if place != 3:
+                without.decide(epoch, scores)
+    rule.forget(["t3", "never there"])
+    for epoch in range(1, 5):
+        again = [("t3", 2.0 * epoch), ("t6", 0.0)]
+        assert rule.decide(epoch, again) == without.decide(epoch, again)

@@ -113,7 +113,7 @@ def _alone_lines(groups: Sequence[Group], alone: Plan) -> list[str]:
         count = sum(len(group.trials) for group in found)
         what = "1 trial is" if count == 1 else f"{count} trials are"
         if reason == ITS_OWN and (names := differing(groups)):
-            reason = f"{ITS_OWN}, since model(), a forward or augment() reads {', '.join(names)}"
+            reason = f"{ITS_OWN}: no other has its values of {', '.join(names)}, which shape its program"
         lines.append(f"plan: {what} trained alone, {_shares(alone)}: {reason}")
     if len(by_reason) > MOST_LINES:
         rest = list(by_reason.values())[MOST_LINES:]
