@@ -8,7 +8,7 @@ python -m raygpu.balance conf/train/digits.toml --write conf/train/balanced.toml
 The training stays as it is, with the configuration's global batch and learning rate; --best-batch searches for the
 fastest batch, of at most a tenth of the training data, and says what that changes. Each device is measured several
 times by turns, and so are the balanced job and the one with equal shares. Shares are unequal only where both show a
-difference beyond their spread (95 % confidence); otherwise the verdict is "within noise: equal shares".
+difference beyond their spread (95 % confidence); otherwise the verdict is "equal shares; within noise".
 """
 
 from __future__ import annotations

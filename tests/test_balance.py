@@ -88,7 +88,7 @@ def test_equal_devices_have_equal_shares(config: Make, capsys: pytest.CaptureFix
     assert (summary["verdict"], summary["global_batch"]) == ("equal", 64)
     assert [rank["share"] for rank in summary["ranks"]] == [32, 32]
     out = capsys.readouterr().out
-    assert "verdict: within noise: equal shares" in out or "verdict: slower than equal shares" in out
+    assert "verdict: equal shares; " in out
     written = load(result.folder / "train.toml", {}, TrainConfig)
     assert (written.ratios, written.global_batch) == ("equal", 64)
 

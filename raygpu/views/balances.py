@@ -46,14 +46,17 @@ def lines(verdict: Verdict) -> list[str]:
     if equal is None or speedup is None:
         if verdict.asked:
             return [*found, "verdict: equal shares, as asked for"]
-        return [*found, "verdict: within noise: equal shares; no device is shown to be faster than another"]
+        if len(verdict.groups) > 1:
+            return [*found, "verdict: equal shares: the devices differ in speed by less than a sample of a step"]
+        return [*found, "verdict: equal shares; within noise: no device is shown to be faster than another"]
     times = f"{speedup.middle:.2f}x{spread_text(speedup.low, speedup.high, '{:.2f}')} the equal split"
     if speedup.low > 1:
         return [*found, f"verdict: balanced is {times}"]
-    text = "slower than equal shares" if speedup.high < 1 else "within noise"
     if verdict.asked:
-        return [*found, f"verdict: {text}: your shares are {times}; equal ones would do"]
-    return [*found, f"verdict: {text}: equal shares; the unequal ones were {times}"]
+        text = "your shares are slower" if speedup.high < 1 else "within noise: equal shares would do"
+        return [*found, f"verdict: {text}; yours are {times}"]
+    text = "the unequal ones are slower:" if speedup.high < 1 else "within noise: the unequal ones were"
+    return [*found, f"verdict: equal shares; {text} {times}"]
 
 
 @dataclass(frozen=True, slots=True)
