@@ -77,6 +77,8 @@ class TorchParallel(ParallelTraining):
         if ranks.world > 1:
             self._spread(solo.model)
         self._gradient = StepGradient(solo.optimizer.parameters, ranks, solo.device)
+        if parallel.accumulate > 1 and _has_batch_norm(solo.model):
+            self.notes.append("BatchNorm: each part of a batch is normalised by itself")
         if parallel.compile:
             solo.model.compile()
         self._order = torch.empty(0, dtype=torch.int64)
@@ -89,14 +91,13 @@ class TorchParallel(ParallelTraining):
     def _spread(self, model: nn.Module) -> None:
         start_alike(model, self.ranks)
         # Statistics of BatchNorm are rank 0's, as it evaluates and saves: waiting for them would spoil the speeds.
-        if any(isinstance(module, _BatchNorm) for module in model.modules()):
+        if _has_batch_norm(model):
             if self.solo.device.type == "cuda":
                 self.solo.model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
             else:
                 self.notes.append(
                     "BatchNorm: torch synchronises it on GPUs only; here each rank normalises its share by itself"
                 )
-
         if any(parameter._backward_hooks for parameter in model.parameters()):
             self.notes.append("hooks on parameters see each rank's part of the gradient, before it is summed")
 
@@ -259,6 +260,10 @@ class TorchParallel(ParallelTraining):
         self._gradient.close()
         del self._gradient
         self.solo.close()
+
+
+def _has_batch_norm(model: nn.Module) -> bool:
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
 class _MovingBuffers:

@@ -51,6 +51,16 @@ def test_each_rank_takes_its_own_samples_in_as_many_parts() -> None:
     assert sizes == [[3, 2], [2, 1], [1, 1]], "in two, for the last has but two"
 
 
+def test_no_part_has_fewer_samples_than_the_model_needs() -> None:
+    parallel = Parallel(10, accumulate=3, ratios=(9.0, 1.0), least=2)
+    conductors = on_threads(2, lambda ranks: Conductor(parallel, ranks))
+    assert conductors[0].shares == conductors[1].shares == (8, 2)
+    assert [portion.sizes for portion in conductors[0].portions(0, 10)] == [[8], [2]]
+    assert conductors[0].bounds(23) == [(0, 10), (10, 23)], "three are too few for two ranks"
+    even = on_threads(2, lambda ranks: Conductor(Parallel(10, accumulate=3, least=2), ranks))[0]
+    assert [portion.sizes for portion in even.portions(0, 10)] == [[3, 2], [3, 2]]
+
+
 def test_no_batch_has_fewer_samples_than_ranks() -> None:
     def bounds(ranks: Any) -> list[tuple[int, int]]:
         return Conductor(Parallel(10), ranks).bounds(33)
