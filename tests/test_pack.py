@@ -221,9 +221,13 @@ def test_profiles_of_two_devices_side_by_side(
     out, err = capsys.readouterr()
     assert {profile["subject"]["device"] for profile in json.loads(out)} == {subject.device, "NVIDIA A100-SXM4-40GB"}
     assert (
-        "NVIDIA A100-SXM4-40GB: 3 packed processes: 3.0x one, 54,000 epochs an hour, 13,500 per RGU (4 of them)" in err
+        "NVIDIA A100-SXM4-40GB: 3 packed processes: 3.0x (spread not known) one, 54,000 epochs an hour, 13,500 per RGU"
+        " (4 of them)" in err
     )
-    assert f"{subject.device}: 2 packed processes: 1.5x one, 27,000 epochs an hour, RGU not known" in err
+    assert (
+        f"{subject.device}: 2 packed processes: 1.5x (spread not known) one, 27,000 epochs an hour, RGU not known"
+        in err
+    )
     assert [path.name for path in (here / "runs/x").iterdir()] == ["devices.png"]
 
 
