@@ -84,7 +84,7 @@ def _checked(config: TrainConfig, plan: Spread, devices: int, source: Source, co
         look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=False)
         if source.kind == "torch":
             parallel = _with_least(parallel, look.least_samples(), devices, splits.num_train)
-            lines += _buffer_lines(look.moving_buffers())
+            lines += _state_lines(look, by_share=config.loss_by_share)
         if config.loss_by_share:
             lines.append("loss by share: each device's loss is of its share of a batch alone, as loss_by_share asks")
         else:
@@ -127,14 +127,23 @@ def _with_least(parallel: Parallel, least: int, devices: int, num_train: int) ->
     return replace(parallel, least=least)
 
 
-def _buffer_lines(names: list[str]) -> list[str]:
-    if not names:
-        return []
-    which = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return [
-        f"buffers that training changes ({which}): each step begins with those of the first device, which has seen its"
-        " share of the batch alone"
-    ]
+def _state_lines(look: Any, *, by_share: bool) -> list[str]:
+    """What a part of a batch does to a torch model that the batch would do once, or otherwise."""
+    lines, names, path = [], look.moving_buffers(), look.moving_state()
+    if names:
+        which = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        lines.append(
+            f"buffers that training changes ({which}): each part of a batch changes them by itself, and each step"
+            " begins with the first device's"
+        )
+    if path is not None:
+        lines.append(f"{path} changes while it trains: each device, and each part of a batch, changes its own")
+    if not by_share and not look.gradient_adds_up():
+        lines.append(
+            "the gradient of a batch is not the mean of those of its parts (a hook, or scale_grad_by_freq?), though the"
+            " loss is: each part's is computed by itself"
+        )
+    return lines
 
 
 def _told(found: Difference, source: Source) -> str:

@@ -124,6 +124,7 @@ def cuts(count: int) -> Iterator[list[int]]:
         yield [count - 2, 2]
         yield [count // 8, 3 * count // 8, count - count // 8 - 3 * count // 8]
         yield parts(count, max(3, count // 8))
+        yield parts(count, count // 2)
     yield [count // 2, count - count // 2]
 
 

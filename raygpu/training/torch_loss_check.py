@@ -13,10 +13,15 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map
 
-from raygpu.experiment import Arrays, Experiment, Hyperparameters
+from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Sum
 from raygpu.training.loss_check import Value
+from raygpu.training.plain_state import changed_attribute, plain_state
+from raygpu.training.seeding import random_state_kept, seed_all
 from raygpu.training.torch_data import Tensors, cast, rows, tensors
 from raygpu.training.torch_solo import EVALUATION_BATCH, forward, initial_model
+
+GRADIENT_SAMPLES = 16
+"""Samples whose gradient is compared with that of parts of them."""
 
 
 class TorchLook:
@@ -106,13 +111,71 @@ class TorchLook:
     def moving_buffers(self) -> list[str]:
         """The names of buffers that a forward pass in training changes, those of BatchNorm apart."""
         model = copy.deepcopy(self.model).train()
-        own = buffers(model)
-        before = {name: buffer.clone() for name, buffer in own.items()}
+        before = {name: buffer.clone() for name, buffer in buffers(model).items()}
         try:
             forward(model, rows(self._inputs, torch.arange(2)))
         except Exception:  # noqa: BLE001 - it shows in the training
             return []
-        return [name for name, buffer in own.items() if not torch.equal(buffer, before[name])]
+        return [name for name, buffer in buffers(model).items() if not torch.equal(buffer, before[name])]
+
+    def moving_state(self) -> str | None:
+        """An attribute, or other state in Python, that a step of training changes; None without any.
+
+        Where no attribute does, the loss tells: of the same samples, after others and as the first ones.
+        """
+        try:
+            with random_state_kept():
+                experiment, model = self._fresh()
+                some, others = torch.arange(2, 4), torch.arange(2)
+                self._training_loss(experiment, model, others)
+                before = plain_state(model, experiment)
+                after_others = self._training_loss(experiment, model, some)
+                path = changed_attribute(before, plain_state(model, experiment))
+                if path is not None or self.moving_buffers():
+                    return path
+                first = self._training_loss(*self._fresh(), some)
+                near = abs(first - after_others) <= (1e-9 if self.exact else 1e-5) * abs(first)
+                return None if near else "state that the model or the loss keeps"
+        except Exception:  # noqa: BLE001 - it shows in the training, or cannot be copied
+            return None
+
+    def _fresh(self) -> tuple[Experiment, nn.Module]:
+        """Copies of the experiment and of a model of its own that nothing has run through."""
+        experiment = copy.deepcopy(self._experiment)
+        model = initial_model(experiment, Hyperparameters.of(self._hp), seed=0)
+        return experiment, (model.double() if self.exact else model).train()
+
+    def _training_loss(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> float:
+        seed_all(0)
+        return Value.of(experiment.loss(forward(model, rows(self._inputs, some)), rows(self._targets, some))).result
+
+    def gradient_adds_up(self) -> bool:
+        """Whether the gradient of a few samples is the sum of those of parts of them, where that can be told.
+
+        It is not where hooks change it by more than a factor, or an embedding divides it by how often a row is used.
+        """
+        chosen = torch.arange(min(GRADIENT_SAMPLES, len(next(iter(tree_leaves(self._targets))))))
+        if not self._with_gradient or len(chosen) < 4:
+            return True
+        cut = [len(chosen) // 4, len(chosen) - len(chosen) // 4]
+        try:
+            whole, again = self._gradient(chosen), self._gradient(chosen)
+            together = [sum(each) for each in zip(*map(self._gradient, chosen.split(cut)), strict=True)]
+        except Exception:  # noqa: BLE001 - it shows in the training
+            return True
+        scale = max((float(each.norm()) for each in whole), default=0.0)
+        most = (1e-6 if self.exact else 1e-3) * scale
+        if any(float((one - other).norm()) > most for one, other in zip(whole, again, strict=True)):
+            return True  # drawn by chance
+        return all(float((one - other).norm()) <= most for one, other in zip(whole, together, strict=True))
+
+    def _gradient(self, chosen: torch.Tensor) -> list[torch.Tensor]:
+        """Of the sum of these samples' losses, or of the numerator of their mean."""
+        experiment, model = copy.deepcopy((self._experiment, self.model))
+        loss = experiment.loss(forward(model, rows(self._inputs, chosen)), rows(self._targets, chosen))
+        (loss.total if isinstance(loss, Mean | Sum) else loss * len(chosen)).backward()
+        found = [torch.zeros(()) if p.grad is None else p.grad for p in model.parameters()]
+        return [each.to_dense() if each.is_sparse else each for each in found]
 
 
 def buffers(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -26,6 +26,7 @@ from raygpu.experiment import Experiment, Splits
 from raygpu.progress import Wish
 from raygpu.training.base import Settings
 from raygpu.training.parallel import Norm, Parallel, ParallelTraining, Ranks, Report
+from raygpu.training.seeding import seed_all
 from raygpu.training.torch_gradients import broadcast, start_alike
 from raygpu.training.torch_loss_check import buffers
 from raygpu.training.torch_objective import StepGradient
@@ -74,6 +75,8 @@ class TorchParallel(ParallelTraining):
         self.solo = solo = TorchSolo(experiment, splits, trial, settings, device, dtype)
         super().__init__(parallel, ranks, wish, solo.settings, solo.num_train, solo.epochs)
         self._stopwatch = _Stopwatch(solo.device)
+        if (ranks.world > 1 or parallel.accumulate > 1) and (name := _hooked(solo.model)) is not None:
+            self.notes.append(f"the hook of {name} sees the gradient of each part of a batch, before they are summed")
         if ranks.world > 1:
             self._spread(solo.model)
         self._gradient = StepGradient(solo.optimizer.parameters, ranks, solo.device)
@@ -93,13 +96,11 @@ class TorchParallel(ParallelTraining):
         # Statistics of BatchNorm are rank 0's, as it evaluates and saves: waiting for them would spoil the speeds.
         if _has_batch_norm(model):
             if self.solo.device.type == "cuda":
-                self.solo.model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+                self.solo.model = _synchronized(model)
             else:
                 self.notes.append(
                     "BatchNorm: torch synchronises it on GPUs only; here each rank normalises its share by itself"
                 )
-        if any(parameter._backward_hooks for parameter in model.parameters()):
-            self.notes.append("hooks on parameters see each rank's part of the gradient, before it is summed")
 
     # An epoch
 
@@ -110,7 +111,7 @@ class TorchParallel(ParallelTraining):
         if self.ranks.rank:
             words = np.random.SeedSequence([solo.seed, epoch, self.ranks.rank]).generate_state(1, np.uint64)
             seed = int(words[0])
-        torch.manual_seed(seed)
+        seed_all(seed)
         self._set_order()
         self._losses, self._earlier = Accumulator(solo.device), (0.0, 0.0)
 
@@ -245,7 +246,7 @@ class TorchParallel(ParallelTraining):
 
     def _set_random(self, states: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
         if len(states) != self.ranks.world:  # drawn anew: no rank is what it was
-            torch.manual_seed(self.solo.seed * 1_000_003 + self.epoch + 1 + self.ranks.rank * 7_919 + self.step)
+            seed_all(self.solo.seed * 1_000_003 + self.epoch + 1 + self.ranks.rank * 7_919 + self.step)
             return
         cpu, cuda = states[self.ranks.rank]
         torch.set_rng_state(cpu)
@@ -262,8 +263,26 @@ class TorchParallel(ParallelTraining):
         self.solo.close()
 
 
+def _hooked(model: nn.Module) -> str | None:
+    """The first parameter that has a hook on its gradient."""
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            return name
+    return None
+
+
 def _has_batch_norm(model: nn.Module) -> bool:
-    return any(isinstance(module, _BatchNorm) for module in model.modules())
+    """Whether a layer normalises by the batch as the model trains; one that is kept in evaluation mode does not."""
+    return any(isinstance(module, _BatchNorm) and module.training for module in model.train().modules())
+
+
+def _synchronized(model: nn.Module) -> nn.Module:
+    """With BatchNorm over all ranks' samples; layers that somebody wrote on top of torch's stay as they are."""
+    if type(model) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    for name, child in model.named_children():
+        setattr(model, name, _synchronized(child))
+    return model
 
 
 class _MovingBuffers:
