@@ -66,8 +66,9 @@ class Entry(TorchExperiment):
     """A pattern of the error of a second training in one process; None: it trains."""
     known: ClassVar[Mapping[str, str]] = {}
     """Faults of raygpu that are not mended yet: by test (`test_fused`, `test_one_rank` ...), what is wrong."""
-    compiled: ClassVar[bool] = False
-    """Whether its compiled step is tried as well, which takes seconds."""
+    compiled: ClassVar[bool | str] = False
+    """Whether its compiled step is tried as well, which takes seconds; a pattern of the compiler's error where it is
+    known to fail: raygpu steps eagerly then."""
 
     def __init_subclass__(cls, base: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -101,7 +101,7 @@ class GradientPenalty(Numbers):
 class Checkpointed(Vectors):
     """Computes its activations anew in the backward pass."""
 
-    fused = r"checkpoint|sets torch's random state"
+    fused = r"(?i:checkpoint)|sets torch's random state|escaped"
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):

@@ -23,7 +23,7 @@ from tests.contracts.zoo.entry import (
 class MixtureOfExperts(Vectors):
     """Two of four experts for each sample, by the gate's largest values."""
 
-    compiled = True
+    compiled = r"InductorError|KeyError|buf\d+"
 
     def model(self, hp: Any) -> nn.Module:
         class Model(nn.Module):
