@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,21 @@ def test_a_best_epoch_before_a_lost_worker_stays(config: Any, mode: str, tmp_pat
     assert (result.summary["best"]["epoch"], result.summary["best"]["epochs"]) == (4, 6)
     assert result.folder is not None
     assert number(result.folder / "checkpoints" / "t0000") == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["process", "fused"])
+def test_a_best_epoch_before_an_interruption_stays(config: Any, mode: str, tmp_path: Path) -> None:
+    hp = {"batch_size": 4, "momentum": 0.0, "folder": str(tmp_path), "driver": os.getpid()}
+    space = {"lr": {"grid_search": [0.0625, 0.028]}, **hp}
+    values = {"experiment": "tests.best_cases:Interrupted", "checkpoint_s": 1e-6, "tracking": {"enabled": False}}
+    stopped, _ = run(config(mode, space=space, **values))
+    assert stopped.interrupted
+    assert stopped.folder is not None
+    assert (stopped.summary["best"]["trial_id"], stopped.summary["best"]["epoch"]) == ("t0000", 4)
+    assert number(stopped.folder / "checkpoints" / "t0000") == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
+    folder = RunFolder.existing(stopped.folder)
+    resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=io.StringIO()))
+    assert (resumed.summary["completed"], resumed.summary["best"]["epoch"]) == (2, 4)
+    assert number(stopped.folder / "checkpoints" / "t0000") == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
+    assert number(stopped.folder / "checkpoints" / "t0001") == pytest.approx(best_cases.value(0.028, 6), abs=1e-5)
