@@ -8,6 +8,7 @@ other, which is when its speed is measured.
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -219,15 +220,16 @@ class TorchParallel(ParallelTraining):
         """`checkpoint.pt`, as `TorchSolo` writes it, with what a training that is within an epoch needs to go on."""
         solo = self.solo
         generators = torch.cuda.get_rng_state(solo.device) if solo.device.type == "cuda" else None
-        told = self.ranks.gather([(torch.get_rng_state(), generators, self._loss_parts())])
+        drawn = torch.get_rng_state(), generators, _host_generators()
+        told = self.ranks.gather([(drawn, self._loss_parts())])
         if self.ranks.rank:
             return
         state = self._state() | {
             "model": solo.model.state_dict(),
             "optimizer": solo.optimizer.state_dict(),
-            "random": [(cpu, cuda) for cpu, cuda, _ in told],
-            "loss_sum": sum(loss_sum for _, _, (loss_sum, _) in told),
-            "loss_weight": sum(weight for _, _, (_, weight) in told),
+            "random": [drawn for drawn, _ in told],
+            "loss_sum": sum(loss_sum for _, (loss_sum, _) in told),
+            "loss_weight": sum(weight for _, (_, weight) in told),
         }
         torch.save(state, folder / CHECKPOINT)
 
@@ -244,12 +246,15 @@ class TorchParallel(ParallelTraining):
                 self._earlier = state["loss_sum"], state.get("loss_weight", self._bounds[self.step - 1][1])
             self._set_random(state["random"])
 
-    def _set_random(self, states: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+    def _set_random(self, states: list[Any]) -> None:
         if len(states) != self.ranks.world:  # drawn anew: no rank is what it was
             seed_all(self.solo.seed * 1_000_003 + self.epoch + 1 + self.ranks.rank * 7_919 + self.step)
             return
-        cpu, cuda = states[self.ranks.rank]
+        cpu, cuda, *host = states[self.ranks.rank]
         torch.set_rng_state(cpu)
+        for python, (kind, keys, *rest) in host:  # an older checkpoint has none
+            random.setstate(python)
+            np.random.set_state((kind, np.array(keys, np.uint32), *rest))
         if cuda is not None and self.solo.device.type == "cuda":
             torch.cuda.set_rng_state(cuda, self.solo.device)
 
@@ -261,6 +266,12 @@ class TorchParallel(ParallelTraining):
         self._gradient.close()
         del self._gradient
         self.solo.close()
+
+
+def _host_generators() -> tuple[Any, Any]:
+    """The states of Python's and NumPy's global generators, as a checkpoint can hold them."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), (kind, np.asarray(keys).tolist(), *rest)
 
 
 def _hooked(model: nn.Module) -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -140,6 +142,26 @@ def test_a_scaled_learning_rate_rises_from_its_warm_up() -> None:
         rates.append((progress.epoch, progress.step, round(progress.lr, 6)))
     assert rates[:2] == [(1, 3, 0.15), (1, 4, 0.2)], "four steps an epoch, to 4 x 0.05"
     assert {lr for _, _, lr in rates[1:]} == {0.2}
+
+
+class Drawing(Mlp):
+    """Draws from the global generators of Python, NumPy and torch."""
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        return inputs + 0.1 * random.random() + 0.1 * np.random.rand() + 0.1 * torch.rand(())
+
+
+def test_all_generators_go_on_within_an_epoch(tmp_path: Path) -> None:
+    whole = parameters(run(training(Drawing(), few(), HP, Parallel(20))))
+    first = training(Drawing(), few(), HP, Parallel(20))
+    first.advance()
+    assert first.step
+    first.save(tmp_path)
+    random.seed(1)
+    np.random.seed(1)
+    again = training(Drawing(), few(), HP, Parallel(20))
+    again.load(tmp_path)
+    assert distance(parameters(run(again)), whole) == 0
 
 
 def test_another_batch_is_refused_within_an_epoch(tmp_path: Path) -> None:
