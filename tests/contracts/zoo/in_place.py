@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -86,6 +86,9 @@ class ClampedWeight(Vectors):
 
     fused = r"in place|in-place|inplace|weight|parameter|clamp_"
     production = r"in place|parameter"
+    known: ClassVar[Any] = {
+        "test_several_ranks": "each rank changes its own copy of the weight: in the end they differ"
+    }
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):
@@ -102,6 +105,9 @@ class ClampedData(Vectors):
 
     fused = r"in place|weight|parameter|`\.?data`"
     production = r"in place|parameter"
+    known: ClassVar[Any] = {
+        "test_several_ranks": "each rank changes its own copy of the weight: in the end they differ"
+    }
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):
@@ -117,6 +123,9 @@ class ReplacedWeightData(Vectors):
 
     fused = r"in place|weight|parameter|`\.?data`"
     production = r"\.data|in place|parameter"
+    known: ClassVar[Any] = {
+        "test_several_ranks": "each rank changes its own copy of the weight: in the end they differ"
+    }
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):
