@@ -95,7 +95,7 @@ class Killed(Small):
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
         accuracy = (outputs.argmax(-1) == targets).float().mean().item()
-        if self.marker.parent.exists() and len(outputs) > 8:  # not in a dry run
+        if self.marker.parent.exists() and len(outputs) > 100:  # not in a dry run
             time.sleep(0.3)  # so that epochs are reported before it happens
             with self.epochs.open("a") as file:
                 file.write("x")
