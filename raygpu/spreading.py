@@ -136,6 +136,11 @@ def _state_lines(look: Any, *, by_share: bool) -> list[str]:
             f"buffers that training changes ({which}): each part of a batch changes them by itself, and each step"
             " begins with the first device's"
         )
+    if written := look.written_parameters():
+        lines.append(
+            f"a forward pass writes to parameters in place ({', '.join(written[:3])}): each device changes its own copy"
+            " by its own share of a batch, and the first device's is kept"
+        )
     if path is not None:
         lines.append(f"{path} changes while it trains: each device, and each part of a batch, changes its own")
     if not by_share and not look.gradient_adds_up():

@@ -146,7 +146,7 @@ class _Alone:
                 self.optimizer.num_steps = (array.epoch - 1) * array.steps_per_epoch + number
                 objective(array.experiment.loss(outputs, targets)).backward()
                 if self.settings.clip_norm is not None:
-                    nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+                    nn.utils.clip_grad_norm_(self.optimizer.parameters, self.settings.clip_norm)
                 step = (array.epoch - 1) * array.steps_per_epoch + number
                 self.optimizer.step(self.settings.lr_at(step, array.steps_per_epoch, array.epochs))
         return self.model.state_dict()

@@ -118,6 +118,24 @@ class TorchLook:
             return []
         return [name for name, buffer in buffers(model).items() if not torch.equal(buffer, before[name])]
 
+    @torch.no_grad()
+    def written_parameters(self) -> list[str]:
+        """The names of parameters that a forward pass in training writes to, as `Embedding(max_norm=...)` does."""
+        model = copy.deepcopy(self.model).train()
+        for parameter in model.parameters():
+            parameter.mul_(100)  # so that bounds on them act at once
+        before = {name: (p._version, p.detach().clone()) for name, p in model.named_parameters()}
+        try:
+            forward(model, rows(self._inputs, torch.arange(2)))
+        except Exception:  # noqa: BLE001 - it shows in the training
+            return []
+        now = dict(model.named_parameters())
+        return [
+            name
+            for name, (version, values) in before.items()
+            if now[name]._version != version or not torch.equal(now[name], values)
+        ]
+
     def moving_state(self) -> str | None:
         """An attribute, or other state in Python, that a step of training changes; None without any.
 

@@ -95,7 +95,7 @@ class TorchSolo:
                 loss = self.experiment.loss(forward(self.model, inputs), self.batch(self.data.train_targets, chosen))
             objective(loss).backward()
             if self.settings.clip_norm is not None:
-                nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+                nn.utils.clip_grad_norm_(self.optimizer.parameters, self.settings.clip_norm)
             self.optimizer.step(self.settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
             yield loss, end - start
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -86,9 +86,6 @@ class ClampedWeight(Vectors):
 
     fused = r"in place|in-place|inplace|weight|parameter|clamp_"
     production = r"in place|parameter"
-    known: ClassVar[Any] = {
-        "test_several_ranks": "each rank changes its own copy of the weight: in the end they differ"
-    }
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):
@@ -105,9 +102,6 @@ class ClampedData(Vectors):
 
     fused = r"in place|weight|parameter|`\.?data`"
     production = r"in place|parameter"
-    known: ClassVar[Any] = {
-        "test_several_ranks": "each rank changes its own copy of the weight: in the end they differ"
-    }
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):
@@ -123,9 +117,6 @@ class ReplacedWeightData(Vectors):
 
     fused = r"in place|weight|parameter|`\.?data`"
     production = r"\.data|in place|parameter"
-    known: ClassVar[Any] = {
-        "test_several_ranks": "each rank changes its own copy of the weight: in the end they differ"
-    }
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,9 +65,6 @@ class EmbeddingOfBoundedNorm(Tokens):
 
     fused = r"max_norm|embedding_renorm|in place|in-place"
     production = r"max_norm|renorm|in place"
-    known: ClassVar[Any] = {
-        "test_several_ranks": "each rank changes its own copy of the weight: in the end they differ"
-    }
 
     def model(self, hp: Any) -> nn.Module:
         return ended(nn.Embedding(VOCABULARY, 4, max_norm=1.0), features=4 * LENGTH)
