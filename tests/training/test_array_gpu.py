@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from raygpu.experiment import Splits, TorchExperiment
 from raygpu.training.array_speed import settle
 from raygpu.training.base import Settings
 from raygpu.training.torch_array import TorchArray
 from raygpu.training.torch_solo import TorchSolo
 from raygpu.trials import Trial
-from tests.models import MODELS
+from tests.models import MODELS, few
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,3 +52,26 @@ def test_a_step_is_recorded_and_told() -> None:
     lines = settle(array)
     assert "CUDA graph" in lines[0]
     assert array.graphs
+
+
+class Dropping(TorchExperiment):
+    def data(self) -> Splits:
+        return few()
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(hp["dropout"]), nn.Linear(32, 10))
+
+
+def test_members_draw_the_numbers_of_trainings_alone() -> None:
+    settings = Settings(3, 1, "float32", Path())
+    trials = [Trial(f"t{i}", i + 5, {"dropout": 0.3, "lr": 0.01 * (i + 1)}) for i in range(3)]
+    array = TorchArray(Dropping(), few(), trials, settings, width=2, dtype=torch.float64)
+    while array.run_epoch() is not None:
+        pass
+    for trial in trials:
+        solo = TorchSolo(Dropping(), few(), trial, settings, dtype=torch.float64)
+        while solo.run_epoch() is not None:
+            pass
+        fused = array.member_state(trial.trial_id)["model"]
+        for parameter, expected in solo.model.named_parameters():
+            assert (fused[parameter] - expected).norm() <= 1e-9 * expected.norm()
