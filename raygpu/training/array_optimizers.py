@@ -44,7 +44,7 @@ class ArrayOptimizer:
 
     @property
     def program(self) -> tuple[str, bool, bool, bool, bool]:
-        """What decides the operations of a step; arrays of equal programs may share a compiled one."""
+        """Key of a step's operations; arrays with equal keys may share a compiled program."""
         return (self.kind, self.uses_momentum, self.uses_nesterov, self.uses_decay, self.uses_clipping)
 
     def new_buffers(self, parameters: Stacked) -> list[Stacked]:
@@ -118,7 +118,7 @@ def _row(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _clip_scale(gradients: Stacked, clip_norm: torch.Tensor) -> torch.Tensor:
-    """What each member's gradient is multiplied by, as torch.nn.utils.clip_grad_norm_ would."""
+    """Return the factor by which torch.nn.utils.clip_grad_norm_ would scale each member's gradient."""
     norms = [torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1).to(clip_norm.dtype) for g in gradients.values()]
     whole = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     return torch.where(clip_norm.isinf(), 1.0, (clip_norm / (whole + 1e-6)).clamp(max=1.0))

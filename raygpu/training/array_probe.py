@@ -20,7 +20,7 @@ from raygpu.training.torch_reduction import objective
 from raygpu.training.torch_solo import forward
 
 NO_PADDING = 2**64 - 1
-"""What a node of the graph has for -1, as it keeps an unsigned number."""
+"""Padding index -1 as a node of the graph holds it, in an unsigned number."""
 
 
 @dataclass(frozen=True, slots=True)

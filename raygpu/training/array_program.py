@@ -1,4 +1,4 @@
-"""What the members of an array compute: one step of all of them, and their evaluation.
+"""Computations of an array's members: one step of all of them, and their evaluation.
 
 The stateless form of one model (`torch.func.functional_call`) is mapped over stacked parameters by `torch.vmap`.
 """
@@ -52,14 +52,14 @@ class Program:
         self.optimizer = optimizer
         self.context = context
         self.optimized = [name for name, p in model.named_parameters() if p.requires_grad]
-        """What the optimizer of a training alone holds state for, in its order."""
+        """Names of the parameters for which the optimizer of a training alone holds state, in its order."""
         found = probed(experiment, hp, model, inputs, targets)
         self.trained = found.trained
         self._step_draws, self._evaluation_draws = found.step_draws, found.evaluation_draws
         self._padded = found.padded
         self.state_names = list(model.state_dict())
         self.owners = _owners(model)
-        """Of each name, the one under which its tensor is stacked: tied parameters have several."""
+        """Name under which each name's tensor is stacked: tied parameters have several names."""
         if unknown := [name for name in self.state_names if name not in self.owners]:
             raise ValueError(f"{', '.join(unknown)}: extra state of a module cannot be stacked")
         floating = [p.dtype for p in model.parameters() if p.is_floating_point()]

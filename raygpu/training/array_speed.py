@@ -1,4 +1,4 @@
-"""How wide an array's tiles are and whether their step is compiled: measured when the array starts.
+"""Choose the width of an array's tiles and whether their step is compiled: measured when the array starts.
 
 lines = settle(array, memory_limit)       # a few steps at a few widths, on copies
 array.drop(losers); lines = resettle(array)
@@ -24,14 +24,14 @@ from raygpu.trials import Trial
 
 NUM_STEPS = 4
 SLOWER = 0.9
-"""Of the best throughput so far: no wider tile is tried after one that falls below."""
+"""Share of the best throughput so far: no wider tile is tried after one that falls below it."""
 MOST_COMPILED = {"cpu": 128, "cuda": 512}
 """A compiled step has little fixed cost left to share. On a CPU, the widest of `fused_throughput`'s record."""
 LEAST, CLEAR = 4, 32
 """The narrowest tile that is measured, and the one up to which a slow step is taken for a disturbance."""
 DRAWS = "its random numbers come from each member's own generators"
 COPIES = 3
-"""Of a member's parameters: themselves, and up to two of the optimizer's."""
+"""Number of copies of a member's parameters in memory: themselves, and up to two of the optimizer's."""
 
 
 def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: float | None = None) -> list[str]:

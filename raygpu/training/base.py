@@ -1,4 +1,4 @@
-"""What every kind of training offers the engines: an epoch at a time, saved and loaded as a folder."""
+"""Interface of every kind of training to the engines: an epoch at a time, saved and loaded as a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 ARRAY_CHECKPOINT = "array.pt"
-"""What an array of torch models is saved as."""
+"""File name of the checkpoint of an array of torch models."""
 
 
 class NotAsAlone(RuntimeError):
@@ -24,7 +24,7 @@ class NotAsAlone(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a training needs to know of its surroundings."""
+    """Settings that a training takes from its surroundings."""
 
     epochs: int | None
     """The last epoch; None lets a function or script end by itself."""
@@ -43,7 +43,7 @@ class Exported:
     """Ready to predict, on the CPU."""
     outputs: np.ndarray
     program: Path | None
-    """What was written of it; None of a torch model with a single input, which MLflow exports itself."""
+    """The exported program's path; None for a torch model with a single input, which MLflow exports itself."""
 
 
 def surroundings(threads: int, *, yielding: bool = False) -> dict[str, str]:

@@ -148,7 +148,7 @@ class _Alone:
         for _ in range(NUM_EPOCHS - 1):
             self.result = solo.run_epoch()
         self.kept = {path: text for path, text in self.plain.items() if fresh.get(path) != text}
-        """Those that the first epoch has set."""
+        """Plain attributes that the first epoch has set or changed, by path."""
         self.changed = changed_attribute(self.plain, plain_state(solo.model, experiment))
         last_seed = epoch_seed(trial.seed, solo.epoch)
         self.numpy_drew, self.python_drew = numpy_has_drawn(last_seed), python_has_drawn(last_seed)
@@ -179,7 +179,7 @@ def _array(
 
 
 def _compared(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> str | None:
-    """What differs between the array and the trials alone, or would in later steps."""
+    """Return why the array differs from the trials alone, or would in later steps; None if it does not."""
     with CodeWatch() as watch:
         expected, dtype = _alone(experiment, splits, trials)
     if (reason := _state_in_python(expected)) is not None:
@@ -234,7 +234,7 @@ def _state_in_python(expected: Sequence[_Alone]) -> str | None:
 
 
 def _cause(expected: Sequence[_Alone]) -> str:
-    """What explains that a member differs."""
+    """Return an explanation of why a member differs from the same trial alone."""
     for alone in expected[1:]:
         if (path := changed_attribute(expected[0].plain, alone.plain)) is not None:
             return f"{path} differs between trials, and is no parameter or buffer, and does not come from reading hp"

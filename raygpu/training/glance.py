@@ -32,7 +32,7 @@ SAMPLES = 32
 WINDOW_S = 0.1
 ROUNDS = 2
 STEPS = 8
-"""Of each training: so many a look takes, in all."""
+"""Number of steps that `points` takes of each training, in all."""
 EVALUATED = 2 / 3
 """Two evaluations of a part, without the backward pass that makes a step three times as long."""
 
@@ -47,7 +47,7 @@ class Glance:
         self._precision = precision
 
     def samples_per_s(self, trial: Trial) -> float:
-        """Of one training alone, by two steps; 0 where one fails."""
+        """Return the samples/s of one training alone, by two steps; 0 where one fails."""
         try:
             count = min(SAMPLES, batch_size(trial.hyperparameters), self._splits.num_train)
             trial = replace(trial, hyperparameters={**trial.hyperparameters, "batch_size": count})
@@ -63,12 +63,12 @@ class Glance:
             return 0.0
 
     def samples(self, trial: Trial) -> float:
-        """That `points` takes of each trial, in the time of training steps."""
+        """Return the cost of `points` for each trial, as a number of samples of training steps."""
         evaluated = min(EVALUATION_BATCH, num_samples(self._splits.validation_inputs))
         return STEPS * batch_size(trial.hyperparameters) + EVALUATED * evaluated
 
     def points(self, trials: Sequence[Trial], num_cpus: int) -> list[Point]:
-        """What a probe of a simulated device might find: one training, one on each CPU, and an array of these trials.
+        """Estimate what a probe of a simulated device might find: one training, one on each CPU, all as an array.
 
         Measured on one thread: Ray may be starting on the same CPUs, which slows threads that wait for each other most.
         For more CPUs it is assumed that packed processes do not disturb each other, and that twice the CPUs make an

@@ -14,7 +14,7 @@ ScheduleName = Literal["constant", "cosine", "step"]
 OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "adam", "adamw")
 SCHEDULES: tuple[ScheduleName, ...] = ("constant", "cosine", "step")
 READ_BY_RAYGPU = frozenset({"batch_size", "optimizer"})
-"""What shapes every program, whatever its model reads."""
+"""Hyper-parameters that shape every program, whatever its model reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class OptimizerSettings:
 
     @property
     def num_buffers(self) -> int:
-        """How many tensors the optimizer keeps for each parameter."""
+        """Number of tensors that the optimizer keeps for each parameter."""
         return int(self.momentum > 0) if self.optimizer == "sgd" else 2
 
     def lr_at(self, step: int, steps_per_epoch: int, epochs: int) -> float:

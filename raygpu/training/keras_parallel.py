@@ -34,7 +34,7 @@ PROGRESS = "parallel.json"
 
 
 def num_gpus() -> int:
-    """That TensorFlow sees."""
+    """Return the number of GPUs that TensorFlow sees."""
     return len(tf.config.list_physical_devices("GPU"))
 
 
@@ -67,7 +67,7 @@ class KerasRanks:
         return [value for each in processes for value in pickle.loads(each.tobytes())]
 
     def _gathered(self, values: np.ndarray) -> np.ndarray:
-        """Of all processes, one after the other."""
+        """Return the values of all processes, one after the other."""
         own = tf.constant(values, tf.int32)
         given = self.strategy.experimental_distribute_values_from_function(lambda _: own)
         found = np.asarray(self._gather(given))
@@ -88,7 +88,7 @@ def _strategy(processes: int, local: int, shared: bool) -> tf.distribute.Strateg
 
 
 class KerasParallel(ParallelTraining):
-    """Of one trial of a `KerasExperiment`."""
+    """Training of one trial of a `KerasExperiment` on several devices."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class KerasParallel(ParallelTraining):
         self._data = self._copies()
         """On each device of this process."""
         self._layout = PartGradient([], "")
-        """How a part's gradient is written, which is known when `_compute` is traced."""
+        """Layout of a part's gradient, known once `_compute` is traced."""
         self._compute_step: Any = tf.function(self._compute_all)
         self._add_parts: Any = tf.function(self._add_all)
         self._apply_step: Any = tf.function(self._apply_all)
@@ -121,7 +121,7 @@ class KerasParallel(ParallelTraining):
         self._random: list[list[Any]] = []
         """By device of this process: the states of what draws dropout and augmentation."""
         self._loss_parts = np.zeros((ranks.local, 2))
-        """Of each device of this process: numerator and denominator of its samples' loss of this epoch."""
+        """Numerator and denominator of this epoch's loss, over the samples of each device of this process."""
         self._since = _Since(ranks.local)
         self._trace()
 
@@ -216,7 +216,7 @@ class KerasParallel(ParallelTraining):
         return square
 
     def _arrays(self, values: Any) -> list[np.ndarray]:
-        """Of each device of this process, which are waited for."""
+        """Wait for the devices of this process, and return the array of each."""
         return [np.asarray(value) for value in self._strategy.experimental_local_results(values)]
 
     def _locals(self, values: Any) -> list[float]:
@@ -338,18 +338,18 @@ class KerasParallel(ParallelTraining):
 
 @dataclass(slots=True)
 class _Since:
-    """What the devices of this process have done since the last exchange."""
+    """Work of this process' devices since the last exchange."""
 
     local: int
     samples: list[int] = field(init=False)
     losses: list[Any] = field(default_factory=list)
-    """Of each part of a step that has not been waited for: by device, numerator and denominator of its loss."""
+    """Numerator and denominator of the loss, by device, of each part of a step that has not been waited for."""
     seconds: list[list[float]] = field(default_factory=list)
-    """Of each step that was timed, by device."""
+    """Seconds of each step that was timed, by device."""
     norms: list[tuple[Any, Any, list[int]]] = field(default_factory=list)
-    """Of each step measured for the noise scale: |g|^2 of the whole, of each device's part, and the ranks' shares."""
+    """|g|^2 of the whole and of each device's part, and ranks' shares, of each step measured for the noise scale."""
     last: Any = None
-    """What the last step told: it has ended when that can be read."""
+    """Result of the last step; the step has ended once this can be read."""
 
     def __post_init__(self) -> None:
         self.samples = [0] * self.local

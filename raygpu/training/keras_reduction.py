@@ -17,7 +17,7 @@ class Loss:
     kind: Literal["a plain number", "a Mean", "a Sum"]
     total: Any
     weight: Any
-    """Of a `Mean`; else None."""
+    """Denominator of a `Mean`; else None."""
     penalty: Any
     """The sum of what regularizers and `add_loss()` gave, which is a mean over samples; None without any."""
 
@@ -55,7 +55,7 @@ class PartGradient:
     """The gradient of a part of a batch, as numbers that add up over parts and devices, and how to make one of them."""
 
     variables: list[Any]
-    """Those that have a gradient."""
+    """Variables that have a gradient."""
     kind: str
     weight_has_gradient: bool = False
     penalty_has_gradient: bool = False

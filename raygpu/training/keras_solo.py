@@ -29,7 +29,7 @@ OPTIMIZER = "optimizer.npz"
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
 EVALUATION_BATCH = 1024
 CALL_S = 0.02
-"""Of timed steps: the least that hides what a call from Python costs."""
+"""Minimum duration of a timed call, in seconds: long enough to hide what a call from Python costs."""
 
 
 class KerasSolo:
@@ -230,8 +230,8 @@ def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Pat
 
 
 def random_states(traced: Any) -> list[Any]:
-    """What a traced function draws from: the states of the model's Dropout layers, of an experiment's own generators,
-    and of keras.random's. In the order of their making, which is the same in every process."""
+    """Return the states that a traced function draws from: of the model's Dropout layers, of an experiment's own
+    generators, and of keras.random's. They are in the order of their making, the same in every process."""
     states = [variable for variable in traced.variables if "seed_generator_state" in variable.name]
     return sorted(states, key=lambda variable: (len(variable.name), variable.name))
 
@@ -261,7 +261,7 @@ def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozense
 
 
 def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
-    """What the experiment will report, found by evaluating a few samples on the CPU before anything is started."""
+    """Return the names of the metrics, found by evaluating a few samples on the CPU before anything is started."""
     few = slice(0, 4)
     with no_gpu():
         model = initial_model(experiment, Hyperparameters.of(hp), 0, splits.validation_inputs)

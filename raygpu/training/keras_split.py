@@ -62,7 +62,7 @@ class KerasSplit:
         self.trials = [trial for trial in self.trials if trial.trial_id not in trial_ids]
 
     def save_member(self, trial_id: str, folder: Path) -> None:
-        """What `KerasSolo` saves and loads."""
+        """Save one trial in the format of `KerasSolo`."""
         self._members[trial_id][0].save(folder)
 
     def save(self, folder: Path) -> None:

@@ -35,7 +35,7 @@ TOLERANCE = {True: 1e-6, False: 1e-4}
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a loss or a metric came to."""
+    """Value of a loss or a metric, as numerator and denominator."""
 
     kind: Literal["a plain number", "a Mean", "a Sum"]
     total: float
@@ -43,7 +43,7 @@ class Value:
 
     @classmethod
     def of(cls, value: Any) -> Value:
-        """What `loss` or `metrics` returned."""
+        """Convert what `loss` or `metrics` returned."""
         if isinstance(value, Mean):
             return cls("a Mean", _number(value.total), _number(value.weight))
         if isinstance(value, Sum):
@@ -81,7 +81,7 @@ class Difference:
     depend on the others. unsteady: it is another one each time, so that nothing can be compared."""
     whole: float = math.nan
     together: float = math.nan
-    """What the parts come to."""
+    """Value computed from the parts."""
     sizes: tuple[int, ...] = ()
     """Samples of each part."""
     value: Value | None = None
@@ -195,7 +195,7 @@ def _held_parts(look: Look, name: str, sizes: Sequence[int]) -> list[Value]:
 
 
 def _unsteady(look: Look, rows: np.ndarray, names: Sequence[str]) -> list[Difference]:
-    """Of values that change from call to call: by the outputs of one forward pass, the same state for each part."""
+    """Compare values that change from call to call, by one forward pass' outputs and the same state for each part."""
     if not names:
         return []
     found: list[Difference] = []
@@ -215,7 +215,7 @@ def _unsteady(look: Look, rows: np.ndarray, names: Sequence[str]) -> list[Differ
 
 
 def _compared(look: Look, name: str, whole: Value, values: Sequence[Value], sizes: Sequence[int]) -> Difference | None:
-    """What the parts come to, where that is another value than the whole's."""
+    """Return the difference between the parts' value and the whole's; None where they agree."""
     if whole.kind == "a plain number":
         pairs = [(size * value.total, float(size)) for value, size in zip(values, sizes, strict=True)]
     else:

@@ -28,7 +28,7 @@ class Draws:
     """The random operators of one model's step or evaluation on a batch, in their order."""
 
     layouts: tuple[Layout, ...] = ()
-    """Of each operator's first tensor; empty for an operator without one."""
+    """Layout of each operator's first tensor; empty for an operator without one."""
     in_place: bool = False
     """Whether any of them fills a tensor in place."""
 
@@ -144,7 +144,7 @@ def _rank(args: Sequence[Any]) -> int:
 
 
 def _folding(args: Sequence[Any], width: int) -> int:
-    """How many rows each member has of the first tensor: for some operators vmap folds a batch into them."""
+    """Return each member's number of rows in the first tensor: for some operators vmap folds a batch into them."""
     rank = _rank(args)
     return next((v.shape[0] // width for v in args if isinstance(v, torch.Tensor) and v.dim() == rank), 1)
 

@@ -1,4 +1,4 @@
-"""What memory this process takes, and those that it started: of its GPU, and of the host."""
+"""Memory taken by this process and by those that it started, on its GPU and on the host."""
 
 from __future__ import annotations
 

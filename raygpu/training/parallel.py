@@ -1,4 +1,4 @@
-"""What data-parallel trainings of every framework share: the loop, the split of a batch, what ranks tell each other.
+"""Base of data-parallel trainings in every framework: the loop, the split of a batch, the exchange between ranks.
 
 Every rank decides by itself and alike, from the same reports of all ranks, so no rank has to be asked.
 """
@@ -32,7 +32,7 @@ class Ranks(Protocol):
     """This process among those that train together. A rank is a device; most processes drive one."""
 
     rank: int
-    """Of this process' first device."""
+    """Rank of this process' first device."""
     local: int
     """Devices of this process."""
     world: int
@@ -53,19 +53,19 @@ class OneRank:
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """How a training is spread over devices."""
+    """Settings of a training that is spread over devices."""
 
     global_batch: int
     """Samples of an optimizer step, on all devices together."""
     accumulate: int = 1
     """Parts in which a device takes its share of them."""
     ratios: tuple[float, ...] = ()
-    """Of the devices' shares; empty for equal ones."""
+    """Ratios of the devices' shares; empty for equal ones."""
     balance: bool = False
     """Whether the devices' speeds are measured, and the shares follow them."""
     compile: bool = False
     lr_factor: float = 1.0
-    """By which the learning rate is scaled."""
+    """Factor by which the learning rate is scaled."""
     warmup_epochs: float | None = None
     """In place of the hyper-parameter's."""
     least: int = 1
@@ -74,10 +74,10 @@ class Parallel:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a rank tells the others of its steps since the last exchange."""
+    """A rank's report to the others on its steps since the last exchange."""
 
     samples: int
-    """Of its own, since then."""
+    """Number of this rank's own samples since the last exchange."""
     rate: float | None
     """Samples/s of its device alone, without waiting for others: the median of whole steps; None where none was."""
     most: float
@@ -93,11 +93,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What a rank takes of a batch: samples of the epoch's order, from `first` on."""
+    """A rank's samples of a batch: those of the epoch's order from `first` on."""
 
     first: int
     sizes: list[int]
-    """Of its parts, one after the other."""
+    """Number of samples of each part, one after the other."""
 
     @property
     def samples(self) -> int:
@@ -111,7 +111,7 @@ class Norm:
     whole: float
     """|g|^2 of the whole gradient."""
     shares: Sequence[int]
-    """Of the batch, by rank."""
+    """Number of samples of the batch, by rank."""
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class Conductor:
     noise: NoiseEstimator = field(default_factory=NoiseEstimator)
     balance: Balance = field(init=False)
     next_step: int = FIRST[0]
-    """Of this process, at which the next exchange is."""
+    """Step of this process at which the next exchange is."""
     taken: int = 0
     """Steps of this process."""
 
@@ -134,7 +134,7 @@ class Conductor:
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """Of a whole batch, by rank."""
+        """Number of samples of a whole batch, by rank."""
         return tuple(self._split(self.parallel.global_batch))
 
     def _split(self, total: int) -> list[int]:
@@ -154,7 +154,7 @@ class Conductor:
         return list(batch_bounds(num_samples, self.parallel.global_batch, least))
 
     def portions(self, start: int, end: int) -> list[Portion]:
-        """What each rank takes of a global batch, in as many parts: a layer may wait for the others in each."""
+        """Return each rank's portion of a global batch, in as many parts: a layer may wait for the others in each."""
         shares = self._split(end - start)
         number = min(self.parallel.accumulate, *(share // self.parallel.least for share in shares))
         firsts = [start + sum(shares[:rank]) for rank in range(len(shares))]
@@ -212,13 +212,13 @@ class Conductor:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What an exchange came to, on every rank the same."""
+    """Result of an exchange, the same on every rank."""
 
     samples: tuple[int, ...]
     rates: tuple[float | None, ...]
     noise: NoiseScale | None
     loss: float
-    """Of the epoch so far."""
+    """Loss of the epoch so far."""
     wish: Wish
 
 
@@ -228,7 +228,7 @@ class ParallelTraining(ABC):
     epoch = 0
     """The last one that has ended."""
     step = 0
-    """Of the epoch that runs: the steps that are done."""
+    """Number of steps done in the epoch that runs."""
 
     def __init__(
         self,
@@ -306,7 +306,7 @@ class ParallelTraining(ABC):
         return self.conductor.shares[rank] / median(seconds) if seconds else None
 
     def _state(self) -> dict[str, Any]:
-        """What a checkpoint has, beside the model, the optimizer and what is random, to go on within an epoch."""
+        """Return what a checkpoint needs to go on within an epoch, beside model, optimizer and random states."""
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -348,7 +348,7 @@ class ParallelTraining(ABC):
 
     @abstractmethod
     def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
-        """Of this process' ranks since the last exchange, and the steps that were measured for the noise scale."""
+        """Return this process' reports since the last exchange, by rank, and the steps measured for the noise scale."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:

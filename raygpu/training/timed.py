@@ -1,4 +1,4 @@
-"""How fast trainings in one process are: warmed up, then timed for a window while other processes do the same.
+"""Measure the speed of trainings in one process: warmed up, then timed for a window while other processes do the same.
 
 bench = Bench("fused", source, code, splits, trials, settings)
 bench.warm_up()
@@ -22,9 +22,9 @@ from raygpu.training.start import start
 from raygpu.trials import Trial
 
 LEAD = 0.15
-"""Of a window, before it begins and after its end: work that is not counted, so that all others work meanwhile."""
+"""Share of a window added before and after it as uncounted work, so that all others work during the window."""
 Place = Callable[[], AbstractContextManager[Any]]
-"""What a training's device is named by while it runs."""
+"""Function that returns the context in which a training runs on its device."""
 T = TypeVar("T")
 CHUNK_S = 0.01
 """Between two looks at a device's clock: to wait for it after every small step would slow it down."""

@@ -101,14 +101,14 @@ class GradientSum:
         self._ranks = ranks
         self._buckets = _buckets(parameters)
         self._order = list(range(len(self._buckets)))
-        """In which the buckets are summed: on every rank the same."""
+        """Order in which the buckets are summed: on every rank the same."""
         self._next = 0
         """The place in it of the bucket whose sum begins next."""
         self._overlaps: bool | None = None
         """Whether sums begin during the backward pass; None before the first one, which tells in what order."""
         self._listens = self._is_first = False
         self._arrivals: list[int] = []
-        """Of the first backward pass: the bucket of each gradient."""
+        """Bucket of each gradient of the first backward pass, in the order of their arrival."""
         self._weight = 1.0
         self._square: torch.Tensor | None = None
         self._hooks = [

@@ -188,7 +188,7 @@ class TorchLook:
         return all(float((one - other).norm()) <= most for one, other in zip(whole, together, strict=True))
 
     def _gradient(self, chosen: torch.Tensor) -> list[torch.Tensor]:
-        """Of the sum of these samples' losses, or of the numerator of their mean."""
+        """Return the gradient of the sum of these samples' losses, or of the numerator of their mean."""
         experiment, model = copy.deepcopy((self._experiment, self.model))
         loss = experiment.loss(forward(model, rows(self._inputs, chosen)), rows(self._targets, chosen))
         (loss.total if isinstance(loss, Mean | Sum) else loss * len(chosen)).backward()

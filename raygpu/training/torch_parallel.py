@@ -36,9 +36,9 @@ from raygpu.training.torch_solo import CHECKPOINT, TorchSolo, forward
 from raygpu.trials import Trial
 
 MARGIN = 0.9
-"""Of the memory that is free, what a share may be grown into."""
+"""Share of the free memory that a rank's samples of a batch may fill."""
 A_DAY = timedelta(days=1)
-"""How long a rank waits for another that evaluates or saves: one that dies ends the wait at once."""
+"""Timeout of a rank that waits for another to evaluate or save: one that dies ends the wait at once."""
 
 
 class TorchRanks:
@@ -55,7 +55,7 @@ class TorchRanks:
 
 
 class TorchParallel(ParallelTraining):
-    """Of one trial of a `TorchExperiment`; with several ranks, torch.distributed has been started.
+    """Training of one trial of a `TorchExperiment`; with several ranks, torch.distributed has been started.
 
     device, dtype: as of `TorchSolo`.
     """
@@ -306,7 +306,7 @@ class _MovingBuffers:
         self._ranks, self._model = ranks, model
         self._before: dict[str, torch.Tensor] | None = None
         self._names: list[str] | None = None
-        """Of those that change, which the first step tells."""
+        """Names of the buffers that change, collected in the first step; None before it."""
 
     def begin_step(self) -> None:
         if self._names is None:
@@ -326,7 +326,7 @@ class _MovingBuffers:
 
 @dataclass(slots=True)
 class _Since:
-    """What a rank has done since the last exchange."""
+    """Work of a rank since the last exchange."""
 
     samples: int = 0
     part: int = 0
@@ -370,7 +370,7 @@ class _Stopwatch:
         self._began = self._now()
 
     def seconds(self) -> list[float]:
-        """Of each lap since this was asked last; on a GPU after it has been waited for."""
+        """Return the seconds of each lap since the last call; on a GPU, wait for it first."""
         laps, self._laps = self._laps, []
         if self._cuda:
             return [began.elapsed_time(ended) / 1000 for began, ended in laps]

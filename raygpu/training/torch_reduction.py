@@ -22,7 +22,7 @@ def as_parts(value: Any, count: int, device: torch.device) -> tuple[torch.Tensor
 
 
 def ratio(total: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """What added parts come to: their mean, or their sum where the denominator is 0. Of any shape."""
+    """Return the value of added parts, of any shape: their mean, or their sum where the denominator is 0."""
     return total / torch.where(weight == 0, 1.0, weight)
 
 

@@ -198,7 +198,7 @@ def predict(
 
 
 def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
-    """What the experiment will report, found by evaluating a few samples on the CPU before anything is started."""
+    """Return the names of the metrics, found by evaluating a few samples on the CPU before anything is started."""
     model = initial_model(experiment, Hyperparameters.of(hp), seed=0)
     model.eval()
     few = slice(0, 4)
