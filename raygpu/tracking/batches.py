@@ -1,4 +1,4 @@
-"""What waits to be written: single writes, merged into as few MLflow calls as can be, or kept in a file."""
+"""Writes that wait for MLflow: single ones, merged into as few calls as can be, or kept in a file."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Journal:
         self._file: TextIO | None = None
 
     def take_over(self) -> list[Write]:
-        """What an earlier process left, which stays here until it is delivered. Raises TrackingError."""
+        """Return the writes that an earlier process left, which stay here until delivered. Raises TrackingError."""
         writes = load(self.path) if self.path.is_file() else []
         if writes:  # written anew, without a last line that was cut
             temporary = self.path.with_name(f"{self.path.name}.tmp")

@@ -19,7 +19,7 @@ from raygpu.tracking.stores import check, scheme, sqlite_path, with_driver
 
 TRIES = 4
 MIGRATED = ("already exists", "out-of-date database schema", "UNIQUE constraint", "duplicate key")
-"""What a store says while another process is creating the same schema or experiment."""
+"""Phrases of a store's error while another process is creating the same schema or experiment."""
 
 
 class Refused(TrackingError):

@@ -21,9 +21,9 @@ from raygpu.tracking import client
 from raygpu.tracking.runs import RunTree
 
 NAME = "model"
-"""Of the model in its run."""
+"""Name of the model in its run."""
 PACKAGES = {"torch": ("torch", "numpy"), "keras": ("keras", "tensorflow", "numpy")}
-"""That a model needs where it is loaded."""
+"""Packages that a model needs where it is loaded, by framework."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Registered:
 
     @property
     def uri(self) -> str:
-        """What `mlflow.pyfunc.load_model` takes."""
+        """URI of the model for `mlflow.pyfunc.load_model`."""
         return f"models:/{self.name}/{self.version}"
 
 

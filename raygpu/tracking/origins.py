@@ -1,4 +1,4 @@
-"""What MLflow has kept of a sweep or of one of its trials: read again by its run's id."""
+"""Read what MLflow has kept of a sweep or of one of its trials, by its run's id."""
 
 from __future__ import annotations
 

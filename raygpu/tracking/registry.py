@@ -20,12 +20,12 @@ from raygpu.tracking.runs import RunTree
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 TRIES = 10
-"""How often the champion is looked at again while others register too."""
+"""Maximum number of looks at the champion while others register too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """How good a model is, and by what: the tags of its version."""
+    """Score of a model and how it was measured, kept as the tags of its version."""
 
     score: float
     metric: str
@@ -34,7 +34,7 @@ class Claim:
     """A fingerprint of the validation data."""
 
     def tags(self) -> dict[str, Any]:
-        """Of a version."""
+        """Return the claim as tags of a version."""
         direction = "max" if self.maximize else "min"
         return {
             "raygpu.score": self.score,
@@ -75,7 +75,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a model that was to be registered."""
+    """Outcome of a registration: whether the model was registered, and as what."""
 
     line: str
     """For the person."""
@@ -119,7 +119,7 @@ def register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str
 
 
 def _versions(registry: Any, name: str) -> tuple[dict[int, Version], Version | None]:
-    """Those that are registered, by number, and the champion. None of a name that is new."""
+    """Return the registered versions, by number, and the champion; empty and None for a name that is new."""
     quote = '"' if "'" in name else "'"
     found = registry.search_model_versions(f"name = {quote}{name}{quote}")
     versions = {int(each.version): Version(int(each.version), Claim.of(each.tags)) for each in found}

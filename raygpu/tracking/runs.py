@@ -99,9 +99,9 @@ class RunTree:
         self.children: dict[str, Child] = {}
         """By trial id."""
         self.tags: dict[str, str] = {}
-        """Of every run that is begun: the sweep's and each trial's."""
+        """Tags of every run that is begun: the sweep's and each trial's."""
         self.patience_s = PATIENCE_S
-        """How long files and a run's end are tried again while the store fails."""
+        """Seconds for which files and a run's end are tried again while the store fails."""
 
     @classmethod
     def open(cls, uri: str, experiment: str, artifact_dir: Path | None = None) -> RunTree:
@@ -302,7 +302,7 @@ def points(result: EpochResult, time_ms: int) -> list[Point]:
 
 
 def final_points(record: TrialRecord, time_ms: int) -> list[Point]:
-    """What a trial's run is told at its end; its best epoch only where that one scores the trial."""
+    """Return the metrics of a trial's run at its end; its best epoch only where that one scores the trial."""
     values = {"rgu_hours": record.rgu_hours}
     if record.which == "best" and not record.diverged:
         values |= {"best/score": record.standing.best, "best/epoch": record.best_epoch}
@@ -310,7 +310,7 @@ def final_points(record: TrialRecord, time_ms: int) -> list[Point]:
 
 
 def final_tags(record: TrialRecord) -> dict[str, Any]:
-    """What a trial's run says of how it ended."""
+    """Return the tags of a trial's run that say how it ended."""
     tags: dict[str, Any] = {"raygpu.status": "diverged" if record.diverged else record.status}
     tags["raygpu.score"] = f"{record.which} epoch"
     if record.best_epoch is not None:

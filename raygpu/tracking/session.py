@@ -40,7 +40,7 @@ class Session(ABC):
     """A run and what is below it in MLflow, begun and written in the writer's thread."""
 
     kind: ClassVar[str]
-    """Of which command."""
+    """Command that makes the run, `sweep` or `train`."""
     writer: Writer | NullWriter
 
     def __init__(
@@ -72,15 +72,15 @@ class Session(ABC):
         return tree
 
     def tags(self) -> dict[str, Any]:
-        """Of the run, beside those of every run."""
+        """Return the tags of the run, beside those of every run."""
         return {}
 
     def params(self) -> dict[str, Any]:
-        """Of the run."""
+        """Return the parameters of the run."""
         return flat(self.config)
 
     def address_line(self) -> str:
-        """Where a person looks meanwhile."""
+        """Return the line that tells where to watch the run, or that tracking is off."""
         if not self.enabled:
             return "MLflow: off (tracking.enabled = false)"
         uri = self.config.tracking.uri
@@ -89,7 +89,7 @@ class Session(ABC):
         return f"MLflow UI: http://127.0.0.1:{UI_PORT}, once started by: {ui_command(uri, UI_PORT)}"
 
     def next_line(self) -> str | None:
-        """What shows the run's curves, once it has ended."""
+        """Return the line that tells how to see the run's curves, once it has ended."""
         if not isinstance(self.writer, Writer) or self._fault is not None:
             return None
         tree = self.writer.ready(0)
@@ -106,7 +106,7 @@ class Session(ABC):
         return {"uri": redacted(self.config.tracking.uri), "run_id": self.run_id, "undelivered": 0, "fault": None}
 
     def tree(self) -> RunTree | None:
-        """What holds the run; None where tracking is off, or its store is out of reach."""
+        """Return the tree that holds the run; None where tracking is off, or its store is out of reach."""
         if not isinstance(self.writer, Writer):
             return None
         try:
@@ -213,7 +213,7 @@ class TrainSession(Session):
     """The folder that is kept with it."""
 
     def tags(self) -> dict[str, Any]:
-        """Where its hyper-parameters come from."""
+        """Return the tags that name the source of the run's hyper-parameters."""
         assert isinstance(self.config, TrainConfig)
         names = {"sweep": "raygpu.sweep", "trial_id": "raygpu.trial_id", "mlflow_run_id": "raygpu.sweep_run_id"}
         return {tag: self.config.source[name] for name, tag in names.items() if name in self.config.source}

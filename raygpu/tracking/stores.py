@@ -1,4 +1,4 @@
-"""Where MLflow keeps the runs: checking a tracking URI without importing MLflow, and showing it without passwords."""
+"""Stores of MLflow's runs: check a tracking URI without importing MLflow, and show it without passwords."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def with_driver(uri: str) -> str:
 
 
 def ui_command(uri: str, port: int) -> str:
-    """What starts the MLflow UI on a database store, on loopback; a password in the URI is left to be filled in."""
+    """Return the command for the MLflow UI on a database, on loopback; a password in the URI is left to fill in."""
     return f"mlflow ui --backend-store-uri {shlex.quote(redacted(with_driver(uri)))} --port {port}"
 
 

@@ -29,7 +29,7 @@ from raygpu.tracking.runs import Refused, RunTree
 from raygpu.trials import EpochResult, Trial, TrialRecord
 
 CPU_SHARE = 0.025
-"""Of this machine's CPUs, what the thread takes by default; longer rests also merge more writes."""
+"""Share of this machine's CPUs that the thread takes by default; longer rests also merge more writes."""
 LONGEST_REST_S = 15.0
 LONGEST_RETRY_S = 30.0
 MAX_FAULTS = 100
@@ -51,7 +51,7 @@ class Writer:
         spool cannot be read.
         """
         self.faults: list[str] = []
-        """What MLflow refused for good, a line for each kind."""
+        """Faults of writes that MLflow refused for good, a line for each kind."""
         self.delayed: str | None = None
         """Why writes wait at present, None while they are delivered."""
         self._journal = Journal(spool)
@@ -61,7 +61,7 @@ class Writer:
         self._failure: TrackingError | None = None
         self._incoming = deque(self._journal.take_over())
         self.num_earlier = len(self._incoming)
-        """How many writes an earlier writer had left."""
+        """Number of writes that an earlier writer had left."""
         self._pending = Pending({})
         self._lock = threading.Lock()
         """Held while `_pending`, `_incoming` or the journal changes, never during a call to MLflow."""
@@ -71,7 +71,7 @@ class Writer:
         self._closing, self._abandoned = threading.Event(), threading.Event()
         self._undelivered: int | None = None
         self._taken = 0
-        """How many parts of writes the store has taken so far: while it grows, deliveries make progress."""
+        """Number of parts of writes that the store has taken so far: while it grows, deliveries make progress."""
         self._thread = threading.Thread(target=self._run, args=(tree,), name="raygpu-tracking", daemon=True)
         self._thread.start()
 
@@ -93,7 +93,7 @@ class Writer:
         self._put("restart", trial.trial_id, trial)
 
     def place(self, trial_id: str, gpu_index: int | None, gpu_share: float | None) -> None:
-        """Where the trial runs; what is None is left out."""
+        """Tag the trial's run with its GPU and its share of it; what is None is left out."""
         tags = {"raygpu.gpu_index": gpu_index, "raygpu.gpu_share": gpu_share}
         self._put("place", trial_id, {name: value for name, value in tags.items() if value is not None})
 
@@ -126,7 +126,7 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        """How many writes are not delivered yet."""
+        """Number of writes that are not delivered yet."""
         with self._lock:
             return len(self._pending.writes()) + len(self._incoming)
 
@@ -170,7 +170,7 @@ class Writer:
             self._thread.join(min(TICK_S, max(0.0, moved + patience_s - now)))
 
     def _left(self, first: int, waited_s: float, idle_s: float) -> str:
-        """What is still to be delivered, and how fast that goes."""
+        """Return a line on what is still to be delivered, and how fast that goes."""
         left = self.waiting
         with self._lock:
             runs = len(self._pending.batches)
