@@ -63,7 +63,7 @@ OPTIONS = {"write": "A new file for raygpu.train: this configuration with the ba
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was measured."""
+    """The result of a balance: its summary and its run's folder."""
 
     summary: dict[str, Any]
     """The content of `summary.json`."""
@@ -151,7 +151,7 @@ class _Measuring:
     places: list[int] = field(default_factory=list)
     """Each rank's device, by its index."""
     readings: dict[int, Any] = field(default_factory=dict)
-    """What NVML told last while devices worked, by device."""
+    """The last NVML readings while devices worked, by device."""
 
     @property
     def num_train(self) -> int:

@@ -20,17 +20,18 @@ from raygpu.batching import split
 from raygpu.intervals import CONFIDENCE, Interval, interval, ratio
 
 GAIN = 0.05
-"""By which a batch of twice the size has to be faster to count as a gain."""
+"""Relative speedup that a batch of twice the size needs to count as a gain."""
 LESS = 0.8
-"""Of a batch that memory does not hold: what is tried next."""
+"""Factor by which a batch is reduced that memory does not hold."""
 TURNS = 20
-"""Of the search for shares that all take the same time."""
+"""Most iterations in the search for shares that all take the same time."""
 NEGLIGIBLE = 0.02
-"""By which two speeds may differ and still be taken for equal: it is less than a split by whole samples can use."""
+"""Relative difference up to which two speeds count as equal: less than a split by whole samples can use."""
 LEAST_PAIRS = 3
-"""Of turns of two jobs that are compared: with fewer, even a clear difference has no narrow interval."""
+"""Least number of pairs of turns in a comparison of two jobs: with fewer, even a clear difference has no narrow
+interval."""
 LARGEST_PART = 0.1
-"""Of the training data, in one step: a larger batch leaves fewer than ten steps an epoch."""
+"""Largest part of the training data in one step: a larger batch leaves fewer than ten steps an epoch."""
 Ended = Literal["memory", "gain", "data", "asked"]
 
 
@@ -134,7 +135,7 @@ def leveled(curves: Sequence[Curve], groups: Sequence[Sequence[int]]) -> list[Cu
 
 
 def compared(balanced_rates: Sequence[float], equal_rates: Sequence[float]) -> Interval:
-    """How many times as fast the balanced job is as the equal one, from jobs that were trained by turns, in pairs."""
+    """Return the balanced job's speed over the equal one's, from jobs that were trained by turns, in pairs."""
     return ratio(balanced_rates, equal_rates)
 
 
@@ -184,7 +185,7 @@ class Balanced:
 
 
 def predicted(curves: Sequence[Curve], shares: Sequence[int]) -> Balanced:
-    """What this split comes to."""
+    """Return this split with its predicted throughput."""
     slowest = max(curve.step_s(share) for curve, share in zip(curves, shares, strict=True))
     return Balanced(tuple(shares), sum(shares) / slowest)
 
@@ -212,7 +213,7 @@ def balanced(curves: Sequence[Curve], global_batch: int | None = None) -> Balanc
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was measured of a split, and the shares that follow."""
+    """The measurements of a split, and the shares that follow."""
 
     curves: Sequence[Curve]
     groups: Sequence[Sequence[int]]
@@ -230,12 +231,12 @@ class Verdict:
 
     @property
     def speedup(self) -> Interval | None:
-        """How many times as fast the job is as the one with equal shares."""
+        """The speed of the job over that of the job with equal shares; None where there is no such job."""
         return compared(self.job.rates, self.equal.rates) if self.equal is not None else None
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """Those that were tried where they are shown to be faster, were asked for, or alone fit; else equal ones."""
+        """The tried shares where they are shown to be faster, were asked for, or alone fit; else equal ones."""
         if self.equal is None or self.asked or not self.fits:
             return self.job.shares
         return self.job.shares if compared(self.job.rates, self.equal.rates).low > 1 else self.equal.shares

@@ -10,13 +10,14 @@ from statistics import fmean
 import numpy as np
 
 MOVED = 0.05
-"""Of a rate: a change by more than this moves the split of a batch."""
+"""Relative change of a device's speed above which the split of a batch moves."""
 BEHIND = 0.02
-"""Of the mean time of a step: so does a device that is behind it by more."""
+"""Part of the mean step time by which a device may lag: behind by more, it moves the split too."""
 NEW = 0.3
 """Weight of the latest measurement of a speed, in the average of all."""
 FAR = 0.2
-"""Of a speed: two measurements in turn that are both farther off, to the same side, take the place of the average."""
+"""Relative distance from the averaged speed: two measurements in turn that are both farther off, to the same side,
+replace the average."""
 WINDOW = 64
 """Latest estimates that a noise scale is taken from."""
 
@@ -162,7 +163,8 @@ class NoiseEstimator:
         self._estimates = [*self._estimates[1 - WINDOW :], (signal, noise)]
 
     def scale(self) -> NoiseScale | None:
-        """Of the latest estimates; None while they are too few, or the gradient drowns in the noise.
+        """Return the noise scale by the latest estimates; None while they are too few, or the gradient drowns in the
+        noise.
 
         Single estimates are far off, and their ratios more so: the ratio is that of the means, its error by the
         jackknife.

@@ -1,4 +1,5 @@
-"""Which way a sweep's trials are trained in: pure, from profiles, the sweep's size and the bounds of the machine.
+"""The choice of the way that trains a sweep's trials: pure, from profiles, the sweep's size and the bounds of the
+machine.
 
     choice = choose([Part(profile, Size(trials=64, epochs=20, at_once=64), fusable=True)], room, num_gpus=1)
 
@@ -16,28 +17,28 @@ from raygpu.profiles import FALLING, Profile
 from raygpu.sections import Way
 
 TUNE_S = 3.5
-"""Of every sweep, what Tune takes before its first trial and after its last."""
+"""Seconds that Tune takes before a sweep's first trial and after its last."""
 TRIAL_S = 0.25
 """Between two trials of a worker that is reused: a result, a checkpoint and the next one's start."""
 DRIVER_S = 0.06
-"""Of each trial, what the driver does one after the other: so many a second is the most in every way."""
+"""Serial driver time per trial, in seconds; bounds trials per second in every way."""
 ARRAY_S = 1.0
 """To make an array and measure its widths."""
 WORKER_S = 4.0
 """To start a worker, where it was not measured."""
 RESERVE = 0.9
-"""Of the free memory, what trainings may fill."""
+"""Part of the free memory that trainings may fill."""
 PACKED: tuple[Way, ...] = ("process", "mps", "split")
 """The ways in which trials run one by one, so many at once. Nothing runs trials in threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much there is to train."""
+    """The amount of training: trials, epochs and trials at once."""
 
     trials: int
     epochs: float
-    """Of a mean trial: some may be stopped early."""
+    """Epochs of a mean trial: some may be stopped early."""
     at_once: int
     """The most of them that may run at the same time: of Optuna, a generation."""
 
@@ -58,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the trainings on one device may take together."""
+    """The memory that the trainings on one device may take together."""
 
     host_gib: float
     device_gib: float | None
@@ -75,16 +76,16 @@ class Option:
     """One way to run the whole sweep, and what it would come to."""
 
     way: Way
-    """Of the trials that are not fused."""
+    """The way of the trials that are not fused."""
     n: int
-    """How many of those run at once on a device."""
+    """Number of trials at once on a device, of those that are not fused."""
     fused: tuple[bool, ...]
-    """Which parts are trained as arrays."""
+    """Whether each part is trained as arrays."""
     wall_s: float
     gib: float | None
     """Memory of a device at its fullest; of a simulated one, of the host."""
     bound: str
-    """What keeps n from being larger."""
+    """The bound that keeps n from being larger."""
     off_s: float = 0.0
     """By how much the time may be wrong: the spread of the measured points."""
 
@@ -190,7 +191,7 @@ def _option(
 
 
 def _off(profile: Profile, way: Way, n: int) -> float:
-    """By which part the speed of n at once may be wrong: half the spread of the measured number next to it."""
+    """Return the relative error of the speed of n at once: half the spread of the measured number next to it."""
     points = [p for p in profile.of(way) if p.gain is not None]
     if not points:
         return 0.0
@@ -230,7 +231,7 @@ def _fused_s(part: Part, room: Room, num_gpus: int) -> float:
 
 
 def _members(part: Part, room: Room, num_gpus: int) -> int:
-    """Of an array: all trials of a device, if they may run at once and memory holds them."""
+    """Return the members of an array: all trials of a device, if they may run at once and memory holds them."""
     most = math.ceil(min(part.size.trials, part.size.at_once) / num_gpus)
     on_device = room.device_gib is not None
     line = part.profile.memory("fused", "device_gib" if on_device else "host_gib")

@@ -1,4 +1,4 @@
-"""How long the command has been running, its interpreter's start included."""
+"""The time that the command has been running, its interpreter's start included."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ ELSEWHERE = ("cluster.", "tracking.")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a command ended."""
+    """The end of a command: its exit code and its JSON output."""
 
     exit_code: int
     told: Any = None
-    """What `--json` prints; None for nothing."""
+    """The output of `--json`; None for nothing."""
 
 
 def incomplete(summary: Mapping[str, Any]) -> bool:
@@ -95,7 +95,7 @@ class Command:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def read_resumed(self, arguments: flags.Arguments) -> dict[str, str]:
-        """What a run that goes on may have otherwise than it began. Raises BadInput for anything else."""
+        """Return the flags in which a run that goes on may differ from its start. Raises BadInput for anything else."""
         others = [name for name in arguments.overrides if not name.startswith(ELSEWHERE)]
         if arguments.file or others or len(arguments.options) > 1 or arguments.switches - {JSON}:
             where = " and ".join(f"--{prefix}*" for prefix in ELSEWHERE)

@@ -24,8 +24,8 @@ AGREES = 1.4
 """The most by which a throughput may differ from its own windows: how much faster or slower the machine may have become
 since one training alone was measured."""
 TOLERANCE = 1.15
-"""By which fewer trainings may seem to take longer than more of them, their spreads apart: some widths suit a device
-less."""
+"""Factor by which fewer trainings may seem to take longer than more of them, their spreads apart: some widths suit a
+device less."""
 ONCE = 1.5
 """The same where one of both was measured once and has no spread to show."""
 WIDE, WIDEST = 2.5, 5.0
@@ -33,7 +33,8 @@ WIDE, WIDEST = 2.5, 5.0
 
 
 def contradictions(points: Sequence[Point], alone: float) -> dict[int, str]:
-    """What contradicts which points, by their places. Of two that contradict each other, both are named."""
+    """Return the points that something contradicts, by their places, and what does. Of two that contradict each other,
+    both are named."""
     found = _alone_in_doubt(points, alone, WIDE)
     for places in _kinds(points, found):
         for fewer, more in _reversed(points, places):

@@ -1,4 +1,4 @@
-"""What raygpu raises when it can name the fault.
+"""The exceptions that raygpu raises when it can name the fault.
 
 RaygpuError
  +-- BadInput         the user's configuration, flags, experiment or files: exit code 2, one line for each fault
@@ -41,6 +41,6 @@ def one_line(error: BaseException) -> str:
 
 
 def last_line(traceback: str) -> str:
-    """What a traceback says in the end."""
+    """Return the last line of a traceback, shortened."""
     lines = traceback.strip().splitlines()
     return lines[-1][:300] if lines else ""

@@ -1,4 +1,4 @@
-"""How a command ends when it is told to, and where its output goes."""
+"""A command's orderly end when it is told to stop, and the destination of its output."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def output_to_stderr(wanted: bool) -> Iterator[TextIO]:
 
 @contextmanager
 def handlers_kept(*numbers: signal.Signals) -> Iterator[None]:
-    """What handled these signals before handles them again."""
+    """Restore the present handlers of these signals at the end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -214,7 +214,7 @@ class Hyperparameters(Mapping[str, Any]):
 
 
 class Experiment(ABC):
-    """What torch and Keras experiments share: the data, and a model made from hyper-parameters."""
+    """The common part of torch and Keras experiments: the data, and a model made from hyper-parameters."""
 
     framework: str
 
@@ -279,7 +279,7 @@ class KerasExperiment(Experiment):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a trial's code comes from: picklable, and resolved again in each worker.
+    """The origin of a trial's code: picklable, and resolved again in each worker.
 
     kind: "torch" and "keras" name an `Experiment`, "function" a function of one dict, "command" a script.
     name: `package.module:Name` or `path/to/file.py:name`, or the command line itself.

@@ -1,4 +1,4 @@
-"""What a sweep leaves behind: its summary, its files, and the best trial's model looked at."""
+"""The results that a sweep leaves behind: its summary, its files, and the best trial's model looked at."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def write_files(
 
 
 def _unlike(folder: RunFolder, best: TrialRecord) -> list[str]:
-    """What the kept checkpoint of the best trial is, where it is not that of its best epoch."""
+    """Return a line that names the epoch of the best trial's kept checkpoint, where that is not its best epoch."""
     if best.which != "best" or not (folder.checkpoints / best.trial.trial_id).is_dir():
         return []
     kept = folder.kept_epoch(best.trial.trial_id)

@@ -100,7 +100,7 @@ def _drop_value(words: list[str]) -> None:
 
 
 _NO = re.compile(r"^no_|(?<=\.)no_(?=[^.]+$)")
-"""What turns a bool field off, before the whole or before its last name."""
+"""The prefix that turns a bool field off, before the whole name or before its last part."""
 _BOOLS = ("true", "false", "1", "0", "yes", "no", "on", "off")
 
 
@@ -118,8 +118,8 @@ def expected(annotation: object) -> str:
 
 
 def source_folder(experiment: str | None, file: Path) -> Path:
-    """Where an experiment's relative paths start: the working directory, or the configuration's own folder if the
-    experiment's file or module is there and not here."""
+    """Return the folder at which an experiment's relative paths start: the working directory, or the configuration's
+    own folder if the experiment's file or module is there and not here."""
     beside = file.resolve().parent
     if experiment is None:
         return Path.cwd()

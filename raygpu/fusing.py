@@ -1,4 +1,4 @@
-"""Which trials of a sweep are fused: groups of one signature that pass a dry run; the others are trained alone."""
+"""The choice of a sweep's fused trials: groups of one signature that pass a dry run; the others are trained alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raygpu.trials import Trial
 
 
 class Grouper(Protocol):
-    """Which trials may share an array."""
+    """Decides which trials may share an array."""
 
     alone: dict[Signature, str]
     """Signatures that could, and do not, and why."""

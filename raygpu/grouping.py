@@ -1,4 +1,5 @@
-"""Which trials can share an array: those of equal signature. Pure; what a trial's program reads is asked of the caller.
+"""Groups of trials that can share an array: those of equal signature. Pure; what a trial's program reads is asked of
+the caller.
 
 A signature is found without a declaration. Code that reads the hyper-parameters `names` of one trial reads the same
 names of every trial that has the same values there, so the code is run once for each signature and not for each trial.
@@ -21,14 +22,14 @@ Key = tuple[tuple[str, str], ...]
 ABSENT = "absent"
 ITS_OWN = "a signature of its own"
 ENOUGH_RUNS = 20
-"""Of the experiment's code, to know what all of them read."""
+"""Runs of the experiment's code after which it is known what all of them read."""
 MAX_MEMBERS = 1024
-"""Of an array: its results travel together, and what is lost with a worker is trained again."""
+"""Most members of an array: its results travel together, and what is lost with a worker is trained again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What the trials of one group have in common: the values that shape their program."""
+    """The values that the trials of one group have in common: those that shape their program."""
 
     values: Key
     """By name, as text."""
@@ -67,7 +68,7 @@ class Signatures:
         self._common: frozenset[str] = frozenset()
         self._num_runs = 0
         self._counts: dict[str, Counter[str]] = {}
-        """Of each name, how many of the trials at hand have a value there."""
+        """The number of trials at hand with each value, by hyper-parameter."""
 
     def of_each(self, trials: Sequence[Trial]) -> Iterator[Signature | Exception]:
         """The signature of each trial, or what `check` or the experiment's own code raised."""

@@ -43,7 +43,7 @@ class Halving:
         self._values: dict[int, dict[str, float]] = {rung: {} for rung in epochs}
 
     def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
-        """Which of these trials stop after this epoch. scores: by trial id, finite."""
+        """Return the trials, among these, that stop after this epoch. scores: by trial id, finite."""
         if epoch not in self._stays:
             return frozenset()
         stays, values = self._stays[epoch], self._sorted[epoch]

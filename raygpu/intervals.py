@@ -82,7 +82,7 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interva
 
 
 def ratio(rates: Sequence[float], others: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """How many times as fast one is as the other, measured round by round in pairs, one soon after the other.
+    """Return the ratio of two rates that were measured round by round in pairs, one soon after the other.
 
     What disturbs a whole round disturbs both and falls out of the pair's ratio.
     """
@@ -90,7 +90,7 @@ def ratio(rates: Sequence[float], others: Sequence[float], confidence: float = C
 
 
 def _outside(count: int, confidence: float) -> int:
-    """How many values are left out at either end: as many as the confidence allows."""
+    """Return the number of values to leave out at either end: as many as the confidence allows."""
     outside = 0
     while _coverage(outside + 1, count) >= confidence:
         outside += 1
@@ -98,5 +98,5 @@ def _outside(count: int, confidence: float) -> int:
 
 
 def _coverage(outside: int, count: int) -> float:
-    """How often the median lies within the values but for so many at either end."""
+    """Return the probability that the median lies within the values, so many at either end left out."""
     return 1 - 2 * float(bdtr(outside, count, 0.5))

@@ -1,4 +1,4 @@
-"""What a submitted job runs: the command, flags, configuration and environment that came along with it.
+"""The driver of a submitted job: runs the command, flags, configuration and environment that came along with it.
 
 python -m raygpu.job        (by python -m raygpu.submit alone)
 """
