@@ -1,4 +1,4 @@
-"""What a sweep knows of its trainings' speed before it plans: kept profiles, or a probe that is worth its seconds."""
+"""A sweep's knowledge of its trainings' speed before it plans: kept profiles, or a probe that is worth its seconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROBE_S = 3 * WORKER_S
 KERAS_PER_S = 50_000.0
 """Samples/s that a Keras training is taken for before any is run."""
 LOOK = 0.1
-"""Of a sweep's training, what a look at some steps may take."""
+"""Part of a sweep's training that a look at some steps may take."""
 LOOK_S = 2.0
 """And at most."""
 LONG_S = 2400.0
@@ -39,27 +39,27 @@ LONG_S = 2400.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a few steps tell of a sweep."""
+    """The findings of a few steps about a sweep."""
 
     sweep_s: float | None
-    """Of all of it in the fastest way, or one training at a time where no other way's speed is known; None where the
-    steps failed."""
+    """Seconds of the whole sweep in the fastest way, or one training at a time where no other way's speed is known;
+    None where the steps failed."""
     rough: Profile | None = None
-    """Where they tell of the device that the sweep runs on."""
+    """Profile by these steps, where they tell of the device that the sweep runs on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a sweep runs, as a plan sees it."""
+    """The machines and devices that a sweep runs on, as a plan sees them."""
 
     nodes: Sequence[Node]
     names: Sequence[str]
-    """Of its devices."""
+    """Names of the devices."""
     device: str
     """The type that profiles are kept by: the first GPU's name, or the processor's where one is simulated."""
     device_gib: float | None
     num_cpus: float
-    """Of the first machine."""
+    """CPUs of the first machine."""
     is_local: bool = True
     """Whether this process sees its GPUs."""
 
@@ -85,22 +85,22 @@ class Estimates:
 
     own: dict[Signature, Profile] = field(default_factory=dict)
     reference: Profile | None = None
-    """Of the largest group: for groups that have none of their own."""
+    """Profile of the largest group: for groups that have none of their own."""
     source: str = ""
-    """Where the reference comes from, in a few words."""
+    """Origin of the reference, in a few words."""
     probe_s: float | None = None
-    """What measuring it took; None where it was kept."""
+    """Seconds that the probe took; None where the profile was kept."""
     by_device: dict[str, Profile] = field(default_factory=dict)
-    """Where a sweep has GPUs of several types: of the largest group, by type, and of no other one than that type's."""
+    """Profiles of the largest group by device type, each measured on that type; empty for GPUs of a single type."""
     elsewhere: Profile | None = None
-    """Of the largest group, on another device."""
+    """Profile of the largest group on another device."""
     types: tuple[str, ...] = ()
-    """Of the sweep's devices, where there are several."""
+    """Types of the sweep's devices, where there are several."""
     notes: tuple[str, ...] = ()
     """For a person: which way was not measured, and why."""
 
     def on(self, device: str) -> Profile | None:
-        """What is known of the largest group on a type of device: its own profile, or another type's."""
+        """Return the largest group's profile for a type of device: its own, or another type's."""
         return self.by_device.get(device, self.reference or self.elsewhere)
 
     def needs(self) -> dict[str, Affine]:
@@ -127,7 +127,7 @@ class Estimates:
 
 
 def size(config: SweepConfig, part: float = 1.0) -> Size:
-    """What this part of the sweep's trials comes to."""
+    """Return the size of this part of the sweep's trials."""
     assert config.trials is not None  # a sweep that is prepared knows it
     epochs: float = config.epochs or 1
     stopping = config.stopping
@@ -176,7 +176,8 @@ class Measurer:
         self._first = self.largest.trials[0]
 
     def kept(self, site: Site) -> tuple[Estimates, bool]:
-        """What earlier measurements of the same versions tell; and whether nothing does, and a probe would repay."""
+        """Return the estimates by earlier measurements of the same versions; and whether there are none, and a probe
+        would repay."""
         found = Estimates()
         self._compare(found, site)
         gpu = self.config.gpu
@@ -241,7 +242,7 @@ class Measurer:
         return self.config.gpu.mode in ("auto", "split") and self.source.kind == "keras"
 
     def _compare(self, found: Estimates, site: Site) -> None:
-        """What is kept of the largest group on each type of the sweep's devices, and on others."""
+        """Add the kept profiles of the largest group on each type of the sweep's devices, and on others."""
         nodes = by_type(site.nodes)
         if len(nodes) == 1:
             return

@@ -26,7 +26,7 @@ class Median:
         self._stopped: set[tuple[str, int]] = set()
 
     def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
-        """Which of these trials stop after this epoch. scores: by trial id, finite."""
+        """Return the trials, among these, that stop after this epoch. scores: by trial id, finite."""
         for trial_id, score in scores:
             own = self._trials.setdefault(trial_id, _Trial())
             if epoch in own.epochs:

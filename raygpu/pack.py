@@ -52,7 +52,7 @@ SWITCHES = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was measured."""
+    """The result of a measurement: its profile, folder and verdict."""
 
     profile: Profile
     folder: Path
@@ -61,7 +61,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was kept of one training on several devices."""
+    """The kept profiles of one training on several devices."""
 
     profiles: list[Profile]
     plot: Path
@@ -69,7 +69,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Measuring:
-    """What is measured."""
+    """The training that is measured."""
 
     prepared: PreparedPack
     source: Source

@@ -1,4 +1,4 @@
-"""How many trainings share a GPU: pure arithmetic from fractions, processors and memory to a plan, and curve fits."""
+"""The number of trainings per GPU: pure arithmetic from fractions, processors and memory to a plan, and curve fits."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RAY_STEP = 10_000
 AUTO_LIMIT = 8
 AUTO_MEMORY_GIB = 1.5
 NOTHING = 1e-9
-"""Of the time of one alone, what an effect has to cost at the most trainings that were measured, to be one."""
+"""Effects below this share of the single-training time, at the most trainings measured, are treated as zero."""
 SMALLEST = 0.1
 """Seconds of one alone that a fit may find, over those of the first point: less is noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one trial reserves: 1/trials_per_gpu of a GPU, or `gpus_per_trial` whole ones."""
+    """The reservation of one trial: 1/trials_per_gpu of a GPU, or `gpus_per_trial` whole ones."""
 
     trials_per_gpu: int = 1
     gpus_per_trial: int = 1
@@ -69,9 +69,9 @@ class Node:
     device_gib: float | None = None
     """Memory of each GPU; None of a simulated one."""
     free_gib: float | None = None
-    """Of the GPU that has the least free; None where that is not told."""
+    """Free memory of the GPU that has the least; None where that is not told."""
     rgu: float | None = None
-    """What one of its GPUs is worth, in Reference GPU Units; None where that is not known."""
+    """The worth of one of its GPUs in Reference GPU Units; None where that is not known."""
     capability: tuple[int, int] | None = None
     """CUDA's compute capability; None where it is not known."""
     refusal: str | None = None
@@ -79,14 +79,14 @@ class Node:
 
     @property
     def device_type(self) -> str:
-        """What its GPUs have in common with those that take the same share of a trial; a name for a person."""
+        """A name for a person, the same for all GPUs that take the same share of a trial."""
         size = f", {self.device_gib:.0f} GiB" if self.device_gib is not None else ""
         return f"{self.device}{size}{', one process at a time' if self.refusal else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What each trial takes of the GPUs of one type."""
+    """The share that each trial takes of the GPUs of one type, and why."""
 
     share: Share
     reason: str
@@ -94,7 +94,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How trials are placed on the GPUs of one type."""
+    """The placement of trials on the GPUs of one type."""
 
     share: Share
     cpus_per_trial: float
@@ -123,13 +123,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the sweep's trials are placed: on the GPUs of each type, the fastest first."""
+    """The placement of the sweep's trials: on the GPUs of each type, the fastest first."""
 
     parts: tuple[Part, ...]
     slots: int
     """Trials that run at once."""
     most_gpus: Fraction | None = None
-    """What they may reserve of all GPUs at once; None for all there is."""
+    """Most GPUs that the trials may reserve at once; None for all there are."""
 
     def on(self, device: str) -> Part:
         """The part of one type; the first where that is gone, as where a sweep is resumed on another machine."""
@@ -149,7 +149,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class FusedPlan:
-    """How the sweep's arrays are placed, and the trials that are trained alone beside them."""
+    """The placement of the sweep's arrays, and of the trials that are trained alone beside them."""
 
     arrays: Plan
     alone: Plan
@@ -311,18 +311,18 @@ class Usl:
     """
 
     rate: float
-    """Of one alone."""
+    """Throughput of one alone."""
     contention: float
     """The part of the work that only one can do at a time."""
     coherency: float
-    """What each pays for each other one: with it, throughput has a peak and falls after it."""
+    """Cost per pair of processes: with it, throughput has a peak and falls after it."""
 
     def at(self, n: float) -> float:
         return self.rate * n / (1 + self.contention * (n - 1) + self.coherency * n * (n - 1))
 
     @property
     def peak(self) -> float:
-        """Where throughput is highest; infinite where it rises for ever."""
+        """The number of processes at which throughput is highest; infinite where it rises for ever."""
         if self.coherency == 0:
             return math.inf
         return math.sqrt(max(0.0, 1 - self.contention) / self.coherency)

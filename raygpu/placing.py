@@ -1,4 +1,4 @@
-"""What each trial takes of the GPUs of each type: pure, from what was asked for, measured and refused.
+"""The share of the GPUs of each type that a trial takes: pure, from what was asked for, measured and refused.
 
     choices = asked(by_type(nodes), 0.2, needs)     # by type; then plan(nodes, choices, num_trials)
 
@@ -42,7 +42,7 @@ def automatic(nodes: Sequence[Node]) -> dict[str, Choice]:
 def measured(
     nodes: Sequence[Node], best: Option, parts: Mapping[str, Part], num_gpus: int, reference: str
 ) -> dict[str, Choice]:
-    """What was measured for each type.
+    """Return the measured share for each type.
 
     parts: the trials that count, with what is known of them on each type. reference: the GPU that `best` was found for.
     """
@@ -83,6 +83,6 @@ def within(choices: Mapping[str, Choice], most_gpus: Fraction | None) -> dict[st
 
 
 def _free_gib(nodes: Sequence[Node]) -> float | None:
-    """Of the GPU that has the least; its whole memory where that is not told."""
+    """Return the memory of the GPU that has the least free; its whole memory where that is not told."""
     known = [gib for node in nodes if (gib := node.free_gib if node.free_gib is not None else node.device_gib)]
     return min(known, default=None)

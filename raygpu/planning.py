@@ -74,16 +74,16 @@ def _plan(nodes: Sequence[Node], config: SweepConfig, choices: Mapping[str, Choi
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """What was found out of a sweep's trials before it is planned."""
+    """The findings about a sweep's trials before it is planned."""
 
     groups: list[Group]
-    """Of all trials; where the search draws them as it goes, of such as it may draw."""
+    """Groups of all trials; where the search draws them as it goes, of such as it may draw."""
     fuser: Grouper | None
     """None where nothing can be fused or split."""
     drawn: bool
     """Whether the trials are known already."""
     architectures: tuple[str, ...] | None = None
-    """That the framework is built for, as torch.cuda.get_arch_list() has them; None where that is not known."""
+    """Architectures that the framework is built for, as torch.cuda.get_arch_list() has them; None if not known."""
 
 
 def grouped(
@@ -108,7 +108,7 @@ def grouped(
 
 
 def architectures() -> tuple[str, ...] | None:
-    """What the installed torch is built for: nothing if it is built without CUDA; None where it does not tell."""
+    """Return the architectures that the installed torch is built for: none without CUDA; None where not told."""
     import torch
 
     if torch.version.cuda is None:
@@ -141,7 +141,7 @@ def usable(nodes: Sequence[Node], built_for: Sequence[str] | None) -> tuple[list
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What runs and how, and what it is predicted to come to."""
+    """The plan that runs, and its predicted seconds."""
 
     plan: Plan | FusedPlan
     lines: list[str]

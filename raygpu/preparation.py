@@ -42,7 +42,7 @@ from raygpu.training.script import OWN_PLACEHOLDERS, placeholders
 from raygpu.trials import Scoring, Trial
 
 ALMOST = 0.85
-"""How near two names are, of 0 to 1, so that one is taken for the other misspelt."""
+"""Similarity of two names, from 0 to 1, above which one is taken for the other misspelt."""
 BF16 = (8, 0)
 """The first compute capability that has it."""
 
@@ -56,7 +56,7 @@ class Prepared:
     space: Space
     proposer: Proposer
     gpus: list[Gpu]
-    """Those of this machine that the sweep uses; none where one is simulated, or where the cluster is not local."""
+    """GPUs of this machine that the sweep uses; none where one is simulated, or where the cluster is not local."""
     nodes: list[Node] | None
     """None until a cluster that runs already has been asked."""
     left_out: list[str]
@@ -72,7 +72,7 @@ class Problem:
     """An `Experiment`, a function, or None for a command."""
     splits: Splits | None
     notes: list[str] = field(default_factory=list)
-    """What a person may want to look at before it trains."""
+    """Lines that a person may want to look at before it trains."""
 
 
 def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepared:
@@ -109,7 +109,7 @@ class PreparedPack:
     config: PackConfig
     """With the name and absolute paths filled in."""
     trial: Trial
-    """What is trained: the first draw of [space], or of a sweep's grid the first combination."""
+    """The trial that is trained: the first draw of [space], or of a sweep's grid the first combination."""
     gpus: list[Gpu]
     """The GPU that is measured; none where one is simulated."""
     profiles: Profiles
@@ -145,7 +145,7 @@ class PreparedTrain:
     """With the name and absolute paths filled in."""
     trial: Trial
     gpus: list[Gpu]
-    """Those of this machine that are used; none where one is simulated, or where the cluster is not local."""
+    """GPUs of this machine that are used; none where one is simulated, or where the cluster is not local."""
     left_out: list[str]
     """A line for each GPU that cannot be used."""
 
@@ -214,7 +214,7 @@ def _located(config: C, stem: str, faults: list[str], *, resuming: bool) -> C:
 
 
 def _stored(config: ProblemConfig) -> dict[str, str]:
-    """Where a run's results go, if not below runs_dir alone. Raises BadInput where that cannot be used."""
+    """Return the settings for a run's storage, unless it is runs_dir alone. Raises BadInput if it is unusable."""
     if not isinstance(config, StoredConfig) or config.storage == LOCAL:
         return {}
     storage = Storage.at(config.storage)
@@ -376,7 +376,7 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
 
 
 def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoint: Storage, flag: str) -> None:
-    """That a checkpoint is of this model. Raises BadInput."""
+    """Require that a checkpoint is of this model. Raises BadInput."""
     try:
         with checkpoint.fetched() as folder, contextlib.chdir(found.source.folder):
             what = found.code, hyperparameters, folder
@@ -395,7 +395,7 @@ def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoi
 
 
 def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoints: Sequence[Storage]) -> None:
-    """That a run's checkpoint is of this model: the first, or if it was cut short another. Raises BadInput."""
+    """Require that a run's checkpoint is of this model: the first, or if it was cut short another. Raises BadInput."""
     faults: list[BadInput] = []
     for checkpoint in checkpoints:
         try:

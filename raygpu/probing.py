@@ -23,24 +23,24 @@ if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster import Cluster
 
 BUDGET = 0.25
-"""Of the predicted sweep, what a probe may take."""
+"""Part of the predicted sweep's time that a probe may take."""
 WINDOW_S = 0.3
 ROUNDS = 3
 PATIENCE = 2
-"""Of these rounds, so many times as many at most where they differ much; each point is measured again once at most."""
+"""Most rounds where they differ much, as a multiple of ROUNDS; each point is measured again once at most."""
 WIDTHS = (8, 64)
 """Members of the arrays that a probe tries: its answer is which way, and an array measures its own width."""
 STEPS = 8
-"""That an array takes at least where it is measured."""
+"""Least number of steps in an array's measurement."""
 MOST_PACKED = 8
 """Processes that a probe of a GPU tries."""
 BEATEN = "packed:"
-"""How the note begins that says that no number of processes can be the fastest way."""
+"""Prefix of the note that says that no number of processes can be the fastest way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probing:
-    """What is measured, and where: on the first of the cluster's devices."""
+    """The training to measure, on the first of the cluster's devices."""
 
     cluster: Cluster
     source: Source

@@ -25,24 +25,24 @@ from raygpu.packing import Affine, Usl
 from raygpu.sections import WAYS, Way
 
 FILLED = 1.1
-"""Of the throughput of one: what sharing has to reach, or one training fills the device."""
+"""Gain over one training that sharing has to reach: below it, one training fills the device."""
 FALLING = 0.97
-"""Of the best throughput so far: below it, or not above it by as much, more trainings at once gain nothing."""
+"""Ratio of two throughputs above which they count as equal: gains under 3 % count as none."""
 
 NOT_COMPILED = "step not compiled"
 """In a note of a way that was measured: only its compiled step was not."""
 MEASURABLE = 0.02
-"""Of the time of a step: a fitted part of it that is smaller cannot be told from nothing, however small the spread."""
+"""Part of a step's time below which a fitted part of it cannot be told from nothing, however small the spread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What was measured, and on what."""
+    """The training that was measured, and the device it was measured on."""
 
     source: str
     """The experiment's name, or a command."""
     hyperparameters: dict[str, str]
-    """Those that shape the program, as text."""
+    """The hyper-parameters that shape the program, as text."""
     data: str
     """The shapes and types of the training data; empty where raygpu does not load them."""
     precision: str
@@ -51,7 +51,7 @@ class Subject:
     device_gib: float | None
     num_cpus: float
     versions: dict[str, str] = field(compare=False)
-    """Of raygpu, the framework, the driver and the experiment's own code."""
+    """Versions of raygpu, the framework, the driver and the experiment's own code."""
 
     @property
     def file_name(self) -> str:
@@ -82,7 +82,7 @@ class Point:
     """Over one training alone in the same rounds, the median."""
     gain_low: float | None = None
     gain_high: float | None = None
-    """Where that median lies with 95 % confidence; None of a single round, and in profiles of earlier versions."""
+    """Bounds of that median with 95 % confidence; None of a single round, and in profiles of earlier versions."""
     compiled: bool = False
     rounds: tuple[float, ...] = ()
     """Samples/s of each round's window."""
@@ -140,7 +140,7 @@ class Profile:
     """Whether the data was made up."""
 
     def as_dict(self) -> dict[str, Any]:
-        """What JSON can hold."""
+        """Return the profile as JSON can hold it."""
         return asdict(self)
 
     @property
@@ -149,7 +149,7 @@ class Profile:
 
     @property
     def batch_size(self) -> int | None:
-        """Of a step; None where it is not known."""
+        """Samples of a step; None where it is not known."""
         text = self.subject.hyperparameters.get("batch_size", "")
         return min(int(text), self.num_train or int(text)) if text.isdigit() else None
 
@@ -255,7 +255,7 @@ class Profile:
         return law.at(n) if law is not None else None
 
     def memory(self, way: Way, memory: Literal["host_gib", "device_gib"]) -> Affine | None:
-        """What n trainings take in all."""
+        """Return the total memory of n trainings, as a line over n; None where it was not measured."""
         taken = {p.n: p.n * gib for p in self.of(way) if (gib := getattr(p, memory))}
         return Affine.fit(taken) if taken else None
 
@@ -322,7 +322,7 @@ class Profiles:
         return path
 
     def find(self, subject: Subject) -> Profile | None:
-        """What was measured of it with the same versions; a file of other versions is discarded."""
+        """Return its profile of the same versions, or None; a file of other versions is discarded."""
         path = self.folder / subject.file_name
         profile = _read(path)
         if profile is not None and profile.subject.versions != subject.versions:

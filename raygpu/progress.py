@@ -1,4 +1,4 @@
-"""How far a production training is: what its ranks tell after each exchange, and all that is known of it so far."""
+"""The progress of a production training: the reports of its ranks after each exchange, and the state so far."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from raygpu.records import Device
 from raygpu.trials import EpochResult, Scoring
 
 Wish = Literal["", "checkpoint", "stop"]
-"""What rank 0 asks of all: to be saved after this exchange, or to be saved and end."""
+"""Rank 0's request to all ranks: to be saved after this exchange, or to be saved and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a training is, told after an exchange: the same on all ranks but for the metrics."""
+    """The state of a training, told after an exchange: the same on all ranks but for the metrics."""
 
     epoch: int
     """The one that runs, or that has just ended."""
     step: int
     """Optimizer steps of it that are done."""
     steps: int
-    """Of a whole epoch."""
+    """Optimizer steps of a whole epoch."""
     lr: float
-    """Of the last step."""
+    """Learning rate of the last step."""
     wall_s: float
     """Since the last exchange, evaluation and checkpoints apart."""
     samples: tuple[int, ...]
@@ -36,20 +36,20 @@ class Progress:
     rates: tuple[float | None, ...]
     """Samples/s of each rank's device alone, without waiting for others."""
     shares: tuple[int, ...]
-    """Of a whole batch, by rank, from now on."""
+    """Each rank's share of a whole batch from now on."""
     noise: NoiseScale | None
     wish: Wish
     result: EpochResult | None = None
-    """Of an epoch that has ended; its validation metrics on rank 0 only."""
+    """Result of an epoch that has ended; its validation metrics on rank 0 only."""
 
     @property
     def samples_per_s(self) -> float:
-        """Of all ranks together."""
+        """Samples/s of all ranks together."""
         return sum(self.samples) / self.wall_s
 
     @property
     def efficiency(self) -> float | None:
-        """Of all ranks together, over the sum of what each device does alone."""
+        """Throughput of all ranks together over the sum of what each device does alone; None where one is unknown."""
         if any(rate is None for rate in self.rates):
             return None
         return self.samples_per_s / sum(rate or 0.0 for rate in self.rates)
@@ -84,7 +84,7 @@ class History:
     device_of: dict[int, int] = field(default_factory=dict)
     """The index of each rank's device."""
     starts: int = 0
-    """How often all workers were started."""
+    """Number of times that all workers were started."""
     last: Progress | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     """The last epoch's."""
@@ -98,7 +98,7 @@ class History:
     """By rank."""
     _wall_s: float = 0.0
     _steps: int = 0
-    """That this process has heard of."""
+    """Optimizer steps that this process has heard of."""
     _began: float | None = None
     """When the first worker did."""
     _started: float = field(default_factory=time.monotonic)
@@ -147,7 +147,7 @@ class History:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Of all ranks together, in the time of training alone."""
+        """Samples/s of all ranks together, in the time of training alone."""
         return sum(self._samples.values()) / self._wall_s if self._wall_s else None
 
     def by_device(self) -> dict[int, float]:
@@ -168,7 +168,7 @@ class History:
         return max(0, left) * (time.monotonic() - self._began) / self._steps
 
     def curves(self) -> dict[str, float]:
-        """What the last exchange told, by MLflow's names of metrics."""
+        """Return the last exchange's values, by MLflow's names of metrics."""
         last = self.last
         assert last is not None
         found = {"lr": last.lr, "samples_per_s": last.samples_per_s}

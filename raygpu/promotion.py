@@ -29,11 +29,11 @@ class Promotion:
     """A trial that is to be trained for production."""
 
     name: str
-    """Of what it comes from."""
+    """Name of the run that it comes from."""
     values: dict[str, Any]
-    """Of a TrainConfig."""
+    """Values of a TrainConfig."""
     source_folder: Path
-    """Where the experiment's relative paths start."""
+    """Folder at which the experiment's relative paths start."""
     checkpoint: Path | None
     """The trial's own, where it was kept."""
 
@@ -66,7 +66,7 @@ def _of_folder(where: str, *, checkpoint: bool) -> Promotion:
 
 
 def _why(folder: RunFolder) -> str:
-    """What became of a sweep's trials instead, if it has ended."""
+    """Return the counts of a sweep's trials without a score, as text, if it has ended."""
     if not folder.summary.is_file():
         return ""
     summary = json.loads(folder.summary.read_text())
@@ -100,7 +100,7 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
 def _of_trial(
     config: SweepConfig, sweep: str, trial_id: str, params: Mapping[str, str], metrics: Mapping[str, float]
 ) -> dict[str, Any]:
-    """What `best.toml` would say of a trial."""
+    """Return the content that `best.toml` would have for a trial."""
     source: dict[str, Any] = {"sweep": sweep, "trial_id": trial_id}
     score = Scoring.of(config).value(metrics)
     if config.score == "best" and "best/score" in metrics:

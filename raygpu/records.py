@@ -1,4 +1,4 @@
-"""What a sweep knows of its trials while it runs: results in, a snapshot, the best trial and a summary out."""
+"""The records of a running sweep's trials: results in, a snapshot, the best trial and a summary out."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Device:
     """Counted over all nodes of the sweep."""
     node_id: str
     local_id: str
-    """What Ray calls it on its node: a number or a UUID."""
+    """Ray's name of the device on its node: a number or a UUID."""
     name: str
     uuid: str | None = None
     memory_gib: float | None = None
     """The whole device's."""
     rgu: float | None = None
-    """What it is worth, in Reference GPU Units; None where that is not known."""
+    """Worth in Reference GPU Units; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class Records:
         self.epochs = epochs
         self.by_id: dict[str, TrialRecord] = {}
         self.retries = 0
-        """How often a trial went on after its worker was lost."""
+        """Number of times that a trial went on after its worker was lost."""
         self.out_of_memory = 0
-        """How often a trial went on with a larger share of its GPU."""
+        """Number of times that a trial went on with a larger share of its GPU."""
         self.first_epoch_s: float | None = None
         """Seconds from the start of this process to the first result of any trial."""
         self._started = time.monotonic()
@@ -151,7 +151,7 @@ class Records:
                 record.rgu_hours = (record.rgu_hours or 0.0) + hours
 
     def rgu_hours(self) -> float | None:
-        """Of all trials together; None where no GPU's worth is known."""
+        """Return the RGU hours of all trials together; None where no GPU's worth is known."""
         with self._lock:
             known = [record.rgu_hours for record in self.by_id.values() if record.rgu_hours is not None]
         return sum(known) if known else None
@@ -242,7 +242,7 @@ class Records:
             }
 
     def state(self) -> dict[str, Any]:
-        """What a resumed sweep starts from; picklable."""
+        """Return the state that a resumed sweep starts from; picklable."""
         with self._lock:
             return {
                 "by_id": dict(self.by_id),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from raygpu.training.base import Exported
 
 NUM_SAMPLES = 4
-"""That the example of the model's input has."""
+"""Samples in the example of the model's input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Candidate:
 
 
 def fingerprint(splits: Splits) -> str:
-    """Of the validation data: scores on other data are not compared. All targets, and the first inputs."""
+    """Return a digest of the validation data (all targets, first inputs): scores on other data are not compared."""
     digest = hashlib.blake2b(digest_size=8)
     inputs = take(splits.validation_inputs, slice(0, NUM_SAMPLES))
     for part in (inputs, splits.validation_targets):

@@ -23,7 +23,7 @@ CHECKPOINT_FILE = "state.pickle"
 
 
 class Channel(Protocol):
-    """Where reports go."""
+    """The receiver of reports."""
 
     def report(self, metrics: dict[str, float]) -> None: ...
 
@@ -34,7 +34,7 @@ class Channel(Protocol):
 
 _thread = threading.local()
 _num_reports = 0
-"""Of this process, where it is a script's."""
+"""Number of reports of this process, where it is a script's."""
 _went_on_from = 0
 """The epoch that this script's process found in its checkpoint."""
 _channel: Channel | None = None
@@ -67,7 +67,7 @@ def checkpoint(state: Any) -> None:
 
 
 def load(default: Any = None) -> Any:
-    """What the last `checkpoint` kept, in this or an earlier start of the trial; otherwise `default`."""
+    """Return the state of the last `checkpoint`, in this or an earlier start of the trial; otherwise `default`."""
     state = _current().load()
     return default if state is None else state
 
@@ -83,7 +83,7 @@ def number(name: str, value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a checkpoint kept: pickled when it was called, so that later changes do not reach it."""
+    """The state of a checkpoint: pickled when it was called, so that later changes do not reach it."""
 
     epoch: int
     """The report that belongs to it: the one that followed, since `checkpoint` comes before `report`."""
@@ -102,7 +102,7 @@ class Kept:
 
     @classmethod
     def load(cls, folder: Path) -> Kept | None:
-        """What `dump` wrote, or None."""
+        """Return the state that `dump` wrote, or None."""
         file = folder / CHECKPOINT_FILE
         return cls(*pickle.loads(file.read_bytes())) if file.is_file() else None
 

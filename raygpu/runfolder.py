@@ -26,7 +26,7 @@ from raygpu.trials import TrialRecord
 from raygpu.whereabouts import is_job
 
 KINDS = {"sweep": "sweep", "train": "training", "balance": "balance"}
-"""What a person calls a run of each command."""
+"""Words for a run of each command, in messages."""
 CHECKPOINTS = "checkpoints"
 BEST_EPOCH = "best_epoch"
 """In a trial's last checkpoint: its best epoch's, where that one scores the trial."""
@@ -42,14 +42,14 @@ class RunFolder:
 
     path: Path
     storage: Storage | None = None
-    """Of this run in object storage; None where the folder itself is shared."""
+    """The run's folder in object storage; None where the folder itself is shared."""
 
     def __str__(self) -> str:
-        """What a person calls it, to go on with the run from anywhere."""
+        """Return the run's URI in object storage or its folder, by which it goes on from anywhere."""
         return str(self.storage or self.path)
 
     def resumed_by(self, kind: str) -> str:
-        """What to type to go on with it. kind: of which command."""
+        """Return the command line that goes on with the run. kind: the command's name."""
         return f"python -m raygpu.{'submit ' if is_job() else ''}{kind} --resume {self}"
 
     @property
@@ -58,7 +58,7 @@ class RunFolder:
 
     @property
     def shared(self) -> Storage:
-        """What all nodes reach."""
+        """The folder that all nodes reach."""
         return self.storage or Storage(str(self.path))
 
     @property
@@ -67,7 +67,7 @@ class RunFolder:
 
     @property
     def run(self) -> Path:
-        """Which MLflow run the sweep is, for a resume."""
+        """The file that names the sweep's MLflow run, for a resume."""
         return self.path / "run.json"
 
     @property
@@ -97,7 +97,7 @@ class RunFolder:
         return self.path / CHECKPOINTS
 
     def checkpoint(self, trial_id: str) -> Path | None:
-        """Of a sweep's trial, here; None if it was not kept."""
+        """Return the checkpoint of a sweep's trial, here; None if it was not kept."""
         folder, kept = self.checkpoints / trial_id, self.shared / CHECKPOINTS / trial_id
         if self.storage is not None and kept.is_dir():
             shutil.rmtree(folder, ignore_errors=True)
@@ -106,17 +106,17 @@ class RunFolder:
 
     @property
     def shared_checkpoints(self) -> Storage:
-        """Of a production training: Ray Train's run, and the best one."""
+        """The folder of a production training's checkpoints: Ray Train's run, and the best one."""
         return self.shared / CHECKPOINTS
 
     def training_checkpoints(self) -> list[Storage]:
-        """Of a production training, as Ray Train keeps them, the last one first."""
+        """Return a production training's checkpoints, as Ray Train keeps them, the last one first."""
         folder = self.shared_checkpoints / TRAINING
         return [folder / name for name in reversed(folder.folders()) if name.startswith("checkpoint_")]
 
     @property
     def shared_trials(self) -> Storage:
-        """What trials themselves write, a folder a trial."""
+        """The folder that trials themselves write to, with a folder for each trial."""
         return self.shared / "trials"
 
     @property
@@ -131,7 +131,7 @@ class RunFolder:
 
     @property
     def spool(self) -> Path:
-        """What could not be delivered to the tracking server."""
+        """The file of records that could not be delivered to the tracking server."""
         return self.path / "undelivered.jsonl"
 
     @classmethod
@@ -181,8 +181,8 @@ class RunFolder:
 
     @classmethod
     def _fetched(cls, storage: Storage) -> RunFolder:
-        """Of a run that another machine may have begun: the files that a next command reads, below runs here, or in a
-        temporary folder where nothing can be written.
+        """Fetch a run that another machine may have begun: the files that a next command reads, below runs here, or in
+        a temporary folder where nothing can be written.
 
         Raises BadInput where a folder of that name is another run's.
         """
@@ -228,7 +228,7 @@ class RunFolder:
 
     @property
     def source_folder(self) -> Path:
-        """Where the experiment's relative paths start. Of a run that goes on elsewhere, the working directory."""
+        """The folder where relative paths start; the working directory for a run that goes on elsewhere."""
         folder = Path(self.read_run()["source_folder"])
         return Path.cwd() if is_job() or not folder.is_dir() else folder
 

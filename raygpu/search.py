@@ -1,4 +1,4 @@
-"""Which trial comes next: a list drawn up front, or Optuna in generations.
+"""The choice of the next trial: a list drawn up front, or Optuna in generations.
 
 A `Proposer` knows nothing of Ray: the engines ask it for trials and tell it scores, in every mode alike.
 """

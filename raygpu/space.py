@@ -54,7 +54,7 @@ _NUM_ARGUMENTS = {name: 3 if name.startswith("q") else 2 for name in _DRAWS if n
 LARGEST = 2**62
 """The largest size of a number in a distribution."""
 MOST_COMBINATIONS = 100_000
-"""Of a grid: more are no search."""
+"""Most combinations of a grid: more are no search."""
 KINDS = (*_DRAWS, "grid_search")
 
 

@@ -1,4 +1,4 @@
-"""How a production training is spread over devices: its batches, its learning rate, and lines that tell of both."""
+"""The spread of a production training over devices: its batches, its learning rate, and lines that tell of both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raygpu.training.loss_check import Difference, differences
 from raygpu.training.parallel import Parallel
 
 WARMUP = 0.05
-"""Of all epochs: over which a scaled learning rate rises where nothing is said."""
+"""Part of all epochs over which a scaled learning rate rises where nothing is said."""
 LOOKED_AT = 64
 """Samples whose loss is compared with that of parts, at least, where a batch has fewer."""
 
@@ -30,7 +30,7 @@ class Spread:
 
 
 def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: int | None = None) -> Spread:
-    """What each optimizer step is.
+    """Return the batch, shares and learning rate of each optimizer step.
 
     devices: of all workers. global_batch: of an earlier start of the same run, whose steps go on.
 
@@ -128,7 +128,7 @@ def _with_least(parallel: Parallel, least: int, devices: int, num_train: int) ->
 
 
 def _state_lines(look: Any, *, by_share: bool) -> list[str]:
-    """What a part of a batch does to a torch model that the batch would do once, or otherwise."""
+    """Return lines on effects of a batch's parts on a torch model that differ from those of the whole batch."""
     lines, names, path = [], look.moving_buffers(), look.moving_state()
     if names:
         which = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

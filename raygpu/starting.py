@@ -64,7 +64,7 @@ def started(
 
 
 def arrived(starting: Future[Cluster]) -> Cluster:
-    """What `started` gave, when it is there. Called in the main thread, which keeps its signals."""
+    """Wait for Ray and return the cluster. Called in the main thread, which keeps its signals."""
     try:
         return starting.result()
     finally:

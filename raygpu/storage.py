@@ -33,7 +33,7 @@ PROBE = ".raygpu-"
 PLAIN = re.compile(r"[\w!.*'()=/-]*", re.ASCII)
 """Characters of names in object storage that every client takes for themselves."""
 ATTEMPTS = 12
-"""Of each call to S3: with pauses of 50 ms, 100 ms, 200 ms ... between them, 102 s."""
+"""Tries of each call to S3: with pauses of 50 ms, 100 ms, 200 ms ... between them, 102 s."""
 S3_SAID = "AWS Error"
 NO_SERVER = "AWS Error NETWORK_CONNECTION"
 """In pyarrow's words."""
@@ -53,7 +53,7 @@ class Storage:
 
     @classmethod
     def at(cls, text: str) -> Storage:
-        """What a person calls it. Raises BadInput."""
+        """Return the storage for a person's name of it: a folder or a URI. Raises BadInput."""
         if "://" not in text:
             return cls(str(Path(text).resolve()))
         parts = urlsplit(text)
@@ -88,7 +88,7 @@ class Storage:
         return self.uri
 
     def for_ray(self) -> tuple[str, Any]:
-        """What Ray Tune and Ray Train take as storage_path and storage_filesystem. Raises StorageError."""
+        """Return Ray Tune's and Ray Train's storage_path and storage_filesystem. Raises StorageError."""
         if self.path is not None:
             return self.uri, None
         system, path = self._at()
@@ -202,7 +202,7 @@ class Storage:
 
     @contextmanager
     def fetched(self) -> Iterator[Path]:
-        """What is in it, as a folder of this machine: itself where it is one, or else a copy for the time being."""
+        """Yield its content as a folder of this machine: itself where it is one, or else a copy for the time being."""
         if self.path is not None:
             yield self.path
             return
@@ -278,7 +278,7 @@ def _patient(options: dict[str, Any]) -> Any:
 
 @contextmanager
 def _told(storage: Storage) -> Iterator[None]:
-    """What object storage says, in one line. Raises StorageError, and FileNotFoundError as it is."""
+    """Turn object storage's error into one line. Raises StorageError, and FileNotFoundError as it is."""
     try:
         yield
     except FileNotFoundError:

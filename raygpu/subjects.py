@@ -1,4 +1,4 @@
-"""What a profile is kept by: a training, a device type, and the versions that its speed depends on."""
+"""The key of a profile: a training, a device type, and the versions that its speed depends on."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _versions(source: Source, code: Any) -> dict[str, str]:
 
 
 def _fingerprint(source: Source, code: Any) -> str:
-    """Of the files that the experiment's classes, the function or the script are written in."""
+    """Return a digest of the files that the experiment's classes, the function or the script are written in."""
     digest = hashlib.sha256()
     for path in sorted(set(_files(source, code))):
         digest.update(path.read_bytes())

@@ -51,7 +51,7 @@ LOCAL_ALONE = {
 }
 """Flags of commands that a job cannot have, and why."""
 DRIVER_GPUS = {"pack": 1.0}
-"""Of the job's own process: a measurement runs in it, others have workers."""
+"""GPUs of the job's own process: a measurement runs in it, others have workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def _submit(command: Command, words: list[str], asked: _Asked) -> int:
 
 
 def _submission(command: Command, words: list[str], asked: _Asked) -> Submission:
-    """What goes to the cluster. Raises BadInput with a line for each fault that can be seen from here."""
+    """Return the submission to the cluster. Raises BadInput with a line for each fault that can be seen from here."""
     from raygpu.engines.jobs import Submission
 
     arguments = flags.split(words, command.schema, switches=list(command.switches), options=list(command.options))
@@ -197,7 +197,7 @@ def _submission(command: Command, words: list[str], asked: _Asked) -> Submission
 
 
 def _there(command: Command) -> dict[str, str]:
-    """What a job knows of the cluster that it runs in."""
+    """Return the settings by which a job uses the cluster that it runs in."""
     return {"cluster.address": "auto"} if "cluster" in command.schema.model_fields else {}
 
 

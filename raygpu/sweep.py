@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 DEFAULT = Path("conf/sweep/digits.toml")
 NO_SCORE = {"diverged": "diverged", "failed": "failed", "interrupted": "interrupted"}
-"""What becomes of trials without a score, by their key in the summary."""
+"""Words for trials without a score, by their key in the summary."""
 SWITCHES = {
     "dry-run": "Print the plan and start nothing.",
     "json": "Print the summary as JSON on standard output, and all else on standard error.",
@@ -50,7 +50,7 @@ OPTIONS = {"resume": "Go on with the sweep in this folder: finished trials stay,
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a sweep came to."""
+    """The result of a sweep."""
 
     summary: dict[str, Any]
     """The content of `summary.json`; empty of a dry run."""
@@ -164,7 +164,8 @@ class _Training:
         console.lines([cluster.address_line(), self.session.address_line()])
 
     def _ready_folder(self, resume: RunFolder | None, source_folder: Path) -> RunFolder:
-        """That all nodes see, with what a resumed sweep needs; where one does not see it, no new one is left."""
+        """Return a folder that all nodes see, with the files for a resume; a new one that a node cannot reach is
+        removed."""
         folder = resume or RunFolder.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
         try:
             if resume is None:
@@ -297,7 +298,7 @@ def _without_score(summary: Mapping[str, Any]) -> str:
 
 
 def _commonest(failures: Sequence[str]) -> str:
-    """How many trials failed by what most of them failed by."""
+    """Return the most common failure and its count, as text."""
     if not failures:
         return ""
     line, count = Counter(failures).most_common(1)[0]
@@ -305,7 +306,7 @@ def _commonest(failures: Sequence[str]) -> str:
 
 
 def _predicted(summary: Mapping[str, Any]) -> str:
-    """What the plan promised, for comparison; nothing of a part of a sweep, or where nothing was predicted."""
+    """Return the plan's predicted time, for comparison; nothing for an interrupted sweep or without a prediction."""
     predicted = summary["predicted"]
     if not predicted or summary["interrupted"]:
         return ""

@@ -1,4 +1,4 @@
-"""How an array's members are cut into tiles, and whether compiling their step repays: pure, from measured times."""
+"""The cut of an array's members into tiles, and whether compiling their step repays: pure, from measured times."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from raygpu.packing import Affine
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Widths that are measured."""
 GOOD_ENOUGH = 0.97
-"""Of the best throughput: a narrower tile that comes so close is taken, since it needs less memory."""
+"""Part of the best throughput that suffices for a narrower tile, since it needs less memory."""
 COMPILED_SPEEDUP = 2.0
-"""What compiling was seen to gain at least, by the records of `experiments.benchmarks.fused_throughput`."""
+"""Least speedup by compiling, in the records of `experiments.benchmarks.fused_throughput`."""
 COMPILE_S = {"cpu": 10.0, "cuda": 40.0}
-"""What it costs, on two cores of 2.5 GHz."""
+"""Seconds of compiling a step, on two cores of 2.5 GHz."""
 FIRST_COMPILE_S = {"cpu": 15.0, "cuda": 0.0}
 """And what the first one on a machine costs beside: torch tries what the C++ compiler knows, and keeps the answers."""
 

@@ -62,7 +62,7 @@ OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a training came to."""
+    """The result of a training."""
 
     summary: dict[str, Any]
     """The content of `summary.json`."""
@@ -390,7 +390,7 @@ def _run(arguments: flags.Arguments) -> Result:
 
 
 def _tracking(arguments: flags.Arguments, path: Path | None) -> TrackingSection:
-    """Where a run is that is named by its id. Raises BadInput."""
+    """Return the tracking settings for a run that is named by its id. Raises BadInput."""
     flags = {name: text for name, text in arguments.overrides.items() if name.startswith("tracking.")}
     file = {"tracking": read_toml(path).get("tracking", {})} if path is not None else {}
     return load(None, flags, TrainConfig, {"experiment": "any:Any"} | file).tracking.found()

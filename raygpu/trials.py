@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Status = Literal["waiting", "running", "finished", "stopped", "failed", "interrupted"]
 Which = Literal["last", "best"]
-"""Which epoch's metric is a trial's score."""
+"""The epoch whose metric is a trial's score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class EpochResult:
-    """What a training yields after each epoch, or a function or script at each report."""
+    """The result of a training's epoch, or of a report of a function or script."""
 
     epoch: int
     """Counted from 1."""
@@ -55,7 +55,7 @@ class EpochResult:
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How a trial's score is read from its epochs' metrics."""
+    """The rule that reads a trial's score from its epochs' metrics."""
 
     metric: str
     maximize: bool
@@ -63,7 +63,7 @@ class Scoring:
 
     @classmethod
     def of(cls, config: SweepConfig) -> Scoring:
-        """How a sweep's trials are scored."""
+        """Return the scoring of a sweep's trials."""
         return cls(config.metric, config.maximize, config.score)
 
     def key(self, names: Mapping[str, object]) -> str:
@@ -149,7 +149,7 @@ class Standing:
 
 @dataclass(slots=True)
 class TrialRecord:
-    """What is known of a trial: a row of `trials.csv` and a child run in MLflow."""
+    """The record of a trial: a row of `trials.csv` and a child run in MLflow."""
 
     trial: Trial
     status: Status = "waiting"
@@ -170,9 +170,9 @@ class TrialRecord:
     samples_seen: int = 0
     train_s: float = 0.0
     rgu_hours: float | None = None
-    """What it has used, in hours of a Reference GPU Unit; None where its GPU's worth is not known."""
+    """Use so far in hours of a Reference GPU Unit; None where its GPU's worth is not known."""
     which: Which = "last"
-    """Which epoch's metric the score is."""
+    """The epoch whose metric is the score."""
     standing: Standing = field(default_factory=Standing)
     """Its scores so far."""
 

@@ -1,4 +1,4 @@
-"""Where this process began, and whether a cluster began it."""
+"""The folder in which this process began, and whether a cluster began it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 BEGUN_IN = Path.cwd()
 """The working directory of this process, before anything changes it."""
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""That Ray gives the driver of a submitted job."""
+"""Variable that Ray gives the driver of a submitted job."""
 
 
 def is_job() -> bool:
