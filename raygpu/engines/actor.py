@@ -48,7 +48,7 @@ WORST = 1e300
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all trials of a sweep have in common. Travels through the object store."""
+    """The settings that all trials of a sweep have in common. Travels through the object store."""
 
     source: Source
     scoring: Scoring
@@ -56,13 +56,13 @@ class Shared:
     decision_epochs: frozenset[int] | None
     """The epochs at which a scheduler decides; None for every epoch."""
     plan: Plan
-    """Of trials alone."""
+    """The plan of trials that are trained alone."""
     precision: Precision
     trials: Storage
-    """What trials themselves write, a folder a trial."""
+    """The storage that trials themselves write to, with a folder for each trial."""
     checkpoint_s: float
     memory_gib: Mapping[str, float | None]
-    """Of a whole device, by its type, to hold each trial to its share of it; None for no limit."""
+    """Memory of a whole device, by its type, to hold each trial to its share of it; None for no limit."""
     mps: Mapping[str, Access]
     """The MPS daemons of this machine by GPU; none where trials take turns on their GPU."""
 
@@ -307,7 +307,7 @@ class TrialActor(tune.Trainable):
 
 
 def mps_environment(shared: Shared, config: Mapping[str, Any]) -> dict[str, str]:
-    """What makes this process a client of its GPU's daemon; nothing where there is none."""
+    """Return the variables that make this process a client of its GPU's daemon; nothing where there is none."""
     access = next((shared.mps[gpu_id] for gpu_id in map(str, ray.get_gpu_ids()) if gpu_id in shared.mps), None)
     if access is None:
         return {}

@@ -75,13 +75,13 @@ def run(work: Work, plan: FusedPlan, fuser: Grouper, *, resume: bool) -> dict[st
 
 
 def _host_memory_gib(work: Work, part: Part) -> float:
-    """Of one array on a type of device: its part of a node's, where that has no GPU of its own."""
+    """Return one array's host memory on a type of device: its part of a node's, where that has no GPU of its own."""
     of = [node.memory_gib for node in work.cluster.nodes if node.device_type == part.device]
     return min(of) / part.share.trials_per_gpu
 
 
 def _mean_epochs(config: SweepConfig) -> float:
-    """What a mean trial of the sweep will take."""
+    """Return the epochs that a mean trial of the sweep will take."""
     assert config.epochs is not None  # torch experiments have them
     if config.stopping.algorithm == "halving":
         return mean_epochs(config.stopping.grace_epochs, config.stopping.reduction, config.epochs)

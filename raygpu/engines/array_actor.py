@@ -43,33 +43,33 @@ from raygpu.training.start import start
 from raygpu.trials import EpochResult, Status, Trial
 
 MARGIN = 0.9
-"""Of a GPU that is split: the rest is for contexts and for what others hold."""
+"""Part of a split GPU's memory for arrays: the rest is for contexts and for what others hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayShared:
-    """What all arrays of a sweep have in common. Travels through the object store."""
+    """The settings that all arrays of a sweep have in common. Travels through the object store."""
 
     shared: Shared
     """Its plan is that of trials alone."""
     arrays: Plan
     width: int | None
     host_memory_gib: Mapping[str, float]
-    """What an array may take where it trains on a CPU, by the type of its device."""
+    """Memory that an array may take where it trains on a CPU, by the type of its device."""
     mean_epochs: float
-    """Of a trial, with those that will stop early."""
+    """Epochs of a mean trial, with those that will stop early."""
     keep_all: bool
     trials: Mapping[str, Trial]
     """All trials of the sweep, where they were known when it began."""
     rule: Any
     """The actor that decides which members stop; None where none does."""
     reason: str
-    """What a member that it stops is stopped by."""
+    """The reason that is given for a member that the rule stops."""
 
 
 @dataclass(slots=True)
 class MemberReport:
-    """What is new of a member."""
+    """The news of a member."""
 
     trial_id: str
     epochs: list[EpochResult] = field(default_factory=list)
@@ -117,7 +117,7 @@ class ArrayActor(tune.Trainable):
         self.ended: set[str] = set()
         self.share = share_of(config)
         self._checkpoint: str | None = config["checkpoint"]
-        """From which it goes on, after it ran out of memory in a smaller share."""
+        """The checkpoint from which it goes on, after it ran out of memory in a smaller share."""
         self.width = self.common.width
         self._narrowed: list[Trial] = []
         """Members of an array that ran out of memory, before it goes on."""
@@ -145,7 +145,7 @@ class ArrayActor(tune.Trainable):
         return self.shared.plan.on(device).resized(share_of(config)).threads_per_trial
 
     def _gpu_gib(self) -> float | None:
-        """What a split array may take of its GPU; None of a simulated one."""
+        """Return the memory that a split array may take of its GPU; None of a simulated one."""
         part = self.common.arrays.on(self.device)
         return part.device_gib and MARGIN * part.device_gib * part.share.fraction
 
@@ -244,7 +244,7 @@ class ArrayActor(tune.Trainable):
         return array
 
     def _fail(self, error: BaseException) -> None:
-        """What the experiment raised ends the Tune trial; an array that ran out of memory goes on at half its width."""
+        """End the Tune trial by the experiment's error; after an out-of-memory, go on at half the array's width."""
         if isinstance(error, NotAsAlone):
             self._failure, self._not_as_alone = traceback.format_exc(), str(error)
             return

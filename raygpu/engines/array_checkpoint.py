@@ -1,4 +1,4 @@
-"""What an array's checkpoint holds, and how trials' own checkpoints are taken out of it."""
+"""The content of an array's checkpoint, and the way to take trials' own checkpoints out of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an array keeps of its members: their scores, and the parameters of those that may be wanted."""
+"""The results that an array keeps of its members: their scores, and the parameters of those that may be wanted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class KeptMembers:
         return max(known) if self.scoring.maximize else min(known)
 
     def state(self) -> dict[str, Any]:
-        """What goes into a checkpoint, beside the folder."""
+        """Return the state that goes into a checkpoint, beside the folder."""
         return {"standings": {name: asdict(each) for name, each in self.standings.items()}, "best": self.best}
 
     def restore(self, state: dict[str, Any], folder: Path) -> None:

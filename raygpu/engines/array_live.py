@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class ArrayLive(Live):
-    """What the searcher and the observer of arrays work on: alive in this process alone.
+    """The objects that the searcher and the observer of arrays work on: alive in this process alone.
 
     rule: an actor that holds the stopping rule, or None. say: shows a line to the person. seconds: what arrays have
     taken so far, by what for.

@@ -30,7 +30,7 @@ class Order:
     """The type of it and the share, larger than others', for a trial that ran out of memory alone."""
     share: Share | None = None
     checkpoint: str | None = None
-    """From which it then goes on."""
+    """The checkpoint from which it then goes on."""
 
 
 class ArraySearcher(Searcher):
@@ -141,7 +141,8 @@ class ArraySearcher(Searcher):
         return [order]
 
     def _again(self, left: Sequence[str], failure: str) -> list[Order]:
-        """What is left of an array that failed: two halves, or trials alone if more failed so than one bad trial's."""
+        """Return orders for the rest of an array that failed: two halves, or trials alone if more failed so than one
+        bad trial's."""
         found = self.faults.setdefault(failure.strip().rpartition("\n")[2], [0, len(left)])
         found[0] += 1
         if found[0] > 1 + math.ceil(math.log2(found[1])):
@@ -172,7 +173,7 @@ class ArraySearcher(Searcher):
 
 
 def halves(trial_ids: Sequence[str]) -> list[Order]:
-    """What is left of an array that failed: two smaller ones, in the end trials alone."""
+    """Return orders for the rest of an array that failed: two smaller ones, in the end trials alone."""
     if len(trial_ids) == 1:
         return [Order(tuple(trial_ids), fused=False)]
     return [Order(tuple(trial_ids[part.start : part.stop]), fused=len(part) > 1) for part in even(len(trial_ids), 2)]

@@ -1,4 +1,4 @@
-"""How many trainings a device carries in each way, found by running them at growing numbers for short windows.
+"""A search for the number of trainings that a device carries in each way, at growing numbers in short windows.
 
     climb = Climb(probe, ("process", "fused"), most=34, rounds=3, window_s=1.0)
     climb.run()                 # climb.points, climb.notes
@@ -31,15 +31,15 @@ from raygpu.profiles import NOT_COMPILED, Point, rises
 from raygpu.sections import WAYS, Way
 
 HOPELESS = 0.4
-"""Of the best gain: a compiled step is seldom more than twice as fast."""
+"""Part of the best gain below which an array's step is not compiled: compiling seldom more than doubles it."""
 THREAD_ROUNDS = 3
 """Windows of one training alone with one CPU thread and with all, by which one of both is chosen."""
 PATIENCE = 3
-"""Of the rounds that were asked for, so many times as many are measured at most while they differ much."""
+"""Most rounds where they differ much, as a multiple of those that were asked for."""
 AGAIN = 2
-"""How often a point is measured again that something contradicts."""
+"""Most repeated measurements of a point that something contradicts."""
 MARGIN = 0.9
-"""Of the free memory, what the probe's processes may fill."""
+"""Part of the free memory that the probe's processes may fill."""
 LEAST: Mapping[Way, int] = {"mps": 2, "split": 2, "threads": 2}
 """The smallest number at which a way is another one than one training alone."""
 MOST: Mapping[Way, int] = {"mps": 48, "threads": 8}
@@ -78,7 +78,7 @@ class Climb:
         self.say = say
         self.notes: list[str] = []
         self._ways = list(ways)
-        """Those that go on to the next number."""
+        """Ways that go on to the next number."""
         self._pools = Pools(probe, mps)
         self._alone: Measured | None = None
         self._windows = Windows(probe, window_s)
@@ -87,7 +87,7 @@ class Climb:
         self._references: list[float] = []
         """Samples/s of one training alone, in all rounds."""
         self._again: dict[tuple[Way, int], int] = {}
-        """How often points were measured again."""
+        """Number of repeated measurements of each point."""
 
     @property
     def points(self) -> list[Point]:
@@ -201,7 +201,8 @@ class Climb:
         return short is None
 
     def _short(self, way: Way, n: int, points: Sequence[Point]) -> str | None:
-        """Which memory n trainings would not find, by what each took before; None where there is enough."""
+        """Return a line on the memory that n trainings would lack, by what each took before; None where there is
+        enough."""
         if not points or not self.probe.local:
             return None
         last = _last(points)
@@ -314,7 +315,7 @@ class Climb:
         return self._windows.rate(measured)
 
     def _weigh(self, measured: Measured) -> None:
-        """What each training takes. Of a GPU by NVML's figures, which include contexts; else by the framework's."""
+        """Record the memory of each training: on a GPU by NVML, which includes contexts; else by the framework."""
         found = answers([actor.taken.remote() for actor in measured.actors])
         taken: list[Taken] = [] if isinstance(found, Fault) else found
         uuid = self.probe.device.uuid
@@ -360,13 +361,13 @@ def _last(points: Sequence[Point]) -> Point:
 
 
 def _of_all(by_pid: Mapping[int, float | None], pids: Sequence[int]) -> float | None:
-    """What these processes hold together; None where none of them is listed."""
+    """Return the memory that these processes hold together; None where none of them is listed."""
     found = [gib for pid in pids if (gib := by_pid.get(pid)) is not None]
     return sum(found) if found else None
 
 
 def _with_context(gib: float | None) -> float | None:
-    """What a framework holds, and what it does not count."""
+    """Return the memory that a framework holds, with the context that it does not count."""
     return None if gib is None else gib + UNMEASURED_CONTEXT_GIB
 
 

@@ -28,14 +28,14 @@ from raygpu.records import SIMULATED, Device
 from raygpu.storage import PROBE, Storage
 
 LITTLE = 0.001
-"""What a trial asks of a type's resource, as Ray does: a node has 1 of it."""
+"""Amount that a trial requests of a type's resource, as Ray itself does: a node has 1 of it."""
 NODE_ID = "ray.io/node-id"
 """A label that Ray gives each node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What leads a trial to the nodes of one device type; nothing where there is one type."""
+    """The resources and labels that lead a trial to the nodes of one device type; none where there is one type."""
 
     resources: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] | None = None
@@ -50,10 +50,10 @@ class Cluster:
     dashboard_url: str | None
     local: bool
     source_folder: Path | None = None
-    """What went to its nodes; None where they see this machine's files."""
+    """The folder that went to its nodes; None where they see this machine's files."""
     _probes: dict[str, Any] = field(default_factory=dict)
     _resources: list[str | None] = field(default_factory=list)
-    """What Ray calls the type of each node's GPUs, a resource of that node; None where it has no such name."""
+    """Ray's name for the type of each node's GPUs, a resource of that node; None where it has no such name."""
     _extra: list[ExtraNode] = field(default_factory=list)
 
     def device_index(self, node_id: str, gpu_ids: Sequence[str]) -> int | None:
@@ -63,12 +63,12 @@ class Cluster:
         return next(found, None)
 
     def device_memory_gib(self, device_type: str) -> float:
-        """Of a device of this type; of a simulated one, what the host has for it."""
+        """Return the memory of a device of this type; of a simulated one, the host's part for it."""
         of = [node for node in self.nodes if node.device_type == device_type]
         return min(node.device_gib or node.memory_gib / node.num_gpus for node in of)
 
     def needed(self, device_type: str) -> Needed:
-        """What a trial asks of Ray beside CPUs and GPUs, to be placed on this type of device."""
+        """Return a trial's request of Ray beside CPUs and GPUs, to be placed on this type of device."""
         if len({node.device_type for node in self.nodes}) == 1:
             return Needed()
         of = [index for index, node in enumerate(self.nodes) if node.device_type == device_type]
@@ -89,7 +89,7 @@ class Cluster:
         return tuple((device.node_id, device.local_id) for device in self.devices)
 
     def readings(self) -> dict[int, Reading]:
-        """What NVML tells of each GPU now; a GPU that cannot be asked is left out."""
+        """Return NVML's present reading of each GPU; a GPU that cannot be asked is left out."""
         uuids: dict[str, list[str]] = {}
         for device in self.devices:
             if device.uuid is not None:
@@ -170,7 +170,7 @@ def reached(node_id: str) -> Iterator[None]:
 
 
 def _not_seen(storage: Storage, node_id: str) -> str | None:
-    """What a node wrote, read here."""
+    """Return why this machine does not see a node's file, or None; a file that it sees is removed."""
     name = PROBE + node_id
     if not storage.has(name):
         return f"writes to another {storage} than this machine's"

@@ -20,7 +20,7 @@ SETTINGS = {
 ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Named for the systems where 0 is the default: the node's address is 127.0.0.1, and all of Ray listens there alone."""
 LOCAL = {ON_LOOPBACK: "0", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""Of a Ray of one node that is this run's own, and of the ranks of its training: nothing is for other machines."""
+"""Settings of a one-node Ray that is this run's own, and of its training's ranks: nothing is for other machines."""
 
 
 def prepare(*, local: bool = False) -> None:

@@ -35,7 +35,7 @@ RETRY_S = 2.0
 SILENT_S = 15.0
 """After which a job that prints nothing is asked for."""
 LOST_S = 300.0
-"""How long a lost connection is tried again."""
+"""Seconds for which a lost connection is tried again."""
 LOST = "the node of its driver, as a rule the head, was lost; a search or a training goes on by --resume"
 ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -61,7 +61,7 @@ class Submission:
     requirements: Sequence[str] = ()
     """Python packages that nodes install first."""
     num_gpus: float = 0
-    """Of the driver itself."""
+    """GPUs of the driver itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Job:
     started: datetime | None
     ended: datetime | None
     exit_code: int | None
-    """Of its driver, once that has ended."""
+    """Exit code of its driver, once that has ended."""
     message: str
     is_lost: bool = False
     """Its driver's node is gone, and with it what it printed."""
@@ -86,7 +86,7 @@ class Job:
 
 
 class Jobs:
-    """Of one cluster. Every method raises BadInput where the cluster refuses, and RaygpuError where it is lost."""
+    """The jobs of one cluster. Methods raise BadInput where the cluster refuses, and RaygpuError where it is lost."""
 
     def __init__(self, address: str) -> None:
         """address: of its dashboard, http(s)://HOST:PORT."""
@@ -131,7 +131,7 @@ class Jobs:
             return self._job(self._client.get_job_info(job_id))
 
     def all(self) -> list[Job]:
-        """Those that raygpu submitted, the newest first."""
+        """Return the jobs that raygpu submitted, the newest first."""
         with self._told():
             found = [self._job(details) for details in self._client.list_jobs() if details.submission_id]
         ours = [job for job in found if job.command]
@@ -231,7 +231,7 @@ class Jobs:
 
     @contextmanager
     def _told(self, job_id: str | None = None) -> Iterator[None]:
-        """What the cluster answers, in one line."""
+        """Turn the cluster's errors into one line."""
         import aiohttp  # what Ray's client speaks by, and what it lets through
         import requests
         from ray.exceptions import AuthenticationError
@@ -263,7 +263,7 @@ class Jobs:
 
 
 class _Told:
-    """What has been written of a job's output, over several connections, each of which begins at its first line."""
+    """Writes a job's output once, over several connections, each of which begins at its first line."""
 
     def __init__(self, write: Callable[[str], Any]) -> None:
         self._write = write

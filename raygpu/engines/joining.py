@@ -43,7 +43,7 @@ class Wanted:
 
     num_gpus: int = 0
     wait_s: float = 0.0
-    """How long they may take."""
+    """Seconds that they may take."""
     tell: Callable[[str], None] = lambda line: None
     """Takes what is waited for."""
     given_up: Event = field(default_factory=Event)
@@ -186,7 +186,7 @@ class _NodeProbe:
     """The eyes of a sweep on another node: its GPUs and files."""
 
     def gpus(self) -> tuple[list[tuple[str, Gpu | None]], Node | None]:
-        """What Ray calls the node's GPUs, and which they are; and what a plan has to know of them."""
+        """Return the node's GPUs under Ray's names for them, and the node as a plan has to know it."""
         # Ray changes the variable for its workers; the raylet, their parent, has it as the node was started.
         variables = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
         prefix = b"CUDA_VISIBLE_DEVICES="

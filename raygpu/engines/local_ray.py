@@ -72,7 +72,7 @@ def type_resource(device_type: str) -> str:
 
 
 def _plain(device_type: str) -> str:
-    """Of letters, digits and hyphens: Ray hands its lists of resources on with commas between."""
+    """Reduce a name to letters, digits and hyphens: Ray hands its lists of resources on with commas between."""
     return re.sub(r"[^0-9A-Za-z]+", "-", device_type)
 
 

@@ -1,4 +1,4 @@
-"""What a run does, among Ray's own metrics for Prometheus: `deploy/grafana/raygpu.json` shows both.
+"""The values of a run among Ray's own metrics for Prometheus: `deploy/grafana/raygpu.json` shows both.
 
 The driver's node exports them, as `ray_raygpu_...`. All are gauges, since Ray's counters cannot begin at 0. Ray forgets
 a gauge that is not set again within two of its report intervals, of 10 s unless RAY_metrics_report_interval_ms says
@@ -77,7 +77,7 @@ METRICS = (SAMPLES, TRIALS, TRIALS_PER_GPU, MEMORY, RETRIES, TRAINING_SAMPLES)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a metric reads now."""
+    """The present value of a metric."""
 
     metric: Metric
     tags: Mapping[str, str]
@@ -181,7 +181,7 @@ class TrainingExporter(_Exporter):
         self._next = 0.0
 
     def update(self) -> None:
-        """Where two seconds have gone by since the last time."""
+        """Export the metrics if two seconds have gone by since the last time."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + EXPORT_S

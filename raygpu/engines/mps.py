@@ -11,7 +11,7 @@ from raygpu.devices.mps import Access, Mps, NoMps
 from raygpu.records import Device
 
 END_S = 20.0
-"""That trials are given to end by themselves: a client that is killed can take the server and its neighbours along."""
+"""Seconds for trials to end by themselves: a killed client can take the server and its neighbours along."""
 POLL_S = 0.2
 WATCH_S = 5.0
 
@@ -28,7 +28,7 @@ class Daemons:
         return {uuid: mps.access for uuid, mps in self._running.items()}
 
     def unattached(self, pids: Collection[int]) -> list[int]:
-        """Those of these processes that compute past the daemons."""
+        """Return those of these processes that compute past the daemons."""
         if not self._running:
             return []
         attached = {pid for mps in self._running.values() for pid in mps.clients()}

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Writer(Protocol):
-    """Where trials are kept; every call returns at once."""
+    """The store of trials; every call returns at once."""
 
     delayed: str | None
     """Why nothing is delivered at present."""
@@ -44,7 +44,7 @@ class Writer(Protocol):
 
 
 class Live:
-    """What an observer works on: alive in this process alone.
+    """The objects that an observer works on: alive in this process alone.
 
     Tune pickles a sweep's callbacks at its start and unpickles them to restore it. There is one sweep at a time in a
     process, so the pickle stands for the one that is running.
@@ -62,11 +62,11 @@ class Live:
         self.enlarged: dict[str, tuple[str, Share, str | None]] = {}
         """Trials that have just run out of memory: the device, the share and the checkpoint with which they go on."""
         self.resources: Callable[[dict[str, Any]], tune.PlacementGroupFactory] | None = None
-        """What a Tune trial asks of Ray, by its config."""
+        """A Tune trial's request of Ray, by its config."""
         self.pids: dict[str, int] = {}
-        """Of the process in which each trial last ran."""
+        """Pid of the process in which each trial last ran."""
         self.checkpoints: dict[str, str] = {}
-        """Where each trial's last checkpoint is."""
+        """URI of each trial's last checkpoint."""
         self.unknown_metric: str | None = None
         """Set when the first report of any trial lacks the metric: the sweep ends."""
         Live.current = self

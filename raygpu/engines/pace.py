@@ -1,4 +1,4 @@
-"""How fast each device of a training is, at several batches: in rounds, so that what disturbs one disturbs all.
+"""The speed of each device of a training, at several batches: in rounds, so that what disturbs one disturbs all.
 
 Devices that share nothing are measured at the same moments. Those that share a GPU, or the processors of a simulated
 one, take turns, every other round in reverse: of two processes that compete for the same cores, the operating system
@@ -56,11 +56,11 @@ class Pace:
         devices = [cluster.devices[place] for place in self.places]
         self._turns = by_turns(devices)
         self._on_gpu = [sum(other == device for other in devices) if device.uuid else 1 for device in devices]
-        """How many ranks take turns on each rank's GPU: of processes, each has processors of its own."""
+        """Number of ranks that take turns on each rank's GPU: processes have processors of their own."""
         self._probes = [Probe(cluster, device, source, splits, trial, precision) for device in devices]
         self._actors = [probe.start(self._threads) for probe in self._probes]
         self.readings: dict[int, Mapping[str, float]] = {}
-        """What NVML told last while devices worked, by device."""
+        """The last NVML readings while devices worked, by device."""
 
     def around(self, sizes: Sequence[int], say: Callable[[str], None]) -> list[Curve]:
         """Each rank's curve at these batches, or at those of them that its memory holds.

@@ -1,4 +1,4 @@
-"""Which type of device a trial goes to: where a place is free, the faster type first. Pure."""
+"""The choice of a trial's device type: where a place is free, the faster type first. Pure."""
 
 from __future__ import annotations
 

@@ -66,5 +66,5 @@ class Pools:
         return last.n
 
     def given_back(self, last: Point) -> int:
-        """Of them, those that end where another way needs their memory."""
+        """Return the number of held trainings that end where another way needs their memory."""
         return self.held(last) - (last.way == "process")

@@ -96,7 +96,7 @@ class Probe:
 
 
 def answers(calls: Sequence[Any]) -> list[Any] | Fault:
-    """What all processes answer, or the first fault among it."""
+    """Return the answers of all processes, or the first fault among them."""
     try:
         found = ray.get(list(calls))
     except ray.exceptions.OutOfMemoryError as error:

@@ -27,7 +27,7 @@ EPOCHS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a process tells when its trainings have taken their first steps."""
+    """The report of a process whose trainings have taken their first steps."""
 
     step_s: float
     evaluation_s: float | None
@@ -38,14 +38,14 @@ class Taken:
     """Memory of one process."""
 
     pids: Sequence[int]
-    """Of the process, and of those that it started."""
+    """Pids of the process, and of those that it started."""
     host_gib: float | None
     device_gib: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What a training raised."""
+    """The error that a training raised."""
 
     text: str
     """The traceback."""

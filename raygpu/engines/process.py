@@ -65,7 +65,7 @@ def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
 
 
 def resources(part: Part, needed: Needed) -> tune.PlacementGroupFactory:
-    """What one Tune trial reserves. needed: to be placed on the part's type of device."""
+    """Return the resources that one Tune trial reserves. needed: to be placed on the part's type of device."""
     bundle = {"CPU": part.cpus_per_trial, "GPU": part.share.ray_gpus, **needed.resources}
     if needed.labels is None:
         return tune.PlacementGroupFactory([bundle])
@@ -73,7 +73,7 @@ def resources(part: Part, needed: Needed) -> tune.PlacementGroupFactory:
 
 
 def shared_by_all(work: Work, plan: Plan) -> Shared:
-    """What every trial's worker has to know of the sweep."""
+    """Return the settings of the sweep that every trial's worker has to know."""
     config = work.config
     return Shared(
         source=work.cluster.travelled(work.source),

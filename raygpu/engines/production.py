@@ -31,12 +31,12 @@ BEST = "best"
 WHOLE = "whole"
 """An empty file of a checkpoint that has been copied to its end."""
 A_DAY_S = 86_400
-"""How long a rank waits for another that evaluates: one that dies ends the wait at once."""
+"""Seconds that a rank waits for another that evaluates: one that dies ends the wait at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """What each worker takes."""
+    """The resources of each worker, and the workers' exchange."""
 
     workers: int
     each: int
@@ -44,10 +44,10 @@ class Placing:
     per_gpu: int
     """Workers on a GPU."""
     gpus: float
-    """Of a worker, as Ray counts."""
+    """GPUs of a worker, as Ray counts."""
     cpus: float
     how: str
-    """What the workers sum their gradients by."""
+    """Torch backend or TensorFlow strategy that sums the workers' gradients."""
     shared: bool
     """Whether workers share a GPU, or there is none."""
     simulated: bool
@@ -113,7 +113,7 @@ def placing(
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a training ended."""
+    """The end of a training: its last and best checkpoints, and whether it was interrupted."""
 
     last: Storage | None
     """The folder of its last checkpoint."""
@@ -140,7 +140,7 @@ class KeepBest(ray.train.UserCallback):
 
 
 def _part(folder: Storage) -> Storage:
-    """What becomes the best checkpoint, and is it already once it is WHOLE: a move in object storage takes time."""
+    """Return the folder of the next best checkpoint, valid once it is WHOLE: moves in object storage take time."""
     return folder.parent / f".{folder.name}"
 
 

@@ -39,7 +39,7 @@ LOST_PEER_ERRORS = {"DistError", "UnavailableError", "AbortedError"}
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every worker has to know. Travels through the object store."""
+    """The settings that every worker has to know. Travels through the object store."""
 
     source: Source
     trial: Trial
@@ -60,7 +60,7 @@ class Job:
     each: int = 1
     """Devices of a worker."""
     warm_start: str | None = None
-    """Where a trial's checkpoint is, whose parameters the training begins with."""
+    """URI of a trial's checkpoint, whose parameters the training begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Desk:
         self._told.append(told)
 
     def take(self) -> list[Told]:
-        """What was told since this was asked last."""
+        """Return the reports since the last call."""
         told, self._told = self._told, []
         return told
 
@@ -131,7 +131,7 @@ class Desk:
 
 @dataclass(slots=True)
 class _Wishes:
-    """What rank 0 asks of all: what the person wants, and checkpoints by the clock. Never waits for the desk."""
+    """Rank 0's requests to all: the person's wishes, and checkpoints by the clock. Never waits for the desk."""
 
     desk: Any
     checkpoint_s: float | None
@@ -153,7 +153,7 @@ class _Wishes:
 
 
 def train(config: dict[str, Any]) -> None:
-    """What Ray Train runs on each worker. config: the Job, the Desk, and a reference to the data."""
+    """Run one worker of Ray Train. config: the Job, the Desk, and a reference to the data."""
     job, desk = config["job"], config["desk"]
     rank = ray.train.get_context().get_world_rank()
     if ray.get(desk.failed.remote()):

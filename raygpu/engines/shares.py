@@ -1,4 +1,4 @@
-"""Which share of a GPU each trial gets: the plan's, or a larger one after it ran out of memory."""
+"""Each trial's share of a GPU: the plan's, or a larger one after it ran out of memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raygpu.subjects import signature
 from raygpu.trials import Trial
 
 MOST_RETRIES = 3
-"""Of one trial on one type of device, for want of memory."""
+"""Most retries of one trial on one type of device, for want of memory."""
 
 
 class Shares:
@@ -31,7 +31,7 @@ class Shares:
         """The shares that were too small, by trial and type."""
         self._enough: dict[tuple[Signature, str], Share] = {}
         self._too_large: set[tuple[Signature, str]] = set()
-        """What the whole of a GPU of a type did not hold."""
+        """Signatures that the whole of a GPU did not hold, each with the GPU's type."""
 
     def fitting(self, trial: Trial) -> list[str]:
         """The types of device that the trial may go to, the fastest first: those that were not too small for it."""
@@ -42,7 +42,7 @@ class Shares:
         return [device for device in devices if (own, device) not in self._too_large] or devices
 
     def of(self, trial: Trial, device: str) -> Share:
-        """What the trial starts with on a type of device."""
+        """Return the share that the trial starts with on a type of device."""
         planned = self._plan.on(device).share
         return self._enough.get((self._signature_of(trial), device), planned) if self._enough else planned
 
@@ -51,8 +51,8 @@ class Shares:
         return {part.device: self.of(trial, part.device).part for part in self._plan.parts}
 
     def enlarge(self, trial: Trial, device: str, share: Share) -> tuple[str, Share] | None:
-        """Where and with what it runs again after `share` was too small; None if there is no more, or it failed too
-        often."""
+        """Return the type of device and the share for another run after `share` was too small; None if there is no
+        more, or it failed too often."""
         failures = self._failures.setdefault((trial.trial_id, device), [])
         failures.append(share)
         larger = share.larger(len(failures)) if len(failures) <= MOST_RETRIES else None

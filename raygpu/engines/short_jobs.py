@@ -83,7 +83,7 @@ class ShortJobs:
         self.checkpoints = checkpoints
         self.say = say
         self.readings: dict[int, Any] = {}
-        """What NVML told last while a job ran, by device."""
+        """The last NVML readings while a job ran, by device."""
 
     def train(self, shares: Sequence[int], seconds: float) -> tuple[float, ...]:
         """Samples/s of each rank with these shares of a step, once the first steps are over.

@@ -1,4 +1,4 @@
-"""What goes to the nodes of a Ray cluster that runs already: the person's code, raygpu itself, and settings of Ray.
+"""The files and settings for the nodes of a running Ray cluster: the person's code, raygpu itself, settings of Ray.
 
 A job that was submitted has all of it from its submission; a driver that connects from outside brings it along.
 """
@@ -17,7 +17,7 @@ from raygpu.experiment import Source
 from raygpu.whereabouts import BEGUN_IN, is_job
 
 EXCLUDES = ("/runs/", "__pycache__/", ".git/", ".venv/")
-"""Of a source folder, beside what its .gitignore and .rayignore leave out."""
+"""Exclusions from a source folder, beside what its .gitignore and .rayignore leave out."""
 
 
 def runtime_env(source_folder: Path) -> dict[str, Any]:

@@ -17,8 +17,7 @@ CALL_S, CALL_EACH_S = 0.05, 0.01
 TOGETHER = 0.8
 """Least part of every process' window in which all others work: their rates add up only then."""
 TRIES = 4
-"""How often a window is tried whose processes did not work together; each time they have three times as long to hear of
-it."""
+"""Most tries of a window whose processes did not work together, each with three times the notice of the last."""
 APART = "its processes did not work at the same time in any window: the machine is too busy"
 
 
@@ -56,7 +55,7 @@ class Windows:
         return 0.0
 
     def _watch(self, begin: float, seconds: float) -> dict[str, float]:
-        """What the GPU tells of itself in the window, by the names of a point; nothing of a simulated one."""
+        """Return the GPU's own readings in the window, by the names of a point; nothing of a simulated one."""
         uuid = self.probe.device.uuid
         if uuid is None or not self.probe.local:
             return {}

@@ -1,4 +1,4 @@
-"""What a sweep's engine is given, in every mode."""
+"""The input of a sweep's engine, in every mode."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a person sees."""
+"""The lines, tables and plots that a person sees."""

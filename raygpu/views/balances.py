@@ -1,4 +1,4 @@
-"""What a person sees of a balance: each device's best batch and share, and the balanced job beside the equal split."""
+"""The view of a balance: each device's best batch and share, and the balanced job beside the equal split."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table(devices: Sequence[Device], verdict: Verdict, readings: Mapping[int, Ma
 
 
 def lines(verdict: Verdict) -> list[str]:
-    """What the devices and the jobs show, and the shares that follow."""
+    """Return lines on the measured devices and jobs, and the shares that follow."""
     job, equal, speedup = verdict.job, verdict.equal, verdict.speedup
     found = [f"predicted, without the exchange between devices: {throughput(verdict.split.samples_per_s)}"]
     name = "equal shares" if equal is None and verdict.fits else "balanced"
@@ -65,12 +65,12 @@ class Step:
 
     global_batch: int
     lr_factor: float
-    """By which the learning rate is scaled."""
+    """Factor on the learning rate."""
 
 
 def training(config: TrainConfig, before: Step, after: Step, num_train: int) -> list[str]:
-    """How a step of the training that is written differs from the configuration's; a warning where it is a large part
-    of the data.
+    """Return lines that compare a step of the training that is written with the configuration's; a warning where it is
+    a large part of the data.
 
     before, after: of the same training, as configured and as written.
     """

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live table or plain lines; of a sweep, the five best trials at the end."""
+"""The view of a run: a live table or plain lines; of a sweep, the five best trials at the end."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class SweepConsole(LiveConsole):
 
 
 def bar(part: float) -> Text:
-    """What is done of the whole."""
+    """Return a bar for the part of the whole that is done."""
     filled = round(30 * part)
     return Text("━" * filled, style="green") + Text("━" * (30 - filled), style="grey37")
 

@@ -1,4 +1,4 @@
-"""What a profile says to a person: its table, its verdict, and plots of one device or of several."""
+"""The view of a profile: its table, its verdict, and plots of one device or of several."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ READINGS = {
 
 
 LEAST_RANGE = 4.0
-"""Of a plot's axis, highest over lowest."""
+"""Least ratio of highest to lowest on a plot's axis."""
 QUESTION = "one GPU, several trainings on it, or several GPUs?"
 
 
@@ -71,7 +71,7 @@ def doubts(profile: Profile) -> list[str]:
 
 
 def verdict(profile: Profile) -> list[str]:
-    """How many trainings this device carries, and what that means for who has to buy or share GPUs."""
+    """State the number of trainings that this device carries, and what that means for who has to buy or share GPUs."""
     best = profile.best()
     if best is None or best.gain is None:
         faults = [f"{p.label}, {p.n} at once: {p.fault}" for p in profile.points if p.fault is not None]
@@ -134,7 +134,7 @@ def laws(profile: Profile) -> list[str]:
 
 
 def _step_costs(profile: Profile, step: Affine, size: int, widths: Sequence[int]) -> str:
-    """What a fused array's step costs: of its own, and for each member, where either is more than the spread."""
+    """Return the cost of a fused array's step: fixed, and for each member, where either is more than the spread."""
     low, high = min(widths), max(widths)
     has_fixed = profile.measurable(step.fixed, low)
     has_each = profile.measurable(step.each * high, high)
@@ -195,7 +195,7 @@ def _spreads(axes: Any, points: Sequence[Point], profile: Profile, epochs: int) 
 
 
 def device_names(profiles: Sequence[Profile]) -> list[str]:
-    """What tells the profiles' devices apart: the name, and where several bear it, memory, CPUs, the date."""
+    """Return names that tell the profiles' devices apart: where several are equal, with memory, CPUs, the date."""
     subjects = [profile.subject for profile in profiles]
     names = [subject.device for subject in subjects]
     details = (

@@ -13,7 +13,7 @@ MOST_LINES = 6
 
 
 def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
-    """What is searched for; that its data is made up, if it is; and on what it runs if that is no GPU."""
+    """State the search; that its data is made up, if it is; and that it runs on a simulated device, if it does."""
     what = config.experiment or config.command
     epochs = f", {config.epochs} epochs each" if config.epochs else ""
     direction = "highest" if config.maximize else "lowest"
@@ -103,7 +103,7 @@ def mps_lines(*, asked: bool) -> list[str]:
 
 
 def _alone_lines(groups: Sequence[Group], alone: Plan) -> list[str]:
-    """Which trials are not fused, by reason."""
+    """Return lines that count the trials that are not fused, by reason."""
     by_reason: dict[str, list[Group]] = {}
     for group in groups:
         if group.reason is not None:

@@ -1,4 +1,4 @@
-"""What a person sees of a production training: shares and speeds of its devices, curves' last values, time left."""
+"""The view of a production training: shares and speeds of its devices, curves' last values, time left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raygpu.records import Device
 from raygpu.views.console import LiveConsole, bar, duration, hyperparameters, left, throughput
 
 UNITS = {"util_pct": "{:.0f} %", "memory_gib": "{:.1f} GiB", "power_w": "{:.0f} W", "temperature_c": "{:.0f} °C"}
-"""Of NVML's readings that have a column."""
+"""Formats of NVML's readings that have a column."""
 
 
 class TrainConsole(LiveConsole):
@@ -89,7 +89,7 @@ class TrainConsole(LiveConsole):
 
 
 def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
-    """What is to be trained. simulated: whether on one simulated device."""
+    """Return lines on the training that begins. simulated: whether on one simulated device."""
     what = config.experiment or config.command
     lines = [f"train {config.name}: {what}, {config.epochs} epochs; {hyperparameters(config.hyperparameters)}"]
     if config.source:
@@ -104,7 +104,7 @@ def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
 
 
 def ending(config: TrainConfig, history: History, batch: int) -> list[str]:
-    """What the training came to. batch: samples of a step."""
+    """Return lines on the training's result. batch: samples of a step."""
     lines, best, last = [], history.best, history.last
     if history.diverged:
         lines.append(f"diverged: the training loss of epoch {history.epoch} is not finite")
@@ -120,7 +120,7 @@ def ending(config: TrainConfig, history: History, batch: int) -> list[str]:
 
 
 def noise_line(noise: NoiseScale, batch: int) -> str:
-    """What the gradient noise scale means for this batch."""
+    """State what the gradient noise scale means for this batch."""
     scale = f"the gradient noise scale is {noise.samples:,.0f} samples ({noise.low:,.0f} to {noise.high:,.0f})"
     if batch > noise.high:
         return f"{scale}: a batch of {batch} is past it, and a larger one would hardly take fewer steps"
