@@ -292,7 +292,7 @@ class ArrayActor(tune.Trainable):
             if self.shared.scoring.diverged(result.metrics) or epoch == self.shared.epochs:
                 ending[name] = ("finished", None)
         if epoch == self.shared.epochs and self._steps_as_one and ending:
-            self.array.audit(min(ending, key=self._rank))
+            self.array.audit(min(ending, key=self.kept.rank))
         for name in self._stopped(epoch, [name for name in results if name not in ending]):
             ending[name] = ("stopped", self.common.reason)
         for name, (status, reason) in ending.items():

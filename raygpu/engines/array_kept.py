@@ -48,7 +48,7 @@ class KeptMembers:
         if not self.keep_all:
             if self.best is not None:
                 shutil.rmtree(self.folder / self.best[1])
-            self.best = self._rank(name)
+            self.best = self.rank(name)
         if not (self.folder / name).exists():  # those of its best epoch are there already
             self._write(name, save)
 
@@ -86,7 +86,7 @@ class KeptMembers:
 
     def _may_stay(self, name: str) -> bool:
         """Whether a member's parameters may be wanted, as far as those that have ended tell."""
-        return self.keep_all or self.best is None or self._rank(name) < self.best
+        return self.keep_all or self.best is None or self.rank(name) < self.best
 
     def _write(self, name: str, save: Save) -> None:
         folder = self.folder / name
@@ -96,7 +96,7 @@ class KeptMembers:
         if self.best_of(name) is not None:
             write_score(folder, self.standings[name])
 
-    def _rank(self, name: str) -> tuple[float, str]:
+    def rank(self, name: str) -> tuple[float, str]:
         """The less the better."""
         score = self.standings[name].score(self.scoring)
         assert score is not None

@@ -158,13 +158,16 @@ class ArraySearcher(Searcher):
             name: getattr(self, name) for name in ("proposer", "waiting", "given", "failed", "faults", "_num_given")
         }
         Path(checkpoint_path).write_bytes(
-            cloudpickle.dumps(state | {"trials": self.live.trials, "places": self.places.state()})
+            cloudpickle.dumps(
+                state | {"trials": self.live.trials, "alone": self.live.fuser.alone, "places": self.places.state()}
+            )
         )
 
     def restore(self, checkpoint_path: str) -> None:
         """Called by a resumed sweep alone: trials that failed are given again."""
         state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
         self.live.trials.update(state.pop("trials"))
+        self.live.fuser.alone.update(state.pop("alone"))
         self.places.restore(state.pop("places"))
         for name, value in state.items():
             setattr(self, name, value)

@@ -5,8 +5,10 @@ A dry run cannot show what only later steps do. An audit takes copies: it leaves
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -18,15 +20,18 @@ from raygpu.training.array_program import Program
 from raygpu.training.array_tile import Tile, gathered_tile
 from raygpu.training.base import NotAsAlone
 from raygpu.training.comparison import TOLERANCE, first_difference, relative_difference
+from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.member_streams import MemberStreams
 from raygpu.training.optimizers import Optimizer
 from raygpu.training.seeding import random_state_kept, seed_all
 from raygpu.training.torch_data import DeviceData, Tensors, cast, gathered, moved, rows
-from raygpu.training.torch_reduction import objective
+from raygpu.training.torch_reduction import backward
 from raygpu.training.torch_solo import epoch_seed, forward, initial_model
 
 MEMBERS = 3
-"""Members of the tile that is stepped beside the member alone."""
+"""Members that are stepped as a tile, and each alone."""
+CALM_EPS = 1e-3
+"""Adam's least `eps` in an audit."""
 COMPILED_TOLERANCE = 1e-2
 """Largest relative difference of a loss between the compiled and the eager step, in single precision."""
 
@@ -78,35 +83,44 @@ def _floats(tensor: torch.Tensor) -> bool:
 
 
 def _audit(array: Array, tile: Tile, place: int) -> None:
-    trial = tile.trials[place]
     batches = _batches(array)
+    others = [i for i in range(len(tile.trials)) if i != place]
+    chosen = [place, *random.Random(array.epoch).sample(others, min(len(others), MEMBERS - 1))]
+    names = [tile.trials[i].trial_id for i in chosen]
     for dtype in (torch.float64, torch.float32):
         try:
-            alone = _Alone(array, trial.trial_id, dtype)
-            wanted = alone.train(batches)
+            wanted = [_Alone(array, name, dtype).train(batches) for name in names]
         except Exception:
             if dtype == torch.float32:
                 raise
             continue
         break
-    chosen = [place, *(i for i in range(len(tile.trials)) if i != place)][:MEMBERS]
     copy = gathered_tile([(tile, i) for i in chosen], len(chosen)).cast(dtype)
+    copy.settings = [_calm(settings) for settings in copy.settings]
     _step(array, copy, batches, dtype)
-    found = {name: t[0] for stack in (copy.parameters, copy.fixed, copy.buffers) for name, t in stack.items()}
-    found = {name: found[array.program.owners[name]] for name in wanted}
-    name = first_difference(found, wanted, dtype) if dtype == torch.float64 else _whole_difference(found, wanted)
-    if name is not None:
-        raise NotAsAlone(
-            f"{name} of {trial.trial_id} after epoch {array.epoch}: some steps from there differ from the same steps of"
-            " the trial alone; the model keeps state in Python, or does something else in later steps"
-        )
+    stacked = copy.parameters | copy.fixed | copy.buffers
+    for row, (trial_id, expected) in enumerate(zip(names, wanted, strict=True)):
+        found = {name: stacked[array.program.owners[name]][row] for name in expected}
+        differs = first_difference if dtype == torch.float64 else _whole_difference
+        if (name := differs(found, expected, dtype)) is not None:
+            raise NotAsAlone(
+                f"{name} of {trial_id} after epoch {array.epoch}: some steps from there differ from the same steps of"
+                " the trial alone; the model keeps state in Python, or does something else in later steps"
+            )
 
 
-def _whole_difference(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> str | None:
+def _calm(settings: OptimizerSettings) -> OptimizerSettings:
+    """Adam with an `eps` at which a gradient that is nothing but rounding makes no step of full size."""
+    return settings if settings.optimizer == "sgd" else replace(settings, eps=max(settings.eps, CALM_EPS))
+
+
+def _whole_difference(
+    found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], dtype: torch.dtype
+) -> str | None:
     """As `first_difference`, of all parameters together: single values of float32 may be noise."""
     floating = [name for name, value in wanted.items() if value.is_floating_point()]
     one, other = (torch.cat([values[name].flatten() for name in floating]) for values in (found, wanted))
-    return "the parameters" if relative_difference(one, other) > TOLERANCE[torch.float32] else None
+    return "the parameters" if relative_difference(one, other) > TOLERANCE[dtype] else None
 
 
 def _batches(array: Array) -> list[tuple[int, int, int]]:
@@ -121,7 +135,7 @@ class _Alone:
     def __init__(self, array: Array, trial_id: str, dtype: torch.dtype) -> None:
         tile, place = array.place(trial_id)
         self.array, self.trial, self.dtype = array, tile.trials[place], dtype
-        self.settings = tile.settings[place]
+        self.settings = _calm(tile.settings[place])
         state = array.member_state(trial_id)
         self.hp = Hyperparameters(self.trial.hyperparameters)
         model = initial_model(array.experiment, self.hp, self.trial.seed)
@@ -144,7 +158,7 @@ class _Alone:
                 )
                 outputs = forward(self.model, array.experiment.augment(inputs, self.hp))
                 self.optimizer.num_steps = (array.epoch - 1) * array.steps_per_epoch + number
-                objective(array.experiment.loss(outputs, targets)).backward()
+                backward(array.experiment.loss(outputs, targets))
                 if self.settings.clip_norm is not None:
                     nn.utils.clip_grad_norm_(self.optimizer.parameters, self.settings.clip_norm)
                 step = (array.epoch - 1) * array.steps_per_epoch + number

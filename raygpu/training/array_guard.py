@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 from raygpu.experiment import Hyperparameters
@@ -31,7 +32,7 @@ class Guard:
     def __init__(self, trials: Sequence[Trial], hp: Hyperparameters, device: torch.device) -> None:
         self._differing = differing_names(trials)
         self._hp = hp
-        self._kinds = {"cpu", device.type} & {"cpu", "cuda"}
+        self._devices = [torch.device("cpu"), *([device] if device.type == "cuda" else [])]
 
     def require_shared_reads(self) -> None:
         """Raises NotAsAlone where a hyper-parameter was read in which members differ."""
@@ -46,14 +47,17 @@ class Guard:
         """Around an epoch of all members. Raises NotAsAlone where its code drew random numbers that are not a member's
         own, or read hyper-parameters in which members differ."""
         before = self._generator_states()
+        numpy_s = np.random.get_state()
         yield
-        for kind, state in self._generator_states().items():
-            if not torch.equal(state, before[kind]):
+        if any(not np.array_equal(one, other) for one, other in zip(numpy_s, np.random.get_state(), strict=True)):
+            raise NotAsAlone("the model draws NumPy's random numbers, which all members of an array have in common")
+        for state, earlier in zip(self._generator_states(), before, strict=True):
+            if not torch.equal(state, earlier):
                 raise NotAsAlone(
                     "the model draws random numbers in some steps only: the first ones, in which the array learned what"
                     " its members draw, had none"
                 )
         self.require_shared_reads()
 
-    def _generator_states(self) -> dict[str, torch.Tensor]:
-        return {kind: default_generator(kind).get_state() for kind in self._kinds}
+    def _generator_states(self) -> list[torch.Tensor]:
+        return [default_generator(device).get_state() for device in self._devices]

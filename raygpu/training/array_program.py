@@ -104,34 +104,24 @@ class Program:
         inputs, targets: (width, batch, ...). numbers: as `ArrayOptimizer.step` takes them.
         """
         batch_size = (next(iter(inputs.values())) if isinstance(inputs, dict) else inputs).shape[1]
-        step: Step = self._compiled.get((tile.width, batch_size), self._step)
-        with tile.streams.expect(self._step_draws) if tile.streams else nullcontext():
-            return step(tile.parameters, tile.fixed, tile.buffers, tile.moments, inputs, targets, numbers)
+        compiled = self._compiled.get((tile.width, batch_size))
+        if compiled is None:
+            return self.eager_step(tile, inputs, targets, numbers)
+        return compiled(tile.parameters, tile.fixed, tile.buffers, tile.moments, inputs, targets, numbers)
 
     def eager_step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
         """As `step`, and never compiled."""
-        with tile.streams.expect(self._step_draws) if tile.streams else nullcontext():
-            return self._step(tile.parameters, tile.fixed, tile.buffers, tile.moments, inputs, targets, numbers)
-
-    def _step(
-        self,
-        parameters: Stacked,
-        fixed: Stacked,
-        buffers: Stacked,
-        moments: list[Stacked],
-        inputs: Tensors,
-        targets: Tensors,
-        numbers: torch.Tensor,
-    ) -> torch.Tensor:
-        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in tile.parameters.items()}
         with torch.enable_grad():
-            with PaddedEmbedding() if self._padded else nullcontext():
+            streams = tile.streams.expect(self._step_draws) if tile.streams else nullcontext()
+            with streams, PaddedEmbedding() if self._padded else nullcontext():
                 losses, (told, changed) = vmap(self._loss, randomness="different")(
-                    leaves, fixed, buffers, inputs, targets
+                    leaves, tile.fixed, tile.buffers, inputs, targets
                 )
             # Members do not meet in a forward pass, so the gradient of the sum has each one's own.
             found = torch.autograd.grad(losses.sum(), [*leaves.values()], allow_unused=True, materialize_grads=True)
-        self._update(parameters, dict(zip(leaves, found, strict=True)), buffers, changed, moments, numbers)
+        gradients = dict(zip(leaves, found, strict=True))
+        self._update(tile.parameters, gradients, tile.buffers, changed, tile.moments, numbers)
         return told
 
     def _traceable_step(
@@ -144,7 +134,7 @@ class Program:
         targets: Tensors,
         numbers: torch.Tensor,
     ) -> torch.Tensor:
-        """`_step` as torch.compile takes it. On its own it is slower, and imports the compiler, which takes seconds."""
+        """`eager_step` as torch.compile takes it. On its own it is slower, and importing the compiler takes seconds."""
         mapped = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
         gradients, (_, (told, changed)) = mapped(parameters, fixed, buffers, inputs, targets)
         self._update(parameters, gradients, buffers, changed, moments, numbers)
@@ -189,10 +179,16 @@ class Program:
         streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
         with self.context(), sdpa_kernel(SDPBackend.MATH), streams:
             if self._metrics_are_fused:
+                before = tile.streams.state() if tile.streams else []
                 try:
                     return self._evaluated(state, copied(inputs), copied(targets))
+                except torch.OutOfMemoryError:
+                    raise
                 except (RuntimeError, ValueError, TypeError):  # numpy, .item() and the like: one member after the other
                     self._metrics_are_fused = False
+                    if tile.streams:
+                        tile.streams.set_state(before)
+                        tile.streams.expect(self._evaluation_draws)
             return self._evaluated_by_member(tile.width, state, inputs, targets)
 
     def _evaluated(self, state: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:

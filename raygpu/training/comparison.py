@@ -10,16 +10,24 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Largest relative norm of a difference that rounding explains after a few steps, by precision."""
 
 
-def relative_difference(value: torch.Tensor, expected: torch.Tensor) -> float:
-    """The norm of the difference over the norm of what is expected.
+FLOOR = {torch.float64: 1e-5, torch.float32: 1e-2}
+"""Size of a number below which its differences count as if it were of this size, by precision."""
 
-    0 where both have NaNs and infinities at the same places. Of whole numbers: infinite unless they are equal.
+
+def relative_difference(value: torch.Tensor, expected: torch.Tensor, floor: float = 1e-8) -> float:
+    """The norm of the difference over the norm of what is expected, of the finite numbers.
+
+    Infinite where NaNs and infinities are at other places, and of whole numbers unless they are equal. floor: the least
+    norm that counts as one, for each number's share of it: a bias before a BatchNorm has nothing but rounding in it.
     """
     if not expected.is_floating_point() and not expected.is_complex():
         return 0.0 if torch.equal(value, expected) else float("inf")
-    if not bool(expected.isfinite().all()):
-        return 0.0 if torch.equal(value.isfinite(), expected.isfinite()) else float("inf")
-    return ((value - expected).norm() / expected.norm().clamp(min=1e-8)).item()
+    finite = expected.isfinite()
+    if not torch.equal(value.isfinite(), finite):
+        return float("inf")
+    value, expected = value[finite], expected[finite]
+    least = floor * max(1, expected.numel()) ** 0.5
+    return ((value - expected).norm() / expected.norm().clamp(min=least)).item()
 
 
 def first_difference(
@@ -27,6 +35,10 @@ def first_difference(
 ) -> str | None:
     """The name of the first value that differs by more than rounding in this precision; None where all are equal."""
     return next(
-        (name for name, value in expected.items() if not relative_difference(values[name], value) <= TOLERANCE[dtype]),
+        (
+            name
+            for name, value in expected.items()
+            if not relative_difference(values[name], value, FLOOR[dtype]) <= TOLERANCE[dtype]
+        ),
         None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.grouping import differing_names
 from raygpu.sections import Precision
 from raygpu.training.base import NotAsAlone, Settings
 from raygpu.training.comparison import first_difference
@@ -25,8 +27,9 @@ from raygpu.training.plain_state import changed_attribute, hooked, plain_state
 from raygpu.training.seeding import numpy_has_drawn, python_has_drawn, random_state_kept
 from raygpu.training.torch_array import TorchArray
 from raygpu.training.torch_data import rows, tensors
+from raygpu.training.torch_reduction import backward
 from raygpu.training.torch_solo import TorchSolo, epoch_seed, forward, initial_model
-from raygpu.trials import Trial
+from raygpu.trials import EpochResult, Trial
 
 NUM_SAMPLES = 8
 """Samples of a first look, which tells how long a step takes."""
@@ -40,8 +43,10 @@ FORWARD_S = 3.0
 """Seconds that a forward pass of a whole batch may take to see which hyper-parameters it reads."""
 WARM_S = 0.5
 """Seconds of a first look below which it is not repeated."""
-VISIBLE = {"lr": 0.1, "clip_norm": 1.0}
-"""The least of each that a dry run takes."""
+STEP, ADAM_STEP = 0.1, 0.01
+"""The norm of a dry run's first step of SGD; the learning rate of its steps of Adam."""
+VISIBLE_CLIP_NORM, VISIBLE_EPS = 1.0, 1e-3
+"""The least `clip_norm` and Adam's least `eps` of a dry run."""
 PYTHONS = getattr(random.random, "__self__", None)
 """The generator that the functions of `random` draw from."""
 
@@ -85,12 +90,12 @@ def obstacle(
     has to come to the same numbers. A model that keeps state in Python or draws random numbers that are not torch's is
     refused, and so is an operator without a rule for vmap, which would run as a slow loop.
     """
-    trials = [_telling(trial) for trial in trials]
     try:
-        part = _part(experiment, splits, trials[0])
-        if precision == "bf16":  # too rough to be compared, but it has to run
-            _array(experiment, part, trials, _settings(precision), None).run_epoch()
         with random_state_kept():
+            trials = _telling(experiment, splits, trials)
+            part = _part(experiment, splits, trials[0])
+            if precision == "bf16":  # too rough to be compared, but it has to run
+                _array(experiment, part, trials, _settings(precision), None).run_epoch()
             return _changed_in_place(experiment, part, trials[0]) or _compared(experiment, part, trials)
     except NotAsAlone as error:
         return str(error)
@@ -112,11 +117,39 @@ def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
     return splits.first(max(few.num_train, min(whole + max(2, whole // 3), affordable)))
 
 
-def _telling(trial: Trial) -> Trial:
-    """The trial with steps that are large enough to show what differs in its gradients."""
-    values = dict(trial.hyperparameters)
-    values |= {name: max(values[name], least) for name, least in VISIBLE.items() if values.get(name) is not None}
-    return replace(trial, hyperparameters=values)
+def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> list[Trial]:
+    """The trials with steps that are large enough to show what differs in their gradients, and no larger.
+
+    Adam's step would otherwise be as large for a gradient that is nothing but rounding.
+    """
+    same_lr = "lr" not in differing_names(trials)
+    lr = STEP / max(1.0, _gradient_norm(experiment, splits, trials[0]))
+    found = []
+    for place, trial in enumerate(trials):
+        values = dict(trial.hyperparameters)
+        if values.get("clip_norm") is not None:
+            values["clip_norm"] = max(values["clip_norm"], VISIBLE_CLIP_NORM)
+        if values.get("optimizer", "sgd") == "sgd":
+            values["lr"] = lr * (1 if same_lr else 1 + place / 10)
+        else:
+            values["lr"] = ADAM_STEP * (1 if same_lr else 1 + place / 10)
+            values["eps"] = max(values.get("eps", 0.0), VISIBLE_EPS)
+        found.append(replace(trial, hyperparameters=values))
+    return found
+
+
+def _gradient_norm(experiment: Experiment, splits: Splits, trial: Trial) -> float:
+    """The norm of a trial's first gradient, on a few samples; 1 if it is not finite."""
+    hp = Hyperparameters(trial.hyperparameters)
+    few = slice(0, min(NUM_SAMPLES, splits.num_train))
+    inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
+    model = initial_model(experiment, hp, trial.seed)
+    loss = experiment.loss(forward(model.train(), experiment.augment(inputs, hp)), targets)
+    backward(loss)
+    norms = [p.grad.float().norm() if not p.grad.is_sparse else p.grad.to_dense().norm()
+             for p in model.parameters() if p.grad is not None]  # fmt: skip
+    norm = torch.stack(norms).norm().item() if norms else 1.0
+    return norm if math.isfinite(norm) else 1.0
 
 
 def _draws_in_python(training: Callable[[], object]) -> bool:
@@ -142,11 +175,11 @@ class _Alone:
     def __init__(self, experiment: Experiment, splits: Splits, trial: Trial, dtype: torch.dtype) -> None:
         solo = TorchSolo(experiment, splits, trial, _settings("float32"), torch.device("cpu"), dtype)
         fresh = plain_state(solo.model, experiment)
-        self.result = solo.run_epoch()
+        self.results = [solo.run_epoch()]
         self.plain = plain_state(solo.model, experiment)
         """Plain attributes after the first epoch: some models then keep tensors for speed."""
         for _ in range(NUM_EPOCHS - 1):
-            self.result = solo.run_epoch()
+            self.results.append(solo.run_epoch())
         self.kept = {path: text for path, text in self.plain.items() if fresh.get(path) != text}
         """Plain attributes that the first epoch has set or changed, by path."""
         self.changed = changed_attribute(self.plain, plain_state(solo.model, experiment))
@@ -194,22 +227,28 @@ def _compared(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -
     array = _array(experiment, splits, trials, _settings("float32"), dtype)
     with warnings.catch_warnings(record=True) as caught, CodeWatch() as watch:
         warnings.simplefilter("always")
-        for _ in range(NUM_EPOCHS):
-            results = array.run_epoch()
+        epochs = [array.run_epoch() for _ in range(NUM_EPOCHS)]
     for warning in caught:
         if "batching rule" in str(warning.message):
             return slow_loop(str(warning.message))
     if watch.reasons:
         return watch.reasons[0]
-    assert results is not None
     for member, alone in zip(array.trials, [*expected, *expected], strict=True):
-        assert alone.result is not None
-        fused, result = array.member_state(member.trial_id)["model"], results[member.trial_id]
-        values = fused | {name: torch.tensor(value).double() for name, value in result.metrics.items()}
-        wanted = alone.state | {name: torch.tensor(value).double() for name, value in alone.result.metrics.items()}
+        values, wanted = dict(array.member_state(member.trial_id)["model"]), dict(alone.state)
+        for fused, result in zip(epochs, alone.results, strict=True):
+            assert fused is not None
+            assert result is not None
+            values |= _numbers(fused[member.trial_id])
+            wanted |= _numbers(result)
         if (name := first_difference(values, wanted, dtype)) is not None:
             return f"{name} of {member.trial_id.split()[0]} differs from the same trial alone: {_cause(expected)}"
+    if not all(bool(value.isfinite().all()) for value in expected[0].state.values() if value.is_floating_point()):
+        return "its parameters are not finite after a few steps, so that nothing can be compared"
     return None
+
+
+def _numbers(result: EpochResult) -> dict[str, torch.Tensor]:
+    return {f"{name} of epoch {result.epoch}": torch.tensor(value).double() for name, value in result.metrics.items()}
 
 
 def _changed_in_place(experiment: Experiment, splits: Splits, trial: Trial) -> str | None:
@@ -228,7 +267,7 @@ def _state_in_python(expected: Sequence[_Alone]) -> str | None:
         if alone.changed is not None:
             return f"{alone.changed} changes while it trains: Python code of an array runs once for all its members"
     for path, text in expected[0].kept.items():
-        if any(alone.kept.get(path) != text for alone in expected):
+        if any(alone.plain.get(path) != text for alone in expected):
             return f"{path} is set while it trains, by each trial to another value: an array would have one for all"
     return None
 

@@ -83,6 +83,17 @@ class MemberStreams(TorchDispatchMode):
         self._layouts = iter(draws.layouts)
         return self
 
+    def state(self) -> list[dict[str, torch.Tensor]]:
+        """The states of all generators, for `set_state`."""
+        return [{kind: each.get_state() for kind, each in generators.items()} for generators in self._members]
+
+    def set_state(self, states: list[dict[str, torch.Tensor]]) -> None:
+        """Draw the same numbers again as after `state`."""
+        self._turn = 0
+        for generators, saved in zip(self._members, states, strict=True):
+            for kind, each in generators.items():
+                each.set_state(saved[kind])
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if RANDOM not in func.tags:
@@ -155,12 +166,12 @@ def _together(parts: list[torch.Tensor], *, folded: bool) -> torch.Tensor:
 
 def _drawn(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], generators: Generators) -> Any:
     """Call a random operator with a member's generator."""
-    device = next((value.device for value in args if isinstance(value, torch.Tensor)), None)
-    kind = torch.device(kwargs.get("device") or device or "cpu").type
-    own = generators[kind]
+    found = next((value.device for value in args if isinstance(value, torch.Tensor)), None)
+    device = torch.device(kwargs.get("device") or found or "cpu")
+    own = generators[device.type]
     if any(argument.name == "generator" for argument in func._schema.arguments):  # type: ignore[attr-defined]
         return func(*args, **{**kwargs, "generator": own})
-    default = default_generator(kind)
+    default = default_generator(device)
     before = default.get_state()
     default.set_state(own.get_state())
     try:
@@ -170,8 +181,8 @@ def _drawn(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
         default.set_state(before)
 
 
-def default_generator(kind: str) -> torch.Generator:
-    """Torch's own generator of the current device of a type, `cpu` or `cuda`."""
-    if kind == "cuda":
-        return torch.cuda.default_generators[torch.cuda.current_device()]
+def default_generator(device: torch.device) -> torch.Generator:
+    """Torch's own generator of a device; of the current one where it has no index."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
     return torch.default_generator

@@ -6,10 +6,13 @@ An array runs one member's Python code for all members, so such state is shared 
 from __future__ import annotations
 
 import hashlib
+import pickle
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,14 @@ DEPTH = 4
 """Levels of containers and objects that are looked into."""
 ADDRESS = re.compile(r"0x[0-9a-f]+")
 METHODS = ("forward", "loss", "metrics", "augment")
+"""Methods of a library's classes whose variables are looked at; of a person's own classes all are."""
+MOST_FUNCTIONS = 1000
+"""Functions that are followed from one to the next."""
+LARGE = 2**20
+"""Bytes of an array above which a sample of it stands for all."""
+SAMPLED = 4096
+"""Numbers of such a sample."""
+STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
 def plain_state(model: nn.Module, experiment: object) -> dict[str, str]:
@@ -54,30 +65,72 @@ def hooked(model: nn.Module) -> str | None:
     return None
 
 
-def _of_object(owner: object, path: str) -> Iterable[tuple[str, str]]:
-    for name, value in vars(owner).items() if hasattr(owner, "__dict__") else ():
+def _of_object(owner: object, path: str) -> Iterator[tuple[str, str]]:
+    """The attributes of an object and of its classes, and the variables of its methods and forward hooks."""
+    for name, value in _attributes(owner):
         if name not in TORCH_S_OWN or not isinstance(owner, nn.Module):
             yield f"{path}.{name}", _text(value)
+    functions: list[FunctionType] = []
     for kind in type(owner).__mro__:
         if _is_users(kind.__module__):
             for name, value in vars(kind).items():
                 if not name.startswith("__"):
                     yield f"the class attribute {kind.__name__}.{name}", _text(value)
-            for method in METHODS:
-                if isinstance(function := vars(kind).get(method), FunctionType):
-                    yield from _variables(function)
+            methods = {name: value for name, value in vars(kind).items() if isinstance(value, FunctionType)}
+            functions += [each for name, each in methods.items() if name in METHODS or _is_own_code(each)]
+    if isinstance(owner, nn.Module):
+        hooks = [*owner._forward_hooks.values(), *owner._forward_pre_hooks.values()]
+        functions += [hook for hook in hooks if isinstance(hook, FunctionType)]
+    yield from _variables(functions)
 
 
-def _variables(function: FunctionType) -> Iterable[tuple[str, str]]:
-    """The global and enclosing variables that a function reads."""
-    for name in function.__code__.co_names:
+def _attributes(owner: object) -> Iterator[tuple[str, Any]]:
+    yield from vars(owner).items() if hasattr(owner, "__dict__") else ()
+    for kind in type(owner).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(owner, name):
+                yield name, getattr(owner, name)
+
+
+def _variables(functions: list[FunctionType]) -> Iterator[tuple[str, str]]:
+    """The global and enclosing variables and the defaults of functions, and of a person's own that they name."""
+    seen: set[int] = set()
+    while functions and len(seen) < MOST_FUNCTIONS:
+        function = functions.pop()
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        values = dict(_variables_of(function))
+        functions += [each for each in values.values() if isinstance(each, FunctionType) and _is_own_code(each)]
+        yield from ((path, _text(value)) for path, value in values.items())
+
+
+def _variables_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name in _names(function.__code__):
         if name in function.__globals__:
-            yield f"the global {name}", _text(function.__globals__[name])
+            yield f"the global {name}", function.__globals__[name]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            yield f"the variable {name}", _text(cell.cell_contents)
+            yield f"the variable {name}", cell.cell_contents
         except ValueError:  # not assigned yet
             continue
+    defaults: dict[int | str, Any] = dict(enumerate(function.__defaults__ or ()))
+    for place, value in (defaults | (function.__kwdefaults__ or {}) | vars(function)).items():
+        yield f"the default {place} of {function.__qualname__}", value
+
+
+def _names(code: CodeType) -> set[str]:
+    """The names that a function's code and the functions inside it read."""
+    inner = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _is_own_code(function: FunctionType) -> bool:
+    """Whether a function is of a person's own files, not of an installed package or the standard library."""
+    file = function.__code__.co_filename
+    installed = "site-packages" in file or "dist-packages" in file
+    return not installed and not file.startswith(STANDARD_LIBRARY) and _is_users(function.__module__ or "")
 
 
 def _is_users(module: str) -> bool:
@@ -90,24 +143,47 @@ def _text(value: Any, depth: int = DEPTH) -> str:
     if isinstance(value, torch.Tensor):
         return _tensor_text(value)
     if isinstance(value, np.ndarray):
-        return _digest(value.tobytes())
+        return _array_text(value)
     if (state := _generator_state(value)) is not None:
         return _digest(repr(state).encode())
-    if isinstance(value, CONSTANT) or depth == 0:
-        return type(value).__name__
+    if isinstance(value, CONSTANT):
+        return str(type(value).__name__)
+    if depth == 0:
+        return _pickled(value)
     if isinstance(value, Mapping):
         return "; ".join(f"{key!r}: {_text(each, depth - 1)}" for key, each in value.items())
     if isinstance(value, list | tuple | set | frozenset) or type(value).__name__ == "deque":
         return ", ".join(_text(each, depth - 1) for each in value)
-    if hasattr(value, "__dict__") and vars(value):
-        return _text(vars(value), depth - 1)
-    return ADDRESS.sub("", repr(value))  # counters of itertools, ranges, slices
+    if (attributes := dict(_attributes(value))) and not type(value).__module__.startswith(("pandas", "numpy")):
+        return _text(attributes, depth - 1)
+    return _pickled(value)
+
+
+def _pickled(value: Any) -> str:
+    """A text for iterators, tables and whatever else only pickle knows."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _digest(pickle.dumps(value))
+    except Exception:  # noqa: BLE001 - what cannot be pickled may raise anything
+        return ADDRESS.sub("", repr(value))
+
+
+def _array_text(array: np.ndarray) -> str:
+    if array.dtype.hasobject:
+        return _pickled(array)
+    if array.nbytes <= LARGE:
+        return _digest(array.tobytes())
+    sample = array.reshape(-1)[:: max(1, array.size // SAMPLED)] if array.flags.c_contiguous else array.flat[:SAMPLED]
+    return f"{array.shape} at {array.ctypes.data}: {_digest(sample.tobytes())}"
 
 
 def _tensor_text(tensor: torch.Tensor) -> str:
     if tensor.requires_grad or isinstance(tensor, nn.Parameter):
         return "tensor"
     try:
+        if tensor.nbytes > LARGE and tensor.is_contiguous():
+            tensor = tensor.detach().reshape(-1)[:: max(1, tensor.numel() // SAMPLED)]
         values = tensor.detach().cpu().resolve_conj()
         return _digest(torch.view_as_real(values).numpy().tobytes() if values.is_complex() else _bytes(values))
     except (RuntimeError, TypeError):  # a sparse one, or one that belongs to a transform that has ended

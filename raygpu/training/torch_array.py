@@ -13,6 +13,7 @@ are independent, so the width is a matter of speed and memory alone.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from functools import partial
@@ -150,9 +151,8 @@ class TorchArray:
             losses = torch.cat([self._train(tile)[: len(tile.trials)] for tile in self.tiles]).tolist()
             train_s = time.perf_counter() - started  # reading the losses has waited for the device
             evaluated = [(tile, self._evaluate(tile)) for tile in self.tiles]
-        if self.audits and is_due(self.epoch):
-            members = self.trials
-            self.audit(members[self.epoch.bit_length() * 7 % len(members)].trial_id)
+        if self.audits and (is_due(self.epoch) or self.epoch == self.epochs):
+            self.audit(random.Random(self.epoch).choice(self.trials).trial_id)
         values = {
             name: torch.cat([part[name][: len(tile.trials)] for tile, part in evaluated]).tolist()
             for name in evaluated[0][1]

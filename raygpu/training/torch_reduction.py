@@ -34,6 +34,13 @@ def objective(loss: Any) -> torch.Tensor:
     return loss.total if isinstance(loss, Sum) else loss
 
 
+def backward(loss: Any) -> None:
+    """Take the gradient of what `loss` returned; a `Mean` or `Sum` in which no sample counts has none."""
+    value = objective(loss)
+    if value.requires_grad or not isinstance(loss, Mean | Sum):
+        value.backward()
+
+
 def packed(value: Any) -> torch.Tensor:
     """A loss or metric as one tensor, for `torch.vmap`: a scalar, or `(total, weight)` of a `Mean` or `Sum`."""
     if isinstance(value, Mean):

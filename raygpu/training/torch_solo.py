@@ -19,7 +19,7 @@ from raygpu.training.hyperparameters import OptimizerSettings, batch_size
 from raygpu.training.optimizers import Optimizer
 from raygpu.training.seeding import seed_all
 from raygpu.training.torch_data import DeviceData, Tensors, moved, rows, tensors
-from raygpu.training.torch_reduction import Accumulator, objective
+from raygpu.training.torch_reduction import Accumulator, backward
 from raygpu.trials import EpochResult, Trial
 
 CHECKPOINT = "checkpoint.pt"
@@ -93,7 +93,7 @@ class TorchSolo:
             with self.autocast():
                 inputs = self.experiment.augment(self.batch(self.data.train_inputs, chosen), self.hp)
                 loss = self.experiment.loss(forward(self.model, inputs), self.batch(self.data.train_targets, chosen))
-            objective(loss).backward()
+            backward(loss)
             if self.settings.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.optimizer.parameters, self.settings.clip_norm)
             self.optimizer.step(self.settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))

@@ -679,3 +679,113 @@ def test_a_batch_of_one_keeps_no_other_size_from_being_fused() -> None:
     own = [{"lr": lr, "batch_size": size} for size in (1, 16) for lr in (0.1, 0.2)]
     groups = Fuser(Of(model), few()).groups(trials(own=own))
     assert groups[1].reason is None
+
+
+COUNTED = [0]
+
+
+def counted_by_a_helper(training: bool) -> bool:
+    COUNTED[0] += training
+    return COUNTED[0] > 500
+
+
+class ByAHelper(Head):
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x if counted_by_a_helper(self.training) else x
+
+
+class ByADefault(Head):
+    def inside(self, x: torch.Tensor, counts: list[int] = [0]) -> torch.Tensor:  # noqa: B006 - what is to be found
+        counts[0] += 1
+        return 2 * x if counts[0] > 500 else x
+
+
+class ByAnIterator(Head):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = iter([1.0] * 500 + [2.0] * 500)
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        return x * next(self.scales)
+
+
+class Slotted:
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class BySlots(Head):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slotted = Slotted()
+
+    def inside(self, x: torch.Tensor) -> torch.Tensor:
+        self.slotted.count += 1
+        return 2 * x if self.slotted.count > 500 else x
+
+
+@pytest.mark.parametrize(
+    ("make", "cause"),
+    [
+        (ByAHelper, "the global COUNTED changes"),
+        (ByADefault, "the default 0 of ByADefault.inside changes"),
+        (ByAnIterator, "ByAnIterator.scales changes"),
+        (BySlots, "BySlots.slotted changes"),
+    ],
+)
+def test_state_that_lies_deeper_is_found(make: type[nn.Module], cause: str) -> None:
+    assert cause in reason(Of(lambda hp: make()))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+@pytest.mark.parametrize("zero", [True, False])
+def test_a_bias_whose_gradient_is_rounding_is_no_obstacle(optimizer: str, zero: bool) -> None:
+    """A bias before BatchNorm: Adam makes a step of full size of whatever rounding leaves."""
+
+    def model(hp: Mapping[str, Any]) -> nn.Module:
+        first = nn.Linear(64, 8)
+        if zero:
+            nn.init.zeros_(first.bias)
+        return nn.Sequential(first, nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+
+    experiment = Of(model)
+    found = trials({"optimizer": optimizer}, [{"lr": 0.01}, {"lr": 0.03}, {"lr": 0.1}])
+    assert why(experiment, found) is None
+    array = TorchArray(experiment, few(), found, Settings(4, 1, "float32", Path()))
+    while array.run_epoch() is not None:  # its audits raise nothing
+        pass
+
+
+class Raw(Of):
+    """Inputs and losses of thousands: a step of a usual size would leave every number infinite."""
+
+    def data(self) -> Splits:
+        digits = few()
+        return Splits(
+            255 * digits.train_inputs, digits.train_targets, 255 * digits.validation_inputs, digits.validation_targets
+        )
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return (outputs - 255 * nn.functional.one_hot(targets, 10)).square().mean()
+
+
+def test_steps_suit_the_size_of_the_gradient() -> None:
+    deep = Raw(lambda hp: nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)))
+    found = trials(own=[{"lr": 1e-9 * (i + 1)} for i in range(7)])
+    assert why(deep, found) is None
+    scaled = Raw(lambda hp: Scaled(float(torch.rand(()))))
+    assert "Scaled.scale differs between trials" in reason(scaled, found)
+
+
+def test_a_cache_that_all_trials_share_is_no_obstacle() -> None:
+    cache: dict[int, torch.Tensor] = {}
+
+    class Cached(Head):
+        def inside(self, x: torch.Tensor) -> torch.Tensor:
+            if len(x) not in cache:
+                cache[len(x)] = torch.arange(8)
+            return x + cache[len(x)].to(x)
+
+    assert why(Of(lambda hp: Cached())) is None

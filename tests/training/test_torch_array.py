@@ -615,6 +615,29 @@ def test_random_numbers_are_those_of_the_training_alone(kind: type[Mlp]) -> None
                 assert last[trial.trial_id].metrics[name] == pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
+class ByNumpy(Dropping):
+    """Draws in evaluation too, and has a metric that vmap cannot map: the first evaluation is begun twice."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        class Model(nn.Linear):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return super().forward(nn.functional.dropout(x, 0.3, training=True))
+
+        return Model(64, 10)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"accuracy": float((outputs.detach().numpy().argmax(1) == targets.numpy()).mean())}
+
+
+def test_an_evaluation_that_is_begun_twice_draws_once() -> None:
+    trials = members({}, [{"lr": 0.1}, {"lr": 0.05}])
+    found = run(new_array(ByNumpy(), trials), 2)
+    for trial in trials:
+        ends = run(solo(ByNumpy(), trial, torch.float64, epochs=2), 2)
+        for epoch, end in enumerate(ends):
+            assert found[epoch][trial.trial_id].metrics == pytest.approx(end.metrics, rel=1e-9)
+
+
 @pytest.mark.parametrize("width", [None, 1])
 def test_members_of_one_seed_have_the_same_masks(width: int | None) -> None:
     hp = {"dropout": 0.5, "batch_size": 200, "lr": 0.1}
