@@ -26,7 +26,7 @@ from raygpu.training.optimizers import Optimizer
 from raygpu.training.seeding import random_state_kept, seed_all
 from raygpu.training.torch_data import DeviceData, Tensors, cast, gathered, moved, rows
 from raygpu.training.torch_reduction import backward
-from raygpu.training.torch_solo import epoch_seed, forward, initial_model
+from raygpu.training.torch_solo import cast_model, epoch_seed, forward, initial_model
 
 MEMBERS = 3
 """Members that are stepped as a tile, and each alone."""
@@ -139,7 +139,7 @@ class _Alone:
         state = array.member_state(trial_id)
         self.hp = Hyperparameters(self.trial.hyperparameters)
         model = initial_model(array.experiment, self.hp, self.trial.seed)
-        self.model: nn.Module = model.to(array.device, dtype)
+        self.model: nn.Module = cast_model(model, dtype).to(array.device)
         self.model.load_state_dict(state["model"])
         self.optimizer = Optimizer(self.settings, self.model.parameters())
         self.optimizer.load_state_dict(state["optimizer"])

@@ -10,6 +10,7 @@ import torch
 from raygpu.training.array_optimizers import Stacked
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.member_streams import MemberStreams
+from raygpu.training.torch_data import in_precision
 from raygpu.trials import Trial
 
 
@@ -55,8 +56,7 @@ class Tile:
     def cast(self, dtype: torch.dtype) -> Tile:
         """A copy whose floating-point tensors have another precision."""
         parameters, fixed, buffers, *moments = (
-            {name: t.to(dtype) if t.is_floating_point() else t.clone() for name, t in stack.items()}
-            for stack in self.stacks()
+            {name: in_precision(tensor, dtype).clone() for name, tensor in stack.items()} for stack in self.stacks()
         )
         return Tile(self.trials, self.settings, parameters, fixed, buffers, moments)
 

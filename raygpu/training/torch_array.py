@@ -41,6 +41,7 @@ from raygpu.training.torch_data import DeviceData, Tensors, gathered, moved, row
 from raygpu.training.torch_reduction import Accumulator
 from raygpu.training.torch_solo import (
     CHECKPOINT,
+    cast_model,
     default_device,
     epoch_seed,
     evaluation_parts,
@@ -108,7 +109,7 @@ class TorchArray:
 
         def model(place: int) -> nn.Module:
             read = hp if place == 0 else hps[place]
-            return initial_model(experiment, read, trials[place].seed).to(dtype=dtype)
+            return cast_model(initial_model(experiment, read, trials[place].seed), dtype)
 
         base = model(0)
         if (hook := hooked(base)) is not None:

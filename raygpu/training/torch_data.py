@@ -88,11 +88,14 @@ def cast(parts: Tensors, dtype: torch.dtype | None) -> Tensors:
     if dtype is None:
         return parts
     if isinstance(parts, dict):
-        return {name: _cast(tensor, dtype) for name, tensor in parts.items()}
-    return _cast(parts, dtype)
+        return {name: in_precision(tensor, dtype) for name, tensor in parts.items()}
+    return in_precision(parts, dtype)
 
 
-def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def in_precision(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor in the precision of a floating-point type: complex numbers stay complex, whole ones as they are."""
+    if tensor.is_complex():
+        return tensor.to(dtype.to_complex())
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 

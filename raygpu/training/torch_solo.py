@@ -18,7 +18,7 @@ from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings, batch_size
 from raygpu.training.optimizers import Optimizer
 from raygpu.training.seeding import seed_all
-from raygpu.training.torch_data import DeviceData, Tensors, moved, rows, tensors
+from raygpu.training.torch_data import DeviceData, Tensors, in_precision, moved, rows, tensors
 from raygpu.training.torch_reduction import Accumulator, backward
 from raygpu.trials import EpochResult, Trial
 
@@ -58,7 +58,7 @@ class TorchSolo:
         self.batch_size = min(batch_size(self.hp), self.num_train)
         self.steps_per_epoch = num_batches(self.num_train, self.batch_size)
         self.settings = OptimizerSettings.of(self.hp)
-        self.model = initial_model(experiment, self.hp, trial.seed).to(self.device, dtype)
+        self.model = cast_model(initial_model(experiment, self.hp, trial.seed), dtype).to(self.device)
         self.optimizer = Optimizer(self.settings, self.model.parameters())
         self.epoch = 0
 
@@ -170,6 +170,14 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
                 f"model(hp) returned the parameter {name} again, which another trial trains: make new ones"
             )
         setattr(parameter, GIVEN, True)
+    return model
+
+
+def cast_model(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    """The model with its parameters and buffers in another precision; None leaves them as they are."""
+    if dtype is not None:
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = in_precision(tensor.data, dtype)
     return model
 
 
