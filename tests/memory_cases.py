@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,17 +27,23 @@ def greedy(config: dict[str, Any]) -> None:
 
 
 class Wide(Mlp):
-    """Its arrays run out of memory from more than LIMIT members on, once they have taken CALLS steps."""
+    """Its arrays run out of memory from more than LIMIT members on, once they have taken CALLS steps.
+
+    It counts them out of sight of the dry run, which refuses models that count.
+    """
 
     LIMIT = 3
-    CALLS = 16
-    calls: ClassVar[int] = 0
+    CALLS = 40
+
+    def __init__(self) -> None:
+        calls = itertools.count(1)
+        self.count = lambda: next(calls)
 
     def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
-        Wide.calls += 1
+        calls = self.count()
         rows = inputs
         while torch._C._functorch.is_batchedtensor(rows):
             rows = torch._C._functorch.get_unwrapped(rows)
-        if Wide.calls > self.CALLS and rows.dim() > inputs.dim() and len(rows) > self.LIMIT:
+        if calls > self.CALLS and rows.dim() > inputs.dim() and len(rows) > self.LIMIT:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return inputs
