@@ -83,6 +83,8 @@ class Program:
 
     def compile(self, width: int, batch_size: int) -> None:
         """From now on, tiles of this width step through a compiled program; it is made at the first such step."""
+        if self.draws:
+            raise ValueError("not compiled: random numbers come from each member's own generators")
         function = type(self)._traceable_step
         # A code object of its own: torch keeps what it compiled by code object, and with the guards on everything but
         # tensors left out (they cost as much as the step of a small model) would take another program's for this one.

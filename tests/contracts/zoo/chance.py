@@ -21,7 +21,7 @@ class RRelu(Vectors):
 
 class Dropout(Vectors):
     random = True
-    compiled = r"dispatch mode"  # what gives each member random numbers of its own
+    compiled = r"each member's own generators"
 
     def model(self, hp: Any) -> nn.Module:
         return mlp(nn.ReLU(), nn.Dropout(0.4))
