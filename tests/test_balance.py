@@ -70,14 +70,14 @@ def test_the_slower_device_has_the_smaller_share(config: Make, capsys: pytest.Ca
     result = balance.run(config(hyperparameters=hp, job_s=0.5))
     summary = result.summary
     first, second = (rank["tried_share"] for rank in summary["ranks"])
-    assert 0.52 < first / (first + second) < 0.85, "1 to 0.6 is 0.625; a busy machine adds a cost to each step"
+    assert 0.55 < first / (first + second) < 0.75, "1 to 0.6 is 0.625; a busy machine adds a cost to each step"
     assert summary["global_batch"] == summary["configured_global_batch"] == 64, "the training stays as it is"
     middle, low, high = summary["balanced_over_equal"]
     assert low <= middle <= high
     out = capsys.readouterr().out
     assert "the training is as configured: 64 samples a step, 16 steps an epoch, learning rate 0.1" in out
     assert (summary["verdict"] == "balanced") == (low > 1) == ("verdict: balanced is" in out)
-    assert middle > 1.0
+    assert middle > 1.05
 
 
 @pytest.mark.slow

@@ -71,6 +71,8 @@ class Version:
 
     number: int
     claim: Claim | None
+    run_id: str | None = None
+    """The MLflow run that its model is from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,8 @@ class Verdict:
 
 
 def register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str, Any]) -> Verdict:
-    """A new version of the registered model `name`, with its alias, unless a registered one is better.
+    """A new version of the registered model `name`, with its alias, unless a registered one is better, or is this run's
+    with the same score: a training that is resumed after its end has nothing new.
 
     Raises TrackingError.
     """
@@ -95,6 +98,11 @@ def register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str
     registry = mlflow.MlflowClient()
     try:
         versions, champion = _versions(registry, name)
+        for version in versions.values():
+            if (version.run_id, version.claim) == (tree.run_id, claim):
+                before = models.Registered(name, str(version.number))
+                alias = CHAMPION if champion is not None and champion.number == version.number else None
+                return Verdict(f"registered before: {before.uri}", before, alias)
         best = champion or _best(claim, versions.values())
         title = "champion" if champion else "best registered version"
         if best is not None and best.claim is not None and claim.unlike(best.claim) is None and best.claim.beats(claim):
@@ -122,7 +130,7 @@ def _versions(registry: Any, name: str) -> tuple[dict[int, Version], Version | N
     """Return the registered versions, by number, and the champion; empty and None for a name that is new."""
     quote = '"' if "'" in name else "'"
     found = registry.search_model_versions(f"name = {quote}{name}{quote}")
-    versions = {int(each.version): Version(int(each.version), Claim.of(each.tags)) for each in found}
+    versions = {int(each.version): Version(int(each.version), Claim.of(each.tags), each.run_id) for each in found}
     if not versions:
         return {}, None
     number = int(registry.get_registered_model(name).aliases.get(CHAMPION, 0))

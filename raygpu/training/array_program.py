@@ -8,6 +8,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +20,13 @@ from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.array_optimizers import ArrayOptimizer, Stacked
 from raygpu.training.array_probe import OwnTensors, PaddedEmbedding, probed
 from raygpu.training.array_tile import Tile
+from raygpu.training.random_inputs import RandomInputs, traced
 from raygpu.training.torch_data import Tensors, copied
 from raygpu.training.torch_reduction import objective, packed
 
-Step = Callable[[Stacked, Stacked, Stacked, list[Stacked], Tensors, Tensors, torch.Tensor], torch.Tensor]
+Drawn = list[torch.Tensor]
+"""The random numbers of a step, as `RandomInputs` has them."""
+Step = Callable[[Stacked, Stacked, Stacked, list[Stacked], Tensors, Tensors, torch.Tensor, Drawn], torch.Tensor]
 
 
 OUTPUTS = ""
@@ -68,10 +72,12 @@ class Program:
         torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which vmap does not know
         self._metrics_are_fused = True
         self._compiled: dict[tuple[int, int], Step] = {}
+        """By a tile's width and its batch size."""
+        self._random_inputs: dict[tuple[int, int], RandomInputs] = {}
 
     @property
     def draws(self) -> bool:
-        """Whether the members draw random numbers: each from its own generators, which no compiled step has."""
+        """Whether the members draw random numbers: each from its own generators."""
         return bool(self._step_draws or self._evaluation_draws)
 
     @contextmanager
@@ -83,18 +89,29 @@ class Program:
 
     def compile(self, width: int, batch_size: int) -> None:
         """From now on, tiles of this width step through a compiled program; it is made at the first such step."""
-        if self.draws:
-            raise ValueError("not compiled: random numbers come from each member's own generators")
         function = type(self)._traceable_step
         # A code object of its own: torch keeps what it compiled by code object, and with the guards on everything but
         # tensors left out (they cost as much as the step of a small model) would take another program's for this one.
         own = types.FunctionType(function.__code__.replace(co_name=f"_step_{width}_{batch_size}"), function.__globals__)
-        self._compiled[width, batch_size] = torch.compile(
-            types.MethodType(own, self),
-            fullgraph=True,
-            dynamic=False,
-            options={"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe},
-        )
+        step = types.MethodType(own, self)
+        self._compiled[width, batch_size] = self._compiled_at_first(step) if self._step_draws else _compiled(step)
+
+    def _compiled_at_first(self, step: Callable[..., torch.Tensor]) -> Step:
+        """As `_compiled`, at the first call: random operators are replaced by their numbers in a graph of operators,
+        since torch.compile does not follow a dispatch mode."""
+        made: list[Step] = []
+
+        def supplied(*arguments: Any) -> torch.Tensor:
+            *others, drawn = arguments
+            with RandomInputs.supplied(drawn):
+                return step(*others, [])
+
+        def call(*arguments: Any) -> torch.Tensor:
+            if not made:
+                made.append(_compiled(traced(supplied, arguments)))
+            return made[0](*arguments)
+
+        return call
 
     def forget(self, width: int, batch_size: int) -> None:
         """Tiles of this width step eagerly again."""
@@ -105,26 +122,58 @@ class Program:
 
         inputs, targets: (width, batch, ...). numbers: as `ArrayOptimizer.step` takes them.
         """
-        batch_size = (next(iter(inputs.values())) if isinstance(inputs, dict) else inputs).shape[1]
-        compiled = self._compiled.get((tile.width, batch_size))
-        if compiled is None:
-            return self.eager_step(tile, inputs, targets, numbers)
-        return compiled(tile.parameters, tile.fixed, tile.buffers, tile.moments, inputs, targets, numbers)
+        if tile.streams and (tile.width, num_samples(inputs)) in self._compiled:
+            return self.supplied_step(tile, inputs, targets, numbers, self.drawn(tile, inputs, targets))
+        return self.supplied_step(tile, inputs, targets, numbers, [])
 
-    def eager_step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
-        """As `step`, and never compiled."""
+    def drawn(self, tile: Tile, inputs: Tensors, targets: Tensors) -> Drawn:
+        """The random numbers of the tile's next step, for `supplied_step`: the same tensors at each call, filled anew.
+
+        Raises ValueError for a model whose random numbers depend on its values.
+        """
+        if tile.streams is None:
+            return []
+        key = tile.width, num_samples(inputs)
+        if key not in self._random_inputs:
+            run = partial(self._losses, tile.parameters, tile.fixed, tile.buffers, copied(inputs), copied(targets))
+            self._random_inputs[key] = RandomInputs.of(run, tile.streams.expect(self._step_draws))
+        return self._random_inputs[key].draw(tile.streams.expect(self._step_draws))
+
+    def supplied_step(
+        self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor, drawn: Drawn
+    ) -> torch.Tensor:
+        """As `step`, with random numbers that are drawn already; without any, the members' generators are asked."""
+        compiled = self._compiled.get((tile.width, num_samples(inputs)))
+        if compiled is None:
+            return self.eager_step(tile, inputs, targets, numbers, drawn)
+        return compiled(tile.parameters, tile.fixed, tile.buffers, tile.moments, inputs, targets, numbers, drawn)
+
+    def eager_step(
+        self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor, drawn: Drawn | None = None
+    ) -> torch.Tensor:
+        """As `supplied_step`, and never compiled."""
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in tile.parameters.items()}
         with torch.enable_grad():
-            streams = tile.streams.expect(self._step_draws) if tile.streams else nullcontext()
-            with streams, PaddedEmbedding() if self._padded else nullcontext():
-                losses, (told, changed) = vmap(self._loss, randomness="different")(
-                    leaves, tile.fixed, tile.buffers, inputs, targets
-                )
+            with self._random_numbers(tile, drawn):
+                losses, (told, changed) = self._losses(leaves, tile.fixed, tile.buffers, inputs, targets)
             # Members do not meet in a forward pass, so the gradient of the sum has each one's own.
             found = torch.autograd.grad(losses.sum(), [*leaves.values()], allow_unused=True, materialize_grads=True)
         gradients = dict(zip(leaves, found, strict=True))
         self._update(tile.parameters, gradients, tile.buffers, changed, tile.moments, numbers)
         return told
+
+    def _random_numbers(self, tile: Tile, drawn: Drawn | None) -> AbstractContextManager[Any]:
+        """Where a step's random numbers come from."""
+        if drawn:
+            return RandomInputs.supplied(drawn)
+        return tile.streams.expect(self._step_draws) if tile.streams else nullcontext()
+
+    def _losses(
+        self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, Stacked]]:
+        """`_loss` of all members."""
+        with PaddedEmbedding() if self._padded else nullcontext():
+            return vmap(self._loss, randomness="different")(parameters, fixed, buffers, inputs, targets)
 
     def _traceable_step(
         self,
@@ -135,8 +184,12 @@ class Program:
         inputs: Tensors,
         targets: Tensors,
         numbers: torch.Tensor,
+        drawn: Drawn,
     ) -> torch.Tensor:
-        """`eager_step` as torch.compile takes it. On its own it is slower, and importing the compiler takes seconds."""
+        """`eager_step` as torch.compile takes it. On its own it is slower, and importing the compiler takes seconds.
+
+        drawn: empty; random operators are replaced before (`_compiled_at_first`).
+        """
         mapped = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
         gradients, (_, (told, changed)) = mapped(parameters, fixed, buffers, inputs, targets)
         self._update(parameters, gradients, buffers, changed, moments, numbers)
@@ -220,6 +273,21 @@ class Program:
         outputs = values.pop(OUTPUTS)
         each = [self.experiment.metrics(_member(outputs, i), copied(targets)) for i in range(width)]
         return values | {name: torch.stack([packed(own[name]) for own in each]) for name in each[0]}
+
+
+def _compiled(step: Callable[..., torch.Tensor]) -> Step:
+    compiled: Step = torch.compile(
+        step,
+        fullgraph=True,
+        dynamic=False,
+        options={"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe},
+    )
+    return compiled
+
+
+def num_samples(inputs: Tensors) -> int:
+    """Samples of each member's batch. inputs: (width, batch, ...)."""
+    return (next(iter(inputs.values())) if isinstance(inputs, dict) else inputs).shape[1]
 
 
 def _owners(model: nn.Module) -> dict[str, str]:

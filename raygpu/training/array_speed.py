@@ -17,6 +17,7 @@ from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.packing import Affine
 from raygpu.tiling import LADDER, best_width, level, next_rung, repays, widest
+from raygpu.training.array_audit import same_steps
 from raygpu.training.memory import GIB, forget_peak, peak_bytes
 from raygpu.training.torch_array import TorchArray
 from raygpu.training.torch_solo import default_device, initial_model
@@ -29,7 +30,6 @@ MOST_COMPILED = {"cpu": 128, "cuda": 512}
 """A compiled step has little fixed cost left to share. On a CPU, the widest of `fused_throughput`'s record."""
 LEAST, CLEAR = 4, 32
 """The narrowest tile that is measured, and the one up to which a slow step is taken for a disturbance."""
-DRAWS = "its random numbers come from each member's own generators"
 COPIES = 3
 """Number of copies of a member's parameters in memory: themselves, and up to two of the optimizer's."""
 
@@ -53,9 +53,7 @@ def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: f
         lines.append(f"width {array.width} of {count} trials (measured {curve})")
         epochs = min(epochs_to_come or array.epochs, array.epochs - array.epoch)
         eager_s = epochs * array.steps_per_epoch * count * step_s.get(best, array.eager.at(best)) / best
-        if array.program.draws:
-            lines.append(f"step not compiled: {DRAWS}")
-        elif repays(array.device.type, eager_s, first=_nothing_compiled()):
+        if repays(array.device.type, eager_s, first=_nothing_compiled()):
             most_compiled = array.width if array.asked_width else MOST_COMPILED[array.device.type]
             width = level(count, min(most, most_compiled))
             lines.append(_compile(array, width, f"{eager_s:.0f} s of steps to come"))
@@ -89,13 +87,14 @@ def use_graphs(array: TorchArray) -> list[str]:
     """On CUDA, replay recorded steps from now on if that works and is the faster way."""
     if array.device.type != "cuda":
         return []
-    if array.program.draws:
-        return [f"step not recorded as a CUDA graph: {DRAWS}"]
     width = min(LEAST, len(array.trials))
     launched_s, _ = measured(array, width)
     array.graphs = True
     try:
         replayed_s, _ = measured(array, width)
+        if not same_steps(array, array.tiles[0]):
+            array.graphs = False
+            return ["step not recorded as a CUDA graph: replayed, it differs from the launched one"]
     except Exception as error:  # noqa: BLE001 - an operator that waits for the host: launching is as right
         array.graphs = False
         return [f"step not recorded as a CUDA graph: {one_line(error)[:200]}"]

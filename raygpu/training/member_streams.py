@@ -17,6 +17,7 @@ Generators = dict[str, torch.Generator]
 """By the type of the device: `cpu`, and `cuda` where a model trains there."""
 RANDOM = torch.Tag.nondeterministic_seeded
 BERNOULLI, BERNOULLI_IN_PLACE = torch.ops.aten.bernoulli.p, torch.ops.aten.bernoulli_.float
+NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
 
 
 Layout = tuple[int, ...]
@@ -95,23 +96,32 @@ class MemberStreams(TorchDispatchMode):
                 each.set_state(saved[kind])
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
         if RANDOM not in func.tags:
-            return func(*args, **kwargs)
+            return func(*args, **(kwargs or {}))
+        return self.drawn(func, args, kwargs or {})
+
+    def drawn(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What a random operator gives, called on all members: each row from its member's generators."""
         if func.overloadpacket is torch.ops.aten.randperm:  # vmap calls it once for each row, in order
             if self._turn == 0:
                 next(self._layouts, ())
             generators = self._members[self._turn]
             self._turn = (self._turn + 1) % len(self._members)
             return _drawn(func, args, kwargs, generators)
+        if func is BERNOULLI:  # in its place vmap puts it where a model alone has the other one
+            args, func = (
+                [torch.empty_like(args[0], memory_format=torch.contiguous_format), *args[1:]],
+                BERNOULLI_IN_PLACE,
+            )
         layout = next(self._layouts, ())
         outputs = []
         for row, generators in enumerate(self._members):
             own = self._row_of(func, args, row)
             if func._schema.is_mutable:
-                own[0].copy_(_drawn(func, [_laid_out(own[0], layout), *own[1:]], kwargs, generators))
-            elif func is BERNOULLI:  # in its place vmap puts it where a model alone has the other one
-                outputs.append(_drawn(BERNOULLI_IN_PLACE, [_laid_out(own[0], layout), *own[1:]], kwargs, generators))
+                if _is_laid_out(own[0], layout):
+                    _drawn(func, own, kwargs, generators)
+                else:
+                    own[0].copy_(_drawn(func, [_laid_out(own[0], layout), *own[1:]], kwargs, generators))
             else:
                 own = [_laid_out(value, layout) if isinstance(value, torch.Tensor) else value for value in own]
                 outputs.append(_drawn(func, own, kwargs, generators))
@@ -139,6 +149,12 @@ class MemberStreams(TorchDispatchMode):
             else:
                 found.append(value)
         return found
+
+
+def _is_laid_out(tensor: torch.Tensor, layout: Layout) -> bool:
+    """Whether a tensor's memory has that order already, so that random numbers can fill it where it is."""
+    plain = len(layout) != tensor.dim() or layout == tuple(range(tensor.dim()))
+    return plain and tensor.is_contiguous()
 
 
 def _laid_out(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:

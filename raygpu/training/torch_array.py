@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from raygpu.tiling import arrange
 from raygpu.training.array_audit import audit, is_due
 from raygpu.training.array_guard import Guard, require_distinct
 from raygpu.training.array_optimizers import ArrayOptimizer, Stacked
-from raygpu.training.array_program import Program
+from raygpu.training.array_program import Program, num_samples
 from raygpu.training.array_tile import Tile, first_rows, gathered_tile, joined
 from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone, Settings
 from raygpu.training.cuda_graph import GraphedStep
@@ -192,18 +191,18 @@ class TorchArray:
                 chosen = order[:, start:end]
                 inputs = gathered(data.train_inputs, chosen, self.device)
                 targets = gathered(data.train_targets, chosen, self.device)
-                if self.graphs and end - start == self.batch_size:
-                    if tile.graphed is None:
-                        tile.graphed = self._graphed(tile, inputs, targets, numbers[number])
-                    losses = tile.graphed(inputs, targets, numbers[number])
-                else:
-                    losses = self.program.step(tile, inputs, targets, numbers[number])
-                sums.add_packed(losses, end - start)
+                sums.add_packed(self.step(tile, inputs, targets, numbers[number]), end - start)
         return sums.value()
 
-    def _graphed(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> GraphedStep:
-        copy = gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
-        return GraphedStep(self.program.step, tile, copy, inputs, targets, numbers)
+    def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
+        """`Program.step`, replayed as a CUDA graph where that is on and the batch is whole."""
+        if not self.graphs or num_samples(inputs) != self.batch_size:
+            return self.program.step(tile, inputs, targets, numbers)
+        if tile.graphed is None:
+            copy = gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
+            copy.streams = self.streams(copy)
+            tile.graphed = GraphedStep(self.program, tile, copy, inputs, targets, numbers)
+        return tile.graphed(inputs, targets, numbers)
 
     def _evaluate(self, tile: Tile) -> dict[str, torch.Tensor]:
         """Means over the validation data of each member, as `TorchSolo.evaluate` takes them."""
@@ -233,7 +232,6 @@ class TorchArray:
         """Steps of copies of the first members, without end and without a trace: to be timed."""
         tile = gathered_tile(self._members()[:width], width)
         tile.streams = self.streams(tile)
-        step: Callable[..., torch.Tensor] = partial(self.program.step, tile)
         order = torch.from_numpy(epoch_order(tile.trials[0].seed, 1, self.data.num_train))[: self.batch_size]
         chosen = order.expand(width, -1).to(self.data.home)
         settings = tile.rows_of(tile.settings)
@@ -243,9 +241,7 @@ class TorchArray:
             with self.program.training():
                 inputs = gathered(self.data.train_inputs, chosen, self.device)
                 targets = gathered(self.data.train_targets, chosen, self.device)
-                if self.graphs and tile.graphed is None:
-                    step = tile.graphed = self._graphed(tile, inputs, targets, numbers)
-                step(inputs, targets, numbers)
+                self.step(tile, inputs, targets, numbers)
             yield
 
     def trial_evaluation(self, width: int) -> tuple[int, int]:

@@ -63,6 +63,10 @@ def test_the_better_one_is_the_champion_and_a_worse_one_stays_out(tree: RunTree,
     assert better.line == "registered: models:/digits/2, as @champion: accuracy 0.95 beats the 0.92 of models:/digits/1"
     assert aliases(tree) == {"champion": 2}
     assert mlflow.pyfunc.load_model("models:/digits@champion").predict(np.ones(2)).tolist() == [0, 0]
+    again = register(0.95)
+    assert again == Verdict("registered before: models:/digits/2", better.registered, "champion"), "a resumed training"
+    assert latest(tree) == 2
+    tree.start_sweep("another", {}, {})
     equal = register(0.95)
     assert "as @challenger: accuracy 0.95 equals that of the champion models:/digits/2" in equal.line
     assert aliases(tree) == {"champion": 2, "challenger": 3}

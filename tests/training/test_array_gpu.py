@@ -62,10 +62,12 @@ class Dropping(TorchExperiment):
         return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(hp["dropout"]), nn.Linear(32, 10))
 
 
-def test_members_draw_the_numbers_of_trainings_alone() -> None:
+@pytest.mark.parametrize("graphs", [False, True], ids=["launched", "recorded"])
+def test_members_draw_the_numbers_of_trainings_alone(graphs: bool) -> None:
     settings = Settings(3, 1, "float32", Path())
     trials = [Trial(f"t{i}", i + 5, {"dropout": 0.3, "lr": 0.01 * (i + 1)}) for i in range(3)]
     array = TorchArray(Dropping(), few(), trials, settings, width=2, dtype=torch.float64)
+    array.graphs = graphs
     while array.run_epoch() is not None:
         pass
     for trial in trials:

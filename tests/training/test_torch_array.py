@@ -18,7 +18,7 @@ from torch import nn
 
 from raygpu.experiment import Experiment, Mean, Splits, Sum, TorchExperiment
 from raygpu.training import torch_array
-from raygpu.training.base import ARRAY_CHECKPOINT, Settings
+from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone, Settings
 from raygpu.training.torch_array import TorchArray, save_saved_members
 from raygpu.training.torch_solo import CHECKPOINT, TorchSolo
 from raygpu.trials import EpochResult, Trial
@@ -613,6 +613,41 @@ def test_random_numbers_are_those_of_the_training_alone(kind: type[Mlp]) -> None
             assert member_difference(array, trial, parameters(training.model)) <= EXACT
             for name, value in ends[-1].metrics.items():
                 assert last[trial.trial_id].metrics[name] == pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", [Dropping, Encoder, StochasticDepth])
+def test_a_compiled_step_draws_the_same_random_numbers(kind: type[Mlp], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph of operators that is compiled, run as it is: compiling takes seconds (`tests/contracts/test_zoo.py`)."""
+    monkeypatch.setattr(torch, "compile", lambda step, **_: step)
+    trials = members({"dropout": 0.3}, [{"lr": 0.1}, {"lr": 0.05, "momentum": 0.9}, {"lr": 0.02}])
+    array = new_array(kind(), trials, width=2)
+    for width in {tile.width for tile in array.tiles}:
+        array.program.compile(width, array.batch_size)
+        array.compiled_s[width] = 0.0
+    run(array, 2)
+    for trial in trials:
+        training = solo(kind(), trial, torch.float64, epochs=2)
+        run(training, 2)
+        assert member_difference(array, trial, parameters(training.model)) <= EXACT
+
+
+def test_a_compiled_step_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(step: Any, **_: Any) -> Any:
+        def wrong(parameters: Any, fixed: Any, buffers: Any, moments: Any, *batch: Any) -> torch.Tensor:
+            kept = {name: tensor.clone() for name, tensor in parameters.items()}
+            losses: torch.Tensor = step(parameters, fixed, buffers, moments, *batch)
+            for tensor, before in zip(parameters.values(), kept.values(), strict=True):
+                tensor[1].copy_(before[1])  # the second member stays where it was
+            return losses
+
+        return wrong
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    array = new_array(Mlp(), members({"hidden": 8}, [{"lr": 1e-4}, {"lr": 1e-4}, {"lr": 0.1}]))
+    array.program.compile(3, array.batch_size)
+    array.compiled_s[3] = 0.0
+    with pytest.raises(NotAsAlone, match="the compiled or replayed step differs from the eager one"):
+        run(array, 1)
 
 
 class ByNumpy(Dropping):

@@ -21,7 +21,7 @@ class RRelu(Vectors):
 
 class Dropout(Vectors):
     random = True
-    compiled = r"each member's own generators"
+    compiled = True
 
     def model(self, hp: Any) -> nn.Module:
         return mlp(nn.ReLU(), nn.Dropout(0.4))
@@ -68,6 +68,7 @@ class NoiseInForward(Vectors):
 
 class GumbelSoftmax(Vectors):
     random = True
+    compiled = True
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):
@@ -130,6 +131,7 @@ class RandomFlips(Images):
     """Each image is flipped by chance."""
 
     random = True
+    compiled = True
 
     def model(self, hp: Any) -> nn.Module:
         return ended(nn.Conv2d(3, 4, 3), nn.ReLU(), features=144)
@@ -182,6 +184,7 @@ class NoisyLoss(Vectors):
     """The loss draws random numbers."""
 
     random = True
+    compiled = True
     production = r"changes from call to call"
 
     def model(self, hp: Any) -> nn.Module:
@@ -189,6 +192,21 @@ class NoisyLoss(Vectors):
 
     def loss(self, outputs: Any, targets: Any) -> Any:
         return super().loss(outputs + 0.1 * torch.randn_like(outputs), targets)
+
+
+class SampledUnits(Vectors):
+    """Which units pass follows from their values, so the numbers cannot be drawn before the step."""
+
+    random = True
+    compiled = r"bernoulli draws random numbers that depend on a tensor's values"
+
+    def model(self, hp: Any) -> nn.Module:
+        class Sampled(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                chance = x.sigmoid()
+                return x * (torch.bernoulli(chance.detach()) + chance - chance.detach())
+
+        return mlp(Sampled())
 
 
 class VariationalAutoencoder(Vectors):
