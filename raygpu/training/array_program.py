@@ -26,7 +26,8 @@ from raygpu.training.torch_reduction import objective, packed
 
 Drawn = list[torch.Tensor]
 """The random numbers of a step, as `RandomInputs` has them."""
-Step = Callable[[Stacked, Stacked, Stacked, list[Stacked], Tensors, Tensors, torch.Tensor, Drawn], torch.Tensor]
+Step = Callable[..., torch.Tensor]
+"""Called with the stacks of a tile, inputs, targets, numbers and, where the model draws any, random numbers."""
 
 
 OUTPUTS = ""
@@ -96,7 +97,7 @@ class Program:
         step = types.MethodType(own, self)
         self._compiled[width, batch_size] = self._compiled_at_first(step) if self._step_draws else _compiled(step)
 
-    def _compiled_at_first(self, step: Callable[..., torch.Tensor]) -> Step:
+    def _compiled_at_first(self, step: Step) -> Step:
         """As `_compiled`, at the first call: random operators are replaced by their numbers in a graph of operators,
         since torch.compile does not follow a dispatch mode."""
         made: list[Step] = []
@@ -104,7 +105,7 @@ class Program:
         def supplied(*arguments: Any) -> torch.Tensor:
             *others, drawn = arguments
             with RandomInputs.supplied(drawn):
-                return step(*others, [])
+                return step(*others)
 
         def call(*arguments: Any) -> torch.Tensor:
             if not made:
@@ -146,7 +147,8 @@ class Program:
         compiled = self._compiled.get((tile.width, num_samples(inputs)))
         if compiled is None:
             return self.eager_step(tile, inputs, targets, numbers, drawn)
-        return compiled(tile.parameters, tile.fixed, tile.buffers, tile.moments, inputs, targets, numbers, drawn)
+        stacks = tile.parameters, tile.fixed, tile.buffers, tile.moments
+        return compiled(*stacks, inputs, targets, numbers, *([drawn] if drawn else []))
 
     def eager_step(
         self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor, drawn: Drawn | None = None
@@ -184,12 +186,8 @@ class Program:
         inputs: Tensors,
         targets: Tensors,
         numbers: torch.Tensor,
-        drawn: Drawn,
     ) -> torch.Tensor:
-        """`eager_step` as torch.compile takes it. On its own it is slower, and importing the compiler takes seconds.
-
-        drawn: empty; random operators are replaced before (`_compiled_at_first`).
-        """
+        """`eager_step` as torch.compile takes it. On its own it is slower, and importing the compiler takes seconds."""
         mapped = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
         gradients, (_, (told, changed)) = mapped(parameters, fixed, buffers, inputs, targets)
         self._update(parameters, gradients, buffers, changed, moments, numbers)
@@ -275,7 +273,7 @@ class Program:
         return values | {name: torch.stack([packed(own[name]) for own in each]) for name in each[0]}
 
 
-def _compiled(step: Callable[..., torch.Tensor]) -> Step:
+def _compiled(step: Step) -> Step:
     compiled: Step = torch.compile(
         step,
         fullgraph=True,

@@ -101,7 +101,7 @@ class MemberStreams(TorchDispatchMode):
         return self.drawn(func, args, kwargs or {})
 
     def drawn(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What a random operator gives, called on all members: each row from its member's generators."""
+        """Call a random operator on all members: each row is drawn from its member's generators."""
         if func.overloadpacket is torch.ops.aten.randperm:  # vmap calls it once for each row, in order
             if self._turn == 0:
                 next(self._layouts, ())

@@ -617,7 +617,7 @@ def test_random_numbers_are_those_of_the_training_alone(kind: type[Mlp]) -> None
 
 @pytest.mark.parametrize("kind", [Dropping, Encoder, StochasticDepth])
 def test_a_compiled_step_draws_the_same_random_numbers(kind: type[Mlp], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph of operators that is compiled, run as it is: compiling takes seconds (`tests/contracts/test_zoo.py`)."""
+    """The operators that are compiled, run as they are: compiling takes seconds (`tests/contracts/test_zoo.py`)."""
     monkeypatch.setattr(torch, "compile", lambda step, **_: step)
     trials = members({"dropout": 0.3}, [{"lr": 0.1}, {"lr": 0.05, "momentum": 0.9}, {"lr": 0.02}])
     array = new_array(kind(), trials, width=2)
