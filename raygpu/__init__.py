@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from raygpu.experiment import KerasExperiment, Mean, Splits, Sum, TorchExperiment
     from raygpu.reporting import checkpoint, load, report
-    from raygpu.training.checked_array import fuse
-    from raygpu.training.keras_slices import multi_gpu_model
-    from raygpu.trials import Trial
+    from raygpu.search.trials import Trial
+    from raygpu.training.fused.checked_array import fuse
+    from raygpu.training.keras.multi_gpu import multi_gpu_model
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,8 +30,8 @@ __all__ = [
     "report",
 ]
 _HOMES = dict.fromkeys(("KerasExperiment", "Mean", "Splits", "Sum", "TorchExperiment"), "experiment")
-_HOMES |= dict.fromkeys(("checkpoint", "load", "report"), "reporting") | {"Trial": "trials"}
-_HOMES |= {"fuse": "training.checked_array", "multi_gpu_model": "training.keras_slices"}
+_HOMES |= dict.fromkeys(("checkpoint", "load", "report"), "reporting") | {"Trial": "search.trials"}
+_HOMES |= {"fuse": "training.fused.checked_array", "multi_gpu_model": "training.keras.multi_gpu"}
 
 
 def __getattr__(name: str) -> object:

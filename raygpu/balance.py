@@ -22,8 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from raygpu import flags
-from raygpu.balancing import (
+from raygpu.cli import balance_view, flags
+from raygpu.cli.command import Command, Outcome
+from raygpu.cli.console import SweepConsole, hyperparameters
+from raygpu.config import BalanceConfig, TrainConfig
+from raygpu.errors import BadInput, RaygpuError
+from raygpu.planning.batch_balancing import (
     LARGEST_PART,
     Curve,
     Job,
@@ -37,24 +41,19 @@ from raygpu.balancing import (
     relative,
     undecided,
 )
-from raygpu.batching import split
-from raygpu.command import Command, Outcome
-from raygpu.config import BalanceConfig, TrainConfig
-from raygpu.errors import BadInput, RaygpuError
-from raygpu.intervals import Interval
-from raygpu.preparation import PreparedTrain, Problem, find, prepare_train, training_problem
-from raygpu.records import Device
+from raygpu.planning.batches import split
+from raygpu.planning.confidence import Interval
 from raygpu.redaction import redacted
-from raygpu.runfolder import RunFolder, rounded
-from raygpu.spreading import spread
-from raygpu.starting import arrived, started, told_at_once
-from raygpu.views import balances
-from raygpu.views.console import SweepConsole, hyperparameters
+from raygpu.runs.run_directory import RunFolder, rounded
+from raygpu.runs.trial_records import Device
+from raygpu.training.distributed.batch_split import spread
+from raygpu.workflow.ray_startup import arrived, started, told_at_once
+from raygpu.workflow.validation import PreparedTrain, Problem, find, prepare_train, training_problem
 
 if TYPE_CHECKING:
-    from raygpu.engines.cluster import Cluster
-    from raygpu.engines.production import Placing
-    from raygpu.engines.short_jobs import ShortJobs
+    from raygpu.engines.cluster.cluster import Cluster
+    from raygpu.engines.profiling.short_jobs import ShortJobs
+    from raygpu.engines.train.production import Placing
 
 DEFAULT = Path("conf/train/digits.toml")
 SWITCHES = {"json": "Print the summary as JSON on standard output, and all else on standard error."}
@@ -97,7 +96,7 @@ def run(
         found = training_problem(prepared, source, code)
         assert starting is not None
         cluster = arrived(starting)
-        from raygpu.engines.production import placing
+        from raygpu.engines.train.production import placing
 
         where = placing(cluster, config.workers, config.devices_per_worker, source.kind, config.cluster.most_gpus)
         _check(config, found, cluster, where)
@@ -185,7 +184,7 @@ class _Measuring:
 
     def devices(self) -> tuple[list[Curve], tuple[int, ...]]:
         """Each rank's speeds, and the split that follows from them, or the one that is asked for."""
-        from raygpu.engines.pace import Pace
+        from raygpu.engines.profiling.device_benchmark import Pace
 
         config, chosen, say = self.config, self.config.chosen_batches, self.console.line
         assert self.found.splits is not None
@@ -219,7 +218,7 @@ class _Measuring:
         return min(balanced(curves).global_batch, most)
 
     def _jobs(self) -> ShortJobs:
-        from raygpu.engines.short_jobs import ShortJobs
+        from raygpu.engines.profiling.short_jobs import ShortJobs
 
         assert self.found.splits is not None
         what = self.config, self.found.source, self.prepared.trial, self.found.splits
@@ -227,7 +226,7 @@ class _Measuring:
 
     def _first(self, jobs: ShortJobs, shares: Sequence[int]) -> tuple[tuple[float, ...], tuple[int, ...]]:
         """A first turn of the job with these shares, lowered by a fifth while memory does not hold them."""
-        from raygpu.engines.production import TrainingFailed
+        from raygpu.engines.train.production import TrainingFailed
 
         while True:
             try:
@@ -246,7 +245,7 @@ class _Measuring:
     ) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
         """Turns of both jobs in pairs, until they differ clearly or there are as many as rounds. Of equal shares that
         memory does not hold there is none."""
-        from raygpu.engines.production import TrainingFailed
+        from raygpu.engines.train.production import TrainingFailed
 
         own, its, seconds = [first], [], self.config.job_s
         try:
@@ -269,18 +268,18 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: Verdict, write:
     devices = [measuring.cluster.devices[place] for place in measuring.places]
     ranks, num_train = measuring.where.ranks, measuring.num_train
     before, after = (
-        balances.Step(parallel.global_batch, parallel.lr_factor)
+        balance_view.Step(parallel.global_batch, parallel.lr_factor)
         for parallel in (
             spread(_equal(config, whole), ranks, num_train).parallel for whole in (None, sum(verdict.shares))
         )
     )
-    console.lines(["", *balances.table(devices, verdict, measuring.readings), ""])
-    console.lines(balances.lines(verdict))
-    console.lines(balances.training(config, before, after, num_train))
+    console.lines(["", *balance_view.table(devices, verdict, measuring.readings), ""])
+    console.lines(balance_view.lines(verdict))
+    console.lines(balance_view.training(config, before, after, num_train))
     folder.trials.rmdir()
     folder.write_config(config, source_folder, kind="balance")
     title = f"{config.experiment}, {sum(verdict.job.shares)} samples a step"
-    balances.plot(title, devices, verdict, folder.path / "balance.png")
+    balance_view.plot(title, devices, verdict, folder.path / "balance.png")
     summary = _summary(measuring, devices, verdict)
     folder.write_summary(summary)
     target = write or folder.path / "train.toml"

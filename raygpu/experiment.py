@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from raygpu.errors import BadInput, one_line
-from raygpu.whereabouts import BEGUN_IN
+from raygpu.storage import BEGUN_IN
 
 Arrays = np.ndarray | Mapping[str, np.ndarray]
 

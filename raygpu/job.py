@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from raygpu.engines.jobs import JOB_FILE, PACKAGE
+from raygpu.engines.cluster.jobs import JOB_FILE, PACKAGE
 
 
 def _come_along() -> tuple[Path, dict[str, Any]]:

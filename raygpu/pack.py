@@ -20,28 +20,29 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raygpu import exits, flags
-from raygpu.command import Command, Outcome
+from raygpu.cli import console as views
+from raygpu.cli import flags, profile_view
+from raygpu.cli.command import Command, Outcome
+from raygpu.cli.console import SweepConsole
 from raygpu.config import PackConfig
+from raygpu.config.sections import Way
 from raygpu.devices import host
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.mps import Access, Mps, NoMps
 from raygpu.devices.reference import rgu
-from raygpu.engines import environment
+from raygpu.engines.cluster import ray_environment
+from raygpu.engines.profiling.profile_key import subject
+from raygpu.engines.profiling.sites import local_site
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Source, Splits
-from raygpu.measuring import Site
-from raygpu.preparation import PreparedPack, find, load_data, prepare_pack
-from raygpu.profiles import Profile, Subject
-from raygpu.runfolder import RunFolder
-from raygpu.sections import Way
-from raygpu.subjects import signature, subject
-from raygpu.views import console as views
-from raygpu.views import curves
-from raygpu.views.console import SweepConsole
+from raygpu.planning.profiles import Profile, Subject
+from raygpu.runs import interrupts
+from raygpu.runs.run_directory import RunFolder
+from raygpu.training.start import signature
+from raygpu.workflow.validation import PreparedPack, find, load_data, prepare_pack
 
 if TYPE_CHECKING:
-    from raygpu.engines.cluster import Cluster
+    from raygpu.engines.cluster.cluster import Cluster
 
 DEFAULT = Path("conf/pack/digits.toml")
 SWITCHES = {
@@ -104,11 +105,18 @@ def run(
         folder.remove()
         raise
     console.lines(
-        ["", *curves.table(profile, epochs), "", *curves.laws(profile), *curves.doubts(profile), *profile.notes]
+        [
+            "",
+            *profile_view.table(profile, epochs),
+            "",
+            *profile_view.laws(profile),
+            *profile_view.doubts(profile),
+            *profile.notes,
+        ]
     )
     kept = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
     console.line(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {kept}" if kept else ""))
-    verdict = curves.verdict(profile)
+    verdict = profile_view.verdict(profile)
     try:
         if config.tracking.enabled:
             from raygpu.tracking import pack as tracking
@@ -124,8 +132,8 @@ def run(
 def _write(profile: Profile, folder: RunFolder, epochs: int) -> list[Path]:
     files = [folder.path / "profile.json", folder.path / "points.csv", folder.path / "curve.png"]
     files[0].write_text(json.dumps(profile.as_dict(), indent=1))
-    curves.write_csv(profile, files[1])
-    curves.plot(profile, files[2], epochs)
+    profile_view.write_csv(profile, files[1])
+    profile_view.plot(profile, files[2], epochs)
     with contextlib.suppress(OSError):  # not empty: what scripts wrote
         folder.trials.rmdir()
     return files
@@ -145,11 +153,11 @@ def compare(
             " put the files of other machines' profiles there too"
         )
     units = [None if (gib := p.subject.device_gib) is None else rgu(p.subject.device, gib) for p in found]
-    console.lines(curves.comparison(found, units))
+    console.lines(profile_view.comparison(found, units))
     folder = RunFolder.create(Path(measuring.prepared.config.runs_dir), str(measuring.prepared.config.name))
     folder.trials.rmdir()
     path = folder.path / "devices.png"
-    curves.compare(found, units, path)
+    profile_view.compare(found, units, path)
     console.line(f"plot: {path}")
     return Comparison(found, path)
 
@@ -162,7 +170,7 @@ def _found(config: PackConfig, stem: str, source_folder: Path | None) -> _Measur
     if isinstance(code, Experiment):
         splits = load_data(config, source, code).part(config.data.fraction, config.seed)
     shaped_by = signature(source, code, splits, prepared.trial)
-    site = Site.local(prepared.gpus, [host.node(1)])
+    site = local_site(prepared.gpus, [host.node(1)])
     what = source, code, splits, shaped_by, config.gpu.precision
     return _Measuring(prepared, source, code, splits, subject(*what, site.device, site.device_gib, host.num_cpus()))
 
@@ -204,7 +212,7 @@ def _ways(measuring: _Measuring) -> tuple[list[Way], list[str]]:
 
 
 def _obstacle(measuring: _Measuring) -> str | None:
-    from raygpu.fusing import Fuser
+    from raygpu.training.fused.groups import Fuser
 
     assert measuring.splits is not None
     trial = measuring.prepared.trial
@@ -218,10 +226,10 @@ def _measured(
 ) -> Profile:
     """scratch: a folder where functions and scripts may write."""
     config = measuring.prepared.config
-    environment.prepare(local=True)
-    from raygpu.engines.climb import Climb
-    from raygpu.engines.local_ray import start_local
-    from raygpu.engines.probe import Probe
+    ray_environment.prepare(local=True)
+    from raygpu.engines.cluster.local_cluster import start_local
+    from raygpu.engines.profiling.concurrency_benchmark import Climb
+    from raygpu.engines.profiling.probe_workers import Probe
 
     ways, notes = list(ways), list(notes)
     with contextlib.ExitStack() as ending:
@@ -234,7 +242,7 @@ def _measured(
                 ways.remove("mps")
                 notes.append(f"mps: not measured: {error}")
         cluster: Cluster = start_local(measuring.prepared.gpus)
-        exits.retake_signals()
+        interrupts.retake_signals()
         ending.callback(cluster.close)
         trial = measuring.prepared.trial
         probe = Probe(

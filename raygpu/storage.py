@@ -10,6 +10,7 @@ from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -25,6 +26,10 @@ from urllib.parse import urlsplit
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.redaction import redacted
 
+BEGUN_IN = Path.cwd()
+"""The working directory of this process, before anything changes it."""
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Variable that Ray gives the driver of a submitted job."""
 SCHEMES = ("s3", "gs")
 LOCAL = "local"
 """The storage of runs whose folder is on this machine."""
@@ -38,6 +43,11 @@ S3_SAID = "AWS Error"
 NO_SERVER = "AWS Error NETWORK_CONNECTION"
 """In pyarrow's words."""
 ALLOWED = "local, a folder that all nodes share, or s3://BUCKET/FOLDER"
+
+
+def is_job() -> bool:
+    """Whether this process is the driver of a submitted job: what came along with that, every worker has already."""
+    return JOB_VARIABLE in os.environ
 
 
 class StorageError(RaygpuError):

@@ -16,17 +16,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from raygpu import balance, config, flags, pack, sweep, train
-from raygpu.command import Command, framed
-from raygpu.engines import environment
+from raygpu import balance, config, pack, sweep, train
+from raygpu.cli import console as views
+from raygpu.cli import flags
+from raygpu.cli.command import Command, framed
+from raygpu.engines.cluster import ray_environment
 from raygpu.errors import BadInput
 from raygpu.redaction import redacted
-from raygpu.runfolder import RunFolder
+from raygpu.runs.run_directory import RunFolder
 from raygpu.storage import LOCAL, Storage
-from raygpu.views import console as views
 
 if TYPE_CHECKING:
-    from raygpu.engines.jobs import Job, Jobs, Submission
+    from raygpu.engines.cluster.jobs import Job, Jobs, Submission
 
 COMMANDS: dict[str, Command] = {
     command.name: command for command in (sweep.COMMAND, pack.COMMAND, train.COMMAND, balance.COMMAND)
@@ -140,8 +141,8 @@ def _print_help() -> None:
 
 
 def _jobs(address: str) -> Jobs:
-    environment.prepare()
-    from raygpu.engines.jobs import Jobs, unprotected
+    ray_environment.prepare()
+    from raygpu.engines.cluster.jobs import Jobs, unprotected
 
     jobs = Jobs(address)
     if unprotected(jobs.address):
@@ -163,7 +164,7 @@ def _submit(command: Command, words: list[str], asked: _Asked) -> int:
 
 def _submission(command: Command, words: list[str], asked: _Asked) -> Submission:
     """Return the submission to the cluster. Raises BadInput with a line for each fault that can be seen from here."""
-    from raygpu.engines.jobs import Submission
+    from raygpu.engines.cluster.jobs import Submission
 
     arguments = flags.split(words, command.schema, switches=list(command.switches), options=list(command.options))
     given = _environment(asked.options), _requirements(asked.options)

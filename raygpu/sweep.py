@@ -13,29 +13,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raygpu import flags
-from raygpu.clock import process_age_s
-from raygpu.command import INCOMPLETE, Command, Outcome, incomplete
+from raygpu.cli import console as views
+from raygpu.cli import flags
+from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
+from raygpu.cli.console import SweepConsole
+from raygpu.cli.plan_view import sweep_lines
 from raygpu.config import SweepConfig
+from raygpu.engines.profiling.measurer import Measurer
+from raygpu.engines.profiling.sites import local_site
 from raygpu.errors import BadInput, RaygpuError
-from raygpu.finish import summarize, write_files
-from raygpu.measuring import Measurer, Site
-from raygpu.packing import FusedPlan
-from raygpu.planner import Planner
-from raygpu.planning import Decision, Grouped, grouped
-from raygpu.preparation import Prepared, Problem, apart, find, prepare, problem
-from raygpu.records import Records
-from raygpu.runfolder import RunFolder
-from raygpu.starting import arrived, started, told_at_once
+from raygpu.planning.gpu_shares import FusedPlan
+from raygpu.planning.sweep_plan import Decision
+from raygpu.runs.clock import process_age_s
+from raygpu.runs.run_directory import RunFolder
+from raygpu.runs.trial_records import Records
+from raygpu.search.trials import Scoring, TrialRecord
 from raygpu.storage import StorageError
-from raygpu.trials import Scoring, TrialRecord
-from raygpu.views import console as views
-from raygpu.views.console import SweepConsole
-from raygpu.views.plans import sweep_lines
+from raygpu.workflow.planner import Planner
+from raygpu.workflow.ray_startup import arrived, started, told_at_once
+from raygpu.workflow.summary import summarize, write_files
+from raygpu.workflow.trial_groups import Grouped, grouped
+from raygpu.workflow.validation import Prepared, Problem, apart, find, prepare, problem
 
 if TYPE_CHECKING:
-    from raygpu.engines.cluster import Cluster
-    from raygpu.engines.mps import Daemons
+    from raygpu.engines.cluster.cluster import Cluster
+    from raygpu.engines.cluster.mps_daemons import Daemons
     from raygpu.tracking.runs import RunTree
 
 DEFAULT = Path("conf/sweep/digits.toml")
@@ -106,7 +108,7 @@ def run(
         measurer = Measurer(config, source, code, found.splits, groups.groups)
         planner = Planner(config, prepared.proposer.num_trials, groups, measurer, console.lines)
         if prepared.nodes is not None:
-            planner.ahead(Site.local(prepared.gpus, prepared.nodes), dry=dry_run)
+            planner.ahead(local_site(prepared.gpus, prepared.nodes), dry=dry_run)
         if starting is None:
             return Result({}, None, [])
         timing["experiment_s"] = process_age_s()
@@ -183,9 +185,9 @@ class _Training:
 
         timing: takes the seconds since the command was typed at which the first epoch and the last trial ended.
         """
-        from raygpu.engines.meter import Meter
-        from raygpu.engines.metrics import SweepExporter
-        from raygpu.engines.mps import daemons
+        from raygpu.engines.cluster.mps_daemons import daemons
+        from raygpu.engines.cluster.prometheus import SweepExporter
+        from raygpu.engines.tune.throughput_monitor import Meter
 
         cluster, records, session, console = self.cluster, self.records, self.session, self.console
         exporter = SweepExporter(self.folder.name, records)
@@ -231,17 +233,17 @@ class _Training:
 
     def _run_trials(self, mps: Daemons) -> dict[str, float]:
         """Under Tune, as planned; what arrays spent their seconds on."""
-        from raygpu.engines import array, process
-        from raygpu.engines.work import Work
+        from raygpu.engines.tune import fused_sweep, process_sweep
+        from raygpu.engines.tune.sweep_context import Work
 
         what = self.config, self.found.source, self.found.splits, self.prepared.proposer
         where = self.cluster, self.records, self.session.writer, self.folder
         work = Work(*what, *where, mps, self.console.line)
         if isinstance(self.decision.plan, FusedPlan):
             assert self.groups.fuser is not None
-            self.checkpoints = array.run(work, self.decision.plan, self.groups.fuser, resume=self.resuming)
+            self.checkpoints = fused_sweep.run(work, self.decision.plan, self.groups.fuser, resume=self.resuming)
         else:
-            self.checkpoints = process.run(work, self.decision.plan, resume=self.resuming)
+            self.checkpoints = process_sweep.run(work, self.decision.plan, resume=self.resuming)
         return work.arrays_s
 
     def finish(self) -> tuple[dict[str, Any], RunFolder]:

@@ -14,13 +14,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raygpu import flags, registration
-from raygpu.clock import process_age_s
-from raygpu.command import INCOMPLETE, Command, Outcome, incomplete
+from raygpu.cli import console as views
+from raygpu.cli import flags
+from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
+from raygpu.cli.training_view import TrainConsole, beginning, ending
 from raygpu.config import TrainConfig, load, read_toml
+from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.experiment import take
-from raygpu.preparation import (
+from raygpu.runs.clock import process_age_s
+from raygpu.runs.run_directory import RunFolder, rounded
+from raygpu.runs.training_progress import History, Progress
+from raygpu.search.trials import Scoring
+from raygpu.storage import Storage
+from raygpu.training.distributed.batch_split import Spread, checked, spread
+from raygpu.workflow import registration
+from raygpu.workflow.promotion import promoted
+from raygpu.workflow.ray_startup import arrived, started, told_at_once
+from raygpu.workflow.validation import (
     PreparedTrain,
     Problem,
     find,
@@ -29,21 +40,11 @@ from raygpu.preparation import (
     require_one_fitting,
     training_problem,
 )
-from raygpu.progress import History, Progress
-from raygpu.promotion import promoted
-from raygpu.runfolder import RunFolder, rounded
-from raygpu.sections import TrackingSection
-from raygpu.spreading import Spread, checked, spread
-from raygpu.starting import arrived, started, told_at_once
-from raygpu.storage import Storage
-from raygpu.trials import Scoring
-from raygpu.views import console as views
-from raygpu.views.production import TrainConsole, beginning, ending
 
 if TYPE_CHECKING:
-    from raygpu.engines.cluster import Cluster
-    from raygpu.engines.production import Ended, Placing
-    from raygpu.engines.production_worker import Joined, Told
+    from raygpu.engines.cluster.cluster import Cluster
+    from raygpu.engines.train.production import Ended, Placing
+    from raygpu.engines.train.worker import Joined, Told
     from raygpu.tracking.runs import RunTree
 
 DEFAULT = Path("conf/train/digits.toml")
@@ -105,7 +106,7 @@ def run(
         tree = open_store(config)
         assert starting is not None
         cluster = arrived(starting)
-        from raygpu.engines.production import placing
+        from raygpu.engines.train.production import placing
 
         where = placing(cluster, config.workers, config.devices_per_worker, found.source.kind, config.cluster.most_gpus)
         earlier = resume.read_run() if resume is not None else {}
@@ -159,8 +160,8 @@ class _Training:
 
     def run(self, warm_start: Path | None) -> Ended:
         """To its end, or Ctrl-C; nothing is left of a training that failed before its first checkpoint."""
-        from raygpu.engines import production
-        from raygpu.engines.metrics import TrainingExporter
+        from raygpu.engines.cluster.prometheus import TrainingExporter
+        from raygpu.engines.train import production
 
         config, console = self.config, self.console
         exporter = TrainingExporter(self.folder.name, self.history, self.cluster.readings)
@@ -195,7 +196,7 @@ class _Training:
             console.stop(self.history)
 
     def _abandon(self, error: BaseException) -> None:
-        from raygpu.engines.production import TrainingFailed
+        from raygpu.engines.train.production import TrainingFailed
 
         if isinstance(error, TrainingFailed):
             (self.folder.path / "error.txt").write_text(error.traceback)
@@ -212,7 +213,7 @@ class _Training:
         return self.resuming or self.history.checkpoints > 0
 
     def _job(self, warm_start: Path | None) -> Any:
-        from raygpu.engines.production_worker import Job
+        from raygpu.engines.train.worker import Job
 
         config = self.config
         assert config.epochs is not None
@@ -237,7 +238,7 @@ class _Training:
         )
 
     def _hear(self, told: Told) -> None:
-        from raygpu.engines.production_worker import Joined, Saved
+        from raygpu.engines.train.worker import Joined, Saved
 
         history, writer = self.history, self.session.writer
         match told:
@@ -270,7 +271,7 @@ class _Training:
 
     def finish(self, ended: Ended) -> Result:
         """Write the summary, keep the model, and end the run in MLflow."""
-        from raygpu.engines.production_worker import best_of
+        from raygpu.engines.train.worker import best_of
 
         kept = ended.best or ended.last
         interrupted = ended.interrupted and self.history.epoch < self.history.epochs

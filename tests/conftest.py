@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from raygpu.config import SweepConfig
-from raygpu.engines import environment
+from raygpu.engines.cluster import ray_environment
 
 # Tests of one process start Rays of their own and join clusters; those of commands take this out.
-os.environ[environment.ON_LOOPBACK] = "1"
-environment.prepare()
+os.environ[ray_environment.ON_LOOPBACK] = "1"
+ray_environment.prepare()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # A local Ray writes a token to the home folder and from then on wants it of every cluster: not in a tests' process.

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from raygpu import doubts, pack
+from raygpu import pack
 from raygpu.errors import BadInput
-from raygpu.profiles import Point, Profile, Profiles
+from raygpu.planning import plausibility
+from raygpu.planning.profiles import Point, Profile, Profiles
+from tests.cli.test_flags import left_behind
 from tests.fakes.nvml import FakeNvml
-from tests.test_command_line import left_behind
 
 pytestmark = pytest.mark.timeout(600)
 QUESTION = "one GPU, several trainings on it, or several GPUs? "
@@ -40,7 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "TOLERANCE",
         "ONCE",
     ):  # what a busy machine's spread does is tested elsewhere
-        monkeypatch.setattr(doubts, bound, 1e9)
+        monkeypatch.setattr(plausibility, bound, 1e9)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     return tmp_path

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from raygpu.config import SweepConfig, load
+from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
 from raygpu.redaction import completed
-from raygpu.runfolder import RunFolder
-from raygpu.sections import TrackingSection
+from raygpu.runs.run_directory import RunFolder
 
 WHOLE = "postgresql://me:s3cret-word@host/runs"
 KEPT = "postgresql://me:***@host/runs"

@@ -15,13 +15,13 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from raygpu import sweep
+from raygpu.cli.console import SweepConsole
+from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
-from raygpu.promotion import promoted
-from raygpu.runfolder import RunFolder
-from raygpu.sections import TrackingSection
+from raygpu.runs.run_directory import RunFolder
 from raygpu.sweep import Result
 from raygpu.tracking.session import SweepSession
-from raygpu.views.console import SweepConsole
+from raygpu.workflow.promotion import promoted
 from tests.fakes.nvml import FakeNvml
 
 pytestmark = pytest.mark.timeout(900)

@@ -22,11 +22,11 @@ from mlflow.tracking import MlflowClient
 
 from raygpu import sweep, train
 from raygpu.config import TrainConfig, load
+from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput, RaygpuError
-from raygpu.promotion import promoted
-from raygpu.runfolder import RunFolder
-from raygpu.sections import TrackingSection
-from raygpu.space import trial_seed
+from raygpu.runs.run_directory import RunFolder
+from raygpu.search.space import trial_seed
+from raygpu.workflow.promotion import promoted
 from tests.models import few
 
 pytestmark = pytest.mark.timeout(600)
@@ -128,7 +128,7 @@ def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any, tmp
 
     inputs = np.asarray(few().validation_inputs[:7])  # type: ignore[index]
     predicted = elsewhere(wanted.tracking.uri, "models:/digits/1", {"": inputs}, tmp_path)
-    from raygpu.training.torch_solo import predict
+    from raygpu.training.torch.solo import predict
     from tests.train_cases import Small
 
     _, outputs = predict(Small(), wanted.hyperparameters, Path(summary["checkpoint"]), inputs)
@@ -188,7 +188,7 @@ def test_named_inputs_are_registered_too(config: Make, tmp_path: Path) -> None:
         config(experiment="tests.train_cases:Named", workers=1, ratios="equal", epochs=2, registered_name="halves")
     )
     assert result.summary["model"]["registered"] == "models:/halves/1", "there is no trial to beat"
-    from raygpu.training.torch_solo import predict
+    from raygpu.training.torch.solo import predict
     from tests.train_cases import Named
 
     inputs = {name: np.asarray(array[:5]) for name, array in dict(Named().data().validation_inputs).items()}
@@ -247,7 +247,7 @@ def test_a_keras_model_from_killed_workers_to_the_registry(config: Make, tmp_pat
 
 
 def keras_predict(name: str, result: train.Result, inputs: Any) -> np.ndarray:
-    from raygpu.training.keras_solo import predict
+    from raygpu.training.keras.solo import predict
     from tests import train_cases
 
     _, outputs = predict(getattr(train_cases, name)(), HP, Path(result.summary["checkpoint"]), inputs)

@@ -39,8 +39,8 @@ from raygpu import Splits, TorchExperiment
 from raygpu.devices.host import num_cpus
 from raygpu.devices.nvml import gpus
 from raygpu.errors import one_line
+from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.trials import Trial
 
 MODULE = "experiments.benchmarks.fused_gpu"
 NETWORKS: dict[str, tuple[type[TorchExperiment], dict[str, Any]]] = {
@@ -546,7 +546,7 @@ class Child:
         return {"ways": found, "epoch_s": slowest}
 
     def array(self, network: str, width: int, *, compiled: bool) -> Any:
-        from raygpu.training.torch_array import TorchArray
+        from raygpu.training.fused.model_array import TorchArray
 
         experiment = experiment_of(network)
         array = TorchArray(experiment, experiment.data(), trials_of(network, width), self.settings, width=width)
@@ -645,7 +645,7 @@ def noise() -> Splits:
 
 
 def trials_of(network: str, count: int) -> list[Trial]:
-    """Drawn as `fused_throughput` does, here without `raygpu.space`: its pydantic may not be on a GPU's machine."""
+    """Drawn as `fused_throughput` does, without `raygpu.search.space`: pydantic may not be on a GPU's machine."""
     rng = np.random.default_rng(0)
     drawn = [{"lr": float(10 ** rng.uniform(-3, 0)), "momentum": float(rng.uniform(0, 0.95))} for _ in range(count)]
     return [Trial(Trial.name(i), i, hp | NETWORKS[network][1]) for i, hp in enumerate(drawn)]

@@ -32,10 +32,10 @@ from experiments.benchmarks.sweep_overhead import timed
 from experiments.digits import Mlp
 from raygpu.config import SweepConfig, load
 from raygpu.devices.host import num_cpus
-from raygpu.halving import Halving
-from raygpu.space import parse, random_trials
+from raygpu.search.halving import Halving
+from raygpu.search.space import parse, random_trials
+from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.trials import Trial
 
 MODULE = "experiments.benchmarks.fused_sweep"
 CONFIGURATION = Path("conf/sweep/digits_fused.toml")
@@ -329,7 +329,7 @@ def drawn(count: int) -> list[Trial]:
 
 def new_array(trials: list[Trial], epochs: int) -> Any:
     """An array of the digits MLP, its step as it is."""
-    from raygpu.training.torch_array import TorchArray
+    from raygpu.training.fused.model_array import TorchArray
 
     experiment = Mlp()
     settings = Settings(epochs, num_cpus(), "float32", Path())
@@ -389,7 +389,7 @@ def rollup_kib(pid: int, field: str) -> int:
 
 def trained(members: int) -> dict[str, Any]:
     """In a process of its own: a training alone (no members) or an array, kept until the word."""
-    from raygpu.training.torch_solo import TorchSolo
+    from raygpu.training.torch.solo import TorchSolo
 
     experiment = Mlp()
     training: Any

@@ -26,13 +26,13 @@ from experiments.benchmarks.fresh import together, wait_for_the_word
 from experiments.digits import Cnn, Mlp
 from experiments.resnet import SmallResNet
 from raygpu import TorchExperiment
-from raygpu.batching import batch_bounds, epoch_order
 from raygpu.devices.host import num_cpus
+from raygpu.planning.batches import batch_bounds, epoch_order
+from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.trials import Trial
 
 if TYPE_CHECKING:
-    from raygpu.training.torch_array import TorchArray
+    from raygpu.training.fused.model_array import TorchArray
 
 MODULE = "experiments.benchmarks.fused_throughput"
 SEARCHED: dict[str, Any] = {
@@ -133,7 +133,7 @@ def run(case: Case, seconds: float) -> dict[str, Any]:
 
 def measure(network: str, way: str, threads: int, width: int, at_once: int, seconds: float) -> dict[str, Any]:
     """In a process of its own: samples/s of one training or array. warm_s: of the first epochs, compiling included."""
-    from raygpu.space import parse, random_trials
+    from raygpu.search.space import parse, random_trials
 
     kind, constants = NETWORKS[network]
     trials = random_trials(parse(SEARCHED | constants), max(1, width), seed=0)
@@ -163,7 +163,7 @@ Epoch = Callable[[], tuple[int, float]]
 
 def array_epochs(experiment: TorchExperiment, trials: list[Trial], settings: Settings, *, compiled: bool) -> Epoch:
     """Of one array whose members all step at once."""
-    from raygpu.training.torch_array import TorchArray
+    from raygpu.training.fused.model_array import TorchArray
 
     array = TorchArray(experiment, experiment.data(), trials, settings, width=len(trials))
     if compiled:
@@ -187,7 +187,7 @@ def epochs_of(array: TorchArray) -> Epoch:
 
 def solo_epochs(experiment: TorchExperiment, trial: Trial, settings: Settings) -> Epoch:
     """Of one model, as process mode trains it."""
-    from raygpu.training.torch_solo import TorchSolo
+    from raygpu.training.torch.solo import TorchSolo
 
     solo = TorchSolo(experiment, experiment.data(), trial, settings)
 
@@ -205,7 +205,7 @@ def plain_epochs(experiment: TorchExperiment, trial: Trial, settings: Settings, 
     """Of one model, as one writes it by hand, the same batches with torch.optim.SGD; forward and loss compiled."""
     import torch
 
-    from raygpu.training.torch_solo import default_device, initial_model, prepare_torch
+    from raygpu.training.torch.solo import default_device, initial_model, prepare_torch
 
     device = default_device()
     prepare_torch(settings, device)

@@ -24,8 +24,8 @@ from typing import Any, Literal
 from experiments.benchmarks import record
 from raygpu import pack
 from raygpu.config import PackConfig, load
-from raygpu.engines.climb import fibonacci
-from raygpu.profiles import Profile
+from raygpu.engines.profiling.concurrency_benchmark import fibonacci
+from raygpu.planning.profiles import Profile
 
 SAME = ("rounds", "most", "window_s", "ways", "numbers")
 """Flags that are raygpu.pack's own."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from experiments.digits import digits
 from raygpu.config import SweepConfig, load
-from raygpu.space import parse, random_trials
+from raygpu.search.space import parse, random_trials
 
 
 def epochs(config: dict[str, Any], data: Any) -> Iterator[dict[str, float]]:

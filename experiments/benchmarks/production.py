@@ -26,10 +26,10 @@ from typing import Any
 from experiments.benchmarks import record
 from experiments.benchmarks.ranks import on_keras_ranks
 from raygpu import train
+from raygpu.cli.training_view import TrainConsole
 from raygpu.config import TrainConfig
-from raygpu.progress import Progress, Wish
-from raygpu.training.parallel import FIRST, Parallel
-from raygpu.views.production import TrainConsole
+from raygpu.runs.training_progress import Progress, Wish
+from raygpu.training.distributed.ranks import FIRST, Parallel
 
 BATCH = 128
 """Of each worker."""
@@ -93,9 +93,9 @@ def by_hand(framework: str, hp: dict[str, Any], seconds: float) -> float:
 
 def keras_loop(ranks: Any, hp: dict[str, Any], seconds: float) -> float:
     from experiments.benchmarks.networks import KerasLong
+    from raygpu.search.trials import Trial
     from raygpu.training.base import Settings
-    from raygpu.training.keras_parallel import KerasParallel
-    from raygpu.trials import Trial
+    from raygpu.training.distributed.keras_ranks import KerasParallel
 
     experiment, settings = KerasLong(), Settings(epochs=1000, threads=1, precision="float32", folder=Path())
     told: list[Progress] = []

@@ -43,7 +43,7 @@ def _torch_rank(rank: int, world: int, folder: str, function: Callable[..., Any]
     import torch
     import torch.distributed as dist
 
-    from raygpu.training.torch_parallel import TorchRanks
+    from raygpu.training.distributed.torch_ranks import TorchRanks
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
@@ -64,7 +64,7 @@ def _keras_rank(
         task = {"type": "worker", "index": rank}
         os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
     from raygpu.training.base import Settings
-    from raygpu.training.keras_parallel import KerasRanks
+    from raygpu.training.distributed.keras_ranks import KerasRanks
 
     settings = Settings(epochs=1, threads=1, precision="float32", folder=Path())
     _ended(KerasRanks(world, local, settings), folder, function, arguments)

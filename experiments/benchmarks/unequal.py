@@ -26,10 +26,10 @@ from experiments.benchmarks import record
 from experiments.benchmarks.networks import Convolutions, repeated
 from experiments.benchmarks.ranks import on_ranks
 from raygpu.experiment import Splits
+from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.parallel import OneRank, Parallel, Ranks
-from raygpu.training.torch_parallel import TorchParallel
-from raygpu.trials import Trial
+from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
+from raygpu.training.distributed.torch_ranks import TorchParallel
 
 SLOW = 0.6
 SAMPLES_PER_S = 16_000.0

@@ -23,10 +23,10 @@ from experiments.benchmarks import record
 from experiments.benchmarks.networks import Convolutions, KerasConvolutions
 from experiments.benchmarks.ranks import on_keras_ranks, on_ranks
 from experiments.digits import KerasMlp, Mlp
+from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.parallel import OneRank, Parallel, Ranks
-from raygpu.training.torch_parallel import TorchParallel
-from raygpu.trials import Trial
+from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
+from raygpu.training.distributed.torch_ranks import TorchParallel
 
 BATCH = 100
 CASES: dict[str, tuple[float, ...]] = {"60/40": (60, 40), "5/3/2": (5, 3, 2)}
@@ -67,8 +67,8 @@ def gradient(ranks: Ranks, kind: type[TorchParallel], model: str, ratios: tuple[
 
 def keras_gradient(ranks: Any, weighted: bool, model: str, ratios: tuple[float, ...], dtype: str) -> np.ndarray:
     """The same in Keras."""
-    from raygpu.training.keras_parallel import KerasParallel
-    from raygpu.training.quiet_keras import keras, tf
+    from raygpu.training.distributed.keras_ranks import KerasParallel
+    from raygpu.training.keras.quiet_import import keras, tf
 
     class Taking(KerasParallel):
         """Keeps the summed gradient in place of applying it."""

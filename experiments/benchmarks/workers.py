@@ -19,7 +19,7 @@ from experiments.benchmarks import record
 from experiments.benchmarks.production import BATCH, HP, NETWORKS, Listener
 from raygpu import train
 from raygpu.config import TrainConfig
-from raygpu.engines import environment
+from raygpu.engines.cluster import ray_environment
 
 SAMPLES = 45_984
 """Of an epoch."""
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--workers", default="1,2,4")
     parser.add_argument("--seconds", type=float, default=8.0)
     arguments = parser.parse_args()
-    environment.prepare()
+    ray_environment.prepare()
     os.environ["RAY_AUTH_MODE"] = "disabled"  # of this cluster, which ends with this process
     from ray.cluster_utils import Cluster
 

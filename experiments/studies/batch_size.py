@@ -21,10 +21,10 @@ from typing import Any
 from mlflow.tracking import MlflowClient
 
 from raygpu import sweep
-from raygpu.batching import num_batches
 from raygpu.config import SweepConfig, load
-from raygpu.runfolder import RunFolder
-from raygpu.trials import Scoring
+from raygpu.planning.batches import num_batches
+from raygpu.runs.run_directory import RunFolder
+from raygpu.search.trials import Scoring
 
 TARGET = 0.95
 
@@ -171,7 +171,7 @@ def study(folder: RunFolder, num_train: int, target: float) -> list[Row]:
 
 
 def _num_train(config: SweepConfig) -> int:
-    from raygpu.preparation import find, load_data
+    from raygpu.workflow.validation import find, load_data
 
     source, code = find(config, Path.cwd())
     return load_data(config, source, code).part(config.data.fraction, config.seed).num_train

@@ -13,7 +13,7 @@ from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.nvml import Gpu
 from raygpu.devices.reference import rgu
 from raygpu.errors import BadInput
-from raygpu.packing import Node
+from raygpu.planning.gpu_shares import Node
 
 KIB_PER_GIB = 2**20
 CGROUP = Path("/sys/fs/cgroup")

@@ -21,9 +21,8 @@ from types import TracebackType
 from raygpu.devices import nvml
 from raygpu.devices.mps_control import PROGRAM, Control, program, until
 from raygpu.errors import RaygpuError
+from raygpu.planning.allocation import MAX_MPS_CLIENTS
 
-MAX_CLIENTS = 48
-"""Of a server from Volta on (60 from CUDA 13.1)."""
 MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """Of a client: what it may take of its GPUs, by their indices."""
 VOLTA = (7, 0)
@@ -52,8 +51,8 @@ class Access:
         often the GPU's threads are given out; NVIDIA advises 2 ("100% / 0.5n"), so that one client may use what others
         leave idle, and 1 keeps clients apart.
         """
-        if share_fraction * MAX_CLIENTS < 1:
-            raise NoMps(f"{math.floor(1 / share_fraction)} trainings per GPU, but MPS serves at most {MAX_CLIENTS}")
+        if share_fraction * MAX_MPS_CLIENTS < 1:
+            raise NoMps(f"{math.floor(1 / share_fraction)} trainings per GPU, but MPS serves at most {MAX_MPS_CLIENTS}")
         # The daemon shows its clients one device: by UUID it is found under any order of devices, and it is number 0.
         variables = dict(self.directories) | {
             "CUDA_VISIBLE_DEVICES": self.uuid,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from raygpu.errors import TrackingError
+from raygpu.search.trials import EpochResult, Standing, Trial, TrialRecord
 from raygpu.tracking.runs import Point, Refused, RunTree, final_points, final_tags, points
-from raygpu.trials import EpochResult, Standing, Trial, TrialRecord
 
 Kind = Literal["begin", "restart", "place", "epochs", "end", "gpu"]
 POINTS_AT_ONCE = 800

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.config import PackConfig
-from raygpu.profiles import Profile
+from raygpu.planning.profiles import Profile
+from raygpu.search.trials import Status
 from raygpu.tracking.runs import Point, RunTree
 from raygpu.tracking.session import flat
-from raygpu.trials import Status
 
 READINGS = (
     "samples_per_s", "gain", "gain_low", "gain_high", "evaluation_s", "start_s", "host_gib", "device_gib", "used_gib",

@@ -20,10 +20,10 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from raygpu.errors import TrackingError
 from raygpu.redaction import redacted
+from raygpu.search.trials import EpochResult, Status, Trial, TrialRecord
 from raygpu.tracking import client
 from raygpu.tracking.client import Refused
 from raygpu.tracking.stores import check, scheme
-from raygpu.trials import EpochResult, Status, Trial, TrialRecord
 
 __all__ = ["Child", "Point", "Refused", "RunTree", "check", "final_points", "final_tags", "points", "redacted"]
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from raygpu.config import ProblemConfig, TrainConfig
 from raygpu.errors import TrackingError
 from raygpu.redaction import redacted
-from raygpu.runfolder import RunFolder
+from raygpu.runs.run_directory import RunFolder
+from raygpu.search.trials import Status
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.stores import scheme, sqlite_path, ui_command
 from raygpu.tracking.writer import CPU_SHARE, NullWriter, Writer
-from raygpu.trials import Status
 
 OPEN_S = 60.0
 FUSED_CPU_SHARE = 0.25

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.errors import TrackingError, one_line
+from raygpu.search.trials import EpochResult, Trial, TrialRecord
 from raygpu.tracking.batches import Journal, Kind, Pending, Write, deliver
 from raygpu.tracking.runs import Refused, RunTree
-from raygpu.trials import EpochResult, Trial, TrialRecord
 
 CPU_SHARE = 0.025
 """Share of this machine's CPUs that the thread takes by default; longer rests also merge more writes."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Training
-from raygpu.trials import EpochResult, Trial
 
 
 class ArrayOfOne:

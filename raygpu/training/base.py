@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
-    from raygpu.sections import Precision
-    from raygpu.trials import EpochResult
+    from raygpu.config.sections import Precision
+    from raygpu.search.trials import EpochResult
 
 
 ARRAY_CHECKPOINT = "array.pt"

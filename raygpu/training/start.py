@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, cast
 
+from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Experiment, Source, Splits
+from raygpu.search.signature import Signature
+from raygpu.search.trials import Trial
 from raygpu.training.base import Settings, Training
-from raygpu.trials import Trial
 
 
 def start(source: Source, code: Any, splits: Splits | None, trial: Trial, settings: Settings) -> Training:
@@ -17,19 +20,19 @@ def start(source: Source, code: Any, splits: Splits | None, trial: Trial, settin
     """
     match source.kind:
         case "torch":
-            from raygpu.training.torch_solo import TorchSolo
+            from raygpu.training.torch.solo import TorchSolo
 
             return TorchSolo(cast(Experiment, code), _needed(splits), trial, settings)
         case "keras":
-            from raygpu.training.keras_solo import KerasSolo
+            from raygpu.training.keras.solo import KerasSolo
 
             return KerasSolo(cast(Experiment, code), _needed(splits), trial, settings)
         case "function":
-            from raygpu.training.function import FunctionTraining
+            from raygpu.training.callable.function import FunctionTraining
 
             return FunctionTraining(code, trial, settings)
         case "command":
-            from raygpu.training.script import ScriptTraining
+            from raygpu.training.callable.script import ScriptTraining
 
             return ScriptTraining(source.name, source.folder, trial, settings)
     raise ValueError(f"unknown kind of experiment: {source.kind!r}")
@@ -38,3 +41,23 @@ def start(source: Source, code: Any, splits: Splits | None, trial: Trial, settin
 def _needed(splits: Splits | None) -> Splits:
     assert splits is not None, "torch and Keras experiments have data"
     return splits
+
+
+def signature(source: Source, code: Any, splits: Splits | None, trial: Trial) -> Signature:
+    """The hyper-parameters that shape a trial's program; none of a function or script, whose code is its own.
+
+    Raises BadInput with what the experiment raises.
+    """
+    if not isinstance(code, Experiment):
+        return Signature(())
+    assert splits is not None
+    if source.kind == "torch":
+        from raygpu.training.fused.dry_run import names_read
+    else:
+        from raygpu.training.keras.solo import names_read
+    try:
+        with contextlib.chdir(source.folder):
+            names = names_read(code, trial, splits)
+    except Exception as error:  # the user's code: whatever it raises is the message
+        raise BadInput(f"experiment: {source.name}: a first step failed: {one_line(error)}") from error
+    return Signature.of(trial, names)

@@ -12,8 +12,8 @@ import pytest
 from experiments import cifar, datasets, mnist
 from experiments.digits import KerasMlp, Mlp
 from raygpu.experiment import Experiment, Splits
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings
-from raygpu.trials import EpochResult, Trial
 from tests.image_files import folder, save_cifar, save_mnist
 
 __all__ = ["folder"]
@@ -45,7 +45,7 @@ class Case:
 
     def __init__(self, kind: type[Experiment]) -> None:
         pytest.importorskip("torch" if kind.framework == "torch" else "tensorflow")
-        self.module: Any = importlib.import_module(f"raygpu.training.{kind.framework}_solo")
+        self.module: Any = importlib.import_module(f"raygpu.training.{kind.framework}.solo")
         self.experiment: Any = kind()
         self.splits = datasets.synthetic(40, 8, SHAPES[kind])
 

@@ -16,9 +16,9 @@ import pytest
 
 from experiments.digits import KerasMlp, Mlp, digits
 from raygpu.experiment import Experiment, KerasExperiment, Splits, TorchExperiment, take
+from raygpu.search.trials import EpochResult, Scoring, Trial
 from raygpu.training.base import Settings, Training
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.trials import EpochResult, Scoring, Trial
 
 SCORING = Scoring("accuracy", maximize=True)
 HP = {"hidden": 32, "lr": 0.1, "momentum": 0.9}
@@ -190,7 +190,7 @@ def values(results: list[EpochResult], name: str = "validation/loss") -> list[fl
 @pytest.fixture(params=["torch", "keras"])
 def framework(request: pytest.FixtureRequest, tmp_path: Path) -> Framework:
     pytest.importorskip("torch" if request.param == "torch" else "tensorflow")
-    module = importlib.import_module(f"raygpu.training.{request.param}_solo")
+    module = importlib.import_module(f"raygpu.training.{request.param}.solo")
     if request.param == "torch":
         return Framework(module, module.TorchSolo, Mlp, TorchHalves, TorchRamp, TorchGain, TorchNoModel, tmp_path)
     return Framework(module, module.KerasSolo, KerasMlp, KerasHalves, KerasRamp, KerasGain, KerasNoModel, tmp_path)
@@ -267,8 +267,8 @@ def test_torch_and_keras_take_the_same_steps(hp: dict[str, Any], tmp_path: Path)
     pytest.importorskip("tensorflow")
     import torch
 
-    from raygpu.training.keras_solo import KerasSolo
-    from raygpu.training.torch_solo import TorchSolo
+    from raygpu.training.keras.solo import KerasSolo
+    from raygpu.training.torch.solo import TorchSolo
 
     few = splits_of(Mlp).part(0.07, seed=0)  # 101 samples: 3 steps an epoch, the last one of 37
     trial = Trial("t0000", 3, {"hidden": 16, "batch_size": 32, **hp})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from raygpu.fusing import Fuser
 from raygpu.training.base import NotAsAlone
+from raygpu.training.fused.groups import Fuser
 from tests.contracts.zoo import ZOO, cases
 from tests.contracts.zoo.check import alone, difference, fingerprint, fused, refused
 

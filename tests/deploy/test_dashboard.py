@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from raygpu.engines import metrics
+from raygpu.engines.cluster import prometheus
 from tests.services.ray_cluster import HEAD, RayCluster
 
 pytestmark = pytest.mark.timeout(900)
@@ -80,7 +80,7 @@ def in_dashboard() -> set[str]:
 
 
 def raygpus() -> set[str]:
-    return {metric.exported for metric in metrics.METRICS}
+    return {metric.exported for metric in prometheus.METRICS}
 
 
 def only_elsewhere() -> set[str]:
@@ -96,7 +96,7 @@ class Scrape:
 
     series: dict[str, list[tuple[dict[str, str], float]]] = field(default_factory=dict)
 
-    def by(self, metric: metrics.Metric, label: str) -> dict[str, float]:
+    def by(self, metric: prometheus.Metric, label: str) -> dict[str, float]:
         """Of the sweep."""
         of_run = [one for one in self.series.get(metric.exported, []) if one[0]["run"] == "shown"]
         assert len({labels[label] for labels, _ in of_run}) == len(of_run), "one series each"
@@ -109,7 +109,9 @@ class Scrape:
     @property
     def at_once(self) -> bool:
         """Whether two trials run on the GPU, and both have told their throughput."""
-        return self.by(metrics.TRIALS_PER_GPU, "gpu") == {"0": 2.0} and self.by(metrics.SAMPLES, "gpu") == {"0": 2000.0}
+        return self.by(prometheus.TRIALS_PER_GPU, "gpu") == {"0": 2.0} and self.by(prometheus.SAMPLES, "gpu") == {
+            "0": 2000.0
+        }
 
 
 def scrape(cluster: RayCluster) -> Scrape:
@@ -188,23 +190,23 @@ def test_every_query_names_metrics_that_exist(watched: Watched) -> None:
 
 def test_what_raygpu_exports_is_on_the_dashboard(watched: Watched) -> None:
     assert raygpus() <= in_dashboard()
-    of_sweep = raygpus() - {metrics.TRAINING_SAMPLES.exported, metrics.MEMORY.exported}
+    of_sweep = raygpus() - {prometheus.TRAINING_SAMPLES.exported, prometheus.MEMORY.exported}
     assert of_sweep <= watched.names()
 
 
 def test_the_gauges_tell_what_the_sweep_does(watched: Watched) -> None:
     moment = next(one for one in watched.during if one.at_once)
-    trials = moment.by(metrics.TRIALS, "status")
+    trials = moment.by(prometheus.TRIALS, "status")
     assert sum(trials.values()) == TRIALS
     assert (trials["running"], trials["waiting"]) == (2, 1)
-    assert moment.by(metrics.RETRIES, "reason") == {"out_of_memory": 0, "lost_worker": 0}
+    assert moment.by(prometheus.RETRIES, "reason") == {"out_of_memory": 0, "lost_worker": 0}
     before = next(one for one in watched.during if one.has_sweep)
-    assert not before.by(metrics.SAMPLES, "gpu"), "no trial has told its throughput yet: absent, not 0"
-    assert sum(before.by(metrics.TRIALS, "status").values()) == TRIALS
+    assert not before.by(prometheus.SAMPLES, "gpu"), "no trial has told its throughput yet: absent, not 0"
+    assert sum(before.by(prometheus.TRIALS, "status").values()) == TRIALS
 
 
 def test_the_gauges_end_with_the_sweep(watched: Watched) -> None:
-    told = [one.by(metrics.TRIALS, "status") for one in watched.during + watched.after if one.has_sweep]
+    told = [one.by(prometheus.TRIALS, "status") for one in watched.during + watched.after if one.has_sweep]
     assert told[-1]["finished"] == TRIALS, "the last word is the sweep's end"
     assert told[-1]["running"] == 0
     assert not watched.after[-1].has_sweep, "they expire"

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 import raygpu
-from raygpu import config, flags, submit, sweep, train
+from raygpu import config, submit, sweep, train
+from raygpu.cli import flags
 from tests.services.manifests import DEPLOY, JOBS, KUBERNETES, OVERLAYS, ROOT, Pod, one, pods, rendered
 
 EVERY = [*(f"overlays/{name}" for name in OVERLAYS), *(f"jobs/{name}" for name in JOBS)]

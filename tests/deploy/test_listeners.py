@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from raygpu.engines import environment
+from raygpu.engines.cluster import ray_environment
 
 PROJECT = """
 import time
@@ -70,7 +70,7 @@ def test_every_listener_of_a_local_run_is_on_loopback(command: str, text: str, t
     (tmp_path / "project.py").write_text(PROJECT)
     (tmp_path / "case.toml").write_text(text.format(begun=begun))
     words = [sys.executable, "-m", f"raygpu.{command}", "case.toml", "--tracking.enabled", "false"]
-    outside = {name: value for name, value in os.environ.items() if name != environment.ON_LOOPBACK}
+    outside = {name: value for name, value in os.environ.items() if name != ray_environment.ON_LOOPBACK}
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(words, cwd=tmp_path, stdout=log, stderr=log, env=outside)
     try:

@@ -184,8 +184,8 @@ from pathlib import Path
 from experiments.mnist import Mlp
 from raygpu import sweep
 from raygpu.training.base import Settings
-from raygpu.training.torch_solo import TorchSolo
-from raygpu.trials import Trial
+from raygpu.training.torch.solo import TorchSolo
+from raygpu.search.trials import Trial
 assert sweep.main(["conf/sweep/mnist.toml", "--dry-run", "--gpu.mode", "fused", "--runs-dir", {str(folder)!r}]) == 0
 trial = Trial("t0000", 0, {{"hidden": 4, "lr": 0.1}})
 assert TorchSolo(Mlp(), Mlp().data(), trial, Settings(1, 1, "float32", Path())).run_epoch().num_samples == 50

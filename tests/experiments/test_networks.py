@@ -10,7 +10,7 @@ import pytest
 
 from experiments import cifar, datasets, mnist, resnet
 from raygpu.experiment import Experiment, Splits
-from raygpu.trials import Trial
+from raygpu.search.trials import Trial
 
 torch = pytest.importorskip("torch")
 SIDE, PADDING = 6, 2
@@ -38,7 +38,7 @@ def trials(**shape: Any) -> list[Trial]:
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_fusable(kind: type[Experiment], shape: tuple[int, ...], hp: dict[str, Any], read: set[str]) -> None:
-    from raygpu.training.fusion import READ_BY_RAYGPU, names_read, obstacle
+    from raygpu.training.fused.dry_run import READ_BY_RAYGPU, names_read, obstacle
 
     splits = datasets.synthetic(16, 8, shape)
     assert obstacle(kind(), splits, trials(**hp)) is None
@@ -46,7 +46,7 @@ def test_fusable(kind: type[Experiment], shape: tuple[int, ...], hp: dict[str, A
 
 
 def test_fusable_in_bf16() -> None:
-    from raygpu.training.fusion import obstacle
+    from raygpu.training.fused.dry_run import obstacle
 
     assert obstacle(cifar.ResNet18(), datasets.synthetic(16, 8, CIFAR), trials(channels=2), "bf16") is None
 
@@ -91,7 +91,7 @@ def in_torch(images: np.ndarray, padding: int) -> np.ndarray:
 def in_keras(images: np.ndarray, padding: int) -> np.ndarray:
     pytest.importorskip("tensorflow")
     from experiments.keras_networks import crop_and_flip
-    from raygpu.training.quiet_keras import tf
+    from raygpu.training.keras.quiet_import import tf
 
     return tf.function(lambda some: crop_and_flip(some, padding))(images).numpy()
 

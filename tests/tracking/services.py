@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from raygpu.errors import TrackingError
+from raygpu.search.trials import EpochResult, Trial, TrialRecord
 from raygpu.tracking import batches
 from raygpu.tracking.batches import Kind, Pending, Write
 from raygpu.tracking.runs import RunTree
-from raygpu.trials import EpochResult, Trial, TrialRecord
 
 START_S = 180
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from raygpu.errors import TrackingError
+from raygpu.search.trials import EpochResult, Status, TrialRecord
 from raygpu.tracking.runs import Point, Refused, RunTree, points
-from raygpu.trials import EpochResult, Status, TrialRecord
 from tests.tracking.services import Server, end_trial, epoch, log_epochs, restart_trial, start_trial, trial
 
 STATUSES: dict[Status, str] = {

@@ -8,7 +8,7 @@ import numpy as np
 
 from raygpu.experiment import Mean, Splits, Sum
 from tests.models import few
-from tests.training.test_keras_parallel import Mlp
+from tests.training.distributed.test_keras_ranks import Mlp
 
 
 class Masked(Mlp):
@@ -55,9 +55,9 @@ def data() -> Splits:
 
 def results(ranks: Any, parallel: Any) -> dict[str, tuple[np.ndarray, dict[str, float]]]:
     """By loss, in float64: the parameters after two epochs, and the last metrics. parallel: None for a trial's loop."""
-    from raygpu.training.keras_solo import KerasSolo
-    from raygpu.training.quiet_keras import keras
-    from raygpu.trials import Trial
+    from raygpu.search.trials import Trial
+    from raygpu.training.keras.quiet_import import keras
+    from raygpu.training.keras.solo import KerasSolo
     from tests.training import test_keras_parallel as base
 
     keras.config.set_floatx("float64")

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from raygpu.experiment import Splits
+from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.parallel import OneRank, Parallel, Ranks
-from raygpu.training.torch_parallel import TorchParallel
-from raygpu.trials import Trial
+from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
+from raygpu.training.distributed.torch_ranks import TorchParallel
 
 
 def training(

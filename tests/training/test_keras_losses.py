@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks.ranks import on_keras_ranks
-from raygpu.training.parallel import Parallel
+from raygpu.training.distributed.ranks import Parallel
 from tests.training.keras_losses import results
 
 

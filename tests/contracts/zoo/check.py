@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from raygpu.experiment import Splits, named
+from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.torch_array import TorchArray
-from raygpu.training.torch_solo import TorchSolo
-from raygpu.trials import Trial
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.torch.solo import TorchSolo
 from tests.contracts.zoo.entry import Entry
 
 METRICS = 1e-6

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Splits, TorchExperiment
-from raygpu.trials import Trial
+from raygpu.search.trials import Trial
 
 NUM_TRAIN, NUM_VALIDATION = 40, 12
 """40 samples are batches of 16, 16 and 8."""

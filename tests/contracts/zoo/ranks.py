@@ -18,9 +18,9 @@ import torch
 from raygpu.config import TrainConfig
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Source
-from raygpu.spreading import Spread, checked
-from raygpu.training.parallel import OneRank, Parallel, Ranks
-from raygpu.training.torch_parallel import TorchParallel
+from raygpu.training.distributed.batch_split import Spread, checked
+from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
+from raygpu.training.distributed.torch_ranks import TorchParallel
 from tests.contracts.zoo import ZOO
 from tests.contracts.zoo.check import Outcome, settings
 from tests.contracts.zoo.entry import BATCH
@@ -131,7 +131,7 @@ def _waited(paths: Sequence[Path], processes: Sequence[Any]) -> dict[Path, bool]
 def _rank(rank: int, world: int, plans: Sequence[tuple[str, Spread]], folder: Path) -> None:
     import torch.distributed as dist
 
-    from raygpu.training.torch_parallel import TorchRanks
+    from raygpu.training.distributed.torch_ranks import TorchRanks
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)

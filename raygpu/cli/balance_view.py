@@ -1,0 +1,165 @@
+"""The view of a balance: each device's best batch and share, and the balanced job beside the equal split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raygpu.cli.console import throughput
+from raygpu.config import TrainConfig
+from raygpu.planning.batch_balancing import LARGEST_PART, Job, Verdict, relative
+from raygpu.planning.batches import num_batches
+from raygpu.planning.confidence import interval, spread_text
+from raygpu.runs.trial_records import Device
+
+READINGS = {"util_pct": ("util", "{:.0f} %"), "power_w": ("power", "{:.0f} W"), "temperature_c": ("temp", "{:.0f} °C")}
+"""Columns that are shown where a GPU tells them."""
+
+
+def table(devices: Sequence[Device], verdict: Verdict, readings: Mapping[int, Mapping[str, float]]) -> list[str]:
+    """A line for each rank. devices: of the ranks. readings: what NVML told, by device."""
+    told = [name for name in READINGS if any(name in reading for reading in readings.values())]
+    head = ["rank", "device", "best batch", "samples/s", "speed over the mean", "share", "alone with it"]
+    rows = [[*head, *(READINGS[name][0] for name in told)]]
+    ranks = zip(devices, verdict.curves, relative(verdict.curves), verdict.job.shares, strict=True)
+    for rank, (device, curve, speed, share) in enumerate(ranks):
+        row = [str(rank), f"gpu {device.index} {device.name}", str(curve.best), f"{curve.rates[curve.best]:,.0f}"]
+        row += ["" if verdict.asked else f"{speed.middle:.2f}{spread_text(speed.low, speed.high, '{:.2f}')}"]
+        row += [str(share), throughput(share / curve.step_s(share))]
+        known = readings.get(device.index, {})
+        rows.append(row + [READINGS[name][1].format(known[name]) if name in known else "" for name in told])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def lines(verdict: Verdict) -> list[str]:
+    """Return lines on the measured devices and jobs, and the shares that follow."""
+    job, equal, speedup = verdict.job, verdict.equal, verdict.speedup
+    found = [f"predicted, without the exchange between devices: {throughput(verdict.split.samples_per_s)}"]
+    name = "equal shares" if equal is None and verdict.fits else "balanced"
+    found += [f"{name}, {_job(job)}"]
+    if equal is not None:
+        found += [f"equal shares, {_job(equal)}"]
+    if not verdict.fits:
+        return [*found, "equal shares: out of memory"]
+    if equal is None or speedup is None:
+        if verdict.asked:
+            return [*found, "verdict: equal shares, as asked for"]
+        if len(verdict.groups) > 1:
+            return [*found, "verdict: equal shares: the devices differ in speed by less than a sample of a step"]
+        return [*found, "verdict: equal shares; within noise: no device is shown to be faster than another"]
+    times = f"{speedup.middle:.2f}x{spread_text(speedup.low, speedup.high, '{:.2f}')} the equal split"
+    if speedup.low > 1:
+        return [*found, f"verdict: balanced is {times}"]
+    if verdict.asked:
+        text = "your shares are slower" if speedup.high < 1 else "within noise: equal shares would do"
+        return [*found, f"verdict: {text}; yours are {times}"]
+    text = "the unequal ones are slower:" if speedup.high < 1 else "within noise: the unequal ones were"
+    return [*found, f"verdict: equal shares; {text} {times}"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An optimizer step of a training."""
+
+    global_batch: int
+    lr_factor: float
+    """Factor on the learning rate."""
+
+
+def training(config: TrainConfig, before: Step, after: Step, num_train: int) -> list[str]:
+    """Return lines that compare a step of the training that is written with the configuration's; a warning where it is
+    a large part of the data.
+
+    before, after: of the same training, as configured and as written.
+    """
+    lr = float(config.hyperparameters.get("lr", 0.0))
+    steps, now = num_batches(num_train, before.global_batch), num_batches(num_train, after.global_batch)
+    part = after.global_batch / num_train
+    found = []
+    if after.global_batch == before.global_batch:
+        found.append(
+            f"the training is as configured: {after.global_batch} samples a step, {now} steps an epoch"
+            + (f", learning rate {lr * after.lr_factor:.4g}" if lr else "")
+        )
+    else:
+        rate = ""
+        if lr and after.lr_factor != before.lr_factor:
+            rate = f", learning rate {lr * after.lr_factor:.4g} in place of {lr * before.lr_factor:.4g}"
+        elif lr:
+            factor = after.global_batch / before.global_batch
+            rate = (
+                f", learning rate {lr * after.lr_factor:.4g} as it was (--lr-scaling linear makes it {lr * factor:.4g})"
+            )
+        found.append(
+            f"this changes the training: {after.global_batch} samples a step in place of {before.global_batch}, {now}"
+            f" steps an epoch in place of {steps}{rate}"
+        )
+    if part > LARGEST_PART:
+        found.append(
+            f"warning: a step takes {100 * part:.0f} % of the {num_train:,} training samples; scores may suffer"
+        )
+    return found
+
+
+def _job(job: Job) -> str:
+    shares, parts = " + ".join(map(str, job.shares)), " + ".join(f"{rate:,.0f}" for rate in job.by_rank)
+    speed = interval(job.rates)
+    spread = spread_text(speed.low, speed.high, "{:,.0f}") if len(job.rates) > 1 else ""
+    turns = f", {len(job.turns)} turns" if len(job.turns) > 1 else ""
+    return f"{shares}: {throughput(job.samples_per_s)}{spread} in all ({parts}){turns}"
+
+
+def plot(title: str, devices: Sequence[Device], verdict: Verdict, path: Path) -> None:
+    """Samples/s of each device by its batch, with its rounds and its share; and beside it the job against equal
+    shares, with every turn of both."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 5), dpi=110, layout="constrained")
+    figure.suptitle(title)
+    speeds, bars = figure.subplots(1, 2, width_ratios=(2, 1))
+    curves, job, split = verdict.curves, verdict.job, verdict.split
+    for rank, (device, curve, share) in enumerate(zip(devices, curves, job.shares, strict=True)):
+        sizes = sorted(curve.rates)
+        (line,) = speeds.plot(
+            sizes, [curve.rates[size] for size in sizes], marker="o", label=f"rank {rank}: {device.name}"
+        )
+        for size, rounds in curve.rounds.items():
+            speeds.plot([size] * len(rounds), rounds, ".", color=line.get_color(), alpha=0.35)
+        speeds.plot([share], [share / curve.step_s(share)], "D", markersize=9, color=line.get_color())
+        speeds.annotate(
+            f"{share}", (share, share / curve.step_s(share)), xytext=(6, -14), textcoords="offset points",
+            color=line.get_color(),
+        )  # fmt: skip
+    speeds.set_xscale("log", base=2)
+    ticks = sorted({size for curve in curves for size in curve.rates})
+    speeds.set_xticks(ticks, [str(size) for size in ticks])
+    speeds.set_ylim(bottom=0)
+    speeds.set_xlabel("samples of a step on this device (diamonds: its share)")
+    speeds.set_ylabel("samples/s, alone")
+    speeds.legend(frameon=False, loc="lower right")
+    jobs = [("equal", verdict.equal), ("balanced", job)]
+    if verdict.equal is None and verdict.fits:
+        jobs = [("equal", job)]
+    for place, (_, each) in enumerate(jobs):
+        base = 0.0
+        for rank, rate in enumerate(each.by_rank if each is not None else ()):
+            bars.bar(place, rate, bottom=base, color=f"C{rank}", width=0.6)
+            base += rate
+        top = max(each.rates) if each is not None else 0.0
+        if each is not None and len(each.rates) > 1:
+            bars.plot([place] * len(each.rates), each.rates, "o", color="0.2", markersize=5, markerfacecolor="white")
+        bars.annotate(f"{base:,.0f}" if each is not None else "out of memory", (place, top), ha="center", va="bottom",
+                      xytext=(0, 5), textcoords="offset points")  # fmt: skip
+    bars.set_xticks(range(len(jobs)), [name for name, _ in jobs])
+    bars.axhline(split.samples_per_s, color="0.4", linestyle="--", linewidth=1)
+    text = f"without exchange {split.samples_per_s:,.0f}"
+    bars.annotate(text, (-0.55, split.samples_per_s), xytext=(0, 4), textcoords="offset points", color="0.4")
+    bars.set_xlim(-0.6, 1.6)
+    bars.set_ylabel("samples/s, all devices together (circles: each turn)")
+    bars.margins(y=0.12)
+    for axes in (speeds, bars):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.25)
+    figure.savefig(path)

@@ -1,0 +1,110 @@
+"""The frame of every command: its flags and help, its exit code, and how its faults and its end are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raygpu import config
+from raygpu.cli import console as views
+from raygpu.cli import flags
+from raygpu.errors import BadInput, RaygpuError
+from raygpu.runs import interrupts
+from raygpu.runs.run_directory import as_json
+
+INCOMPLETE = 3
+"""The exit code of a run whose results are complete here, while MLflow lacks some of them."""
+JSON = "json"
+"""The switch that every command has."""
+ELSEWHERE = ("cluster.", "tracking.")
+"""Begin the flags that say where a run goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a command: its exit code and its JSON output."""
+
+    exit_code: int
+    told: Any = None
+    """The output of `--json`; None for nothing."""
+
+
+def incomplete(summary: Mapping[str, Any]) -> bool:
+    """Whether a run's summary says that MLflow lacks something of it."""
+    tracking = summary.get("tracking", {})
+    return bool(tracking.get("undelivered") or tracking.get("fault"))
+
+
+def framed(run: Callable[[], int], interrupted: str) -> int:
+    """A command's exit code: `run`'s; 2 for bad input, 1 for another fault, 130 after Ctrl-C; each told in lines."""
+    try:
+        return run()
+    except BadInput as error:
+        if not error.shown:
+            views.faults(error.faults)
+        return 2
+    except RaygpuError as error:
+        views.faults([str(error)])
+        return 1
+    except KeyboardInterrupt as stop:
+        views.faults([str(stop) or interrupted])
+        return 130
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`python -m raygpu.<name> [CONFIG] [flags]`."""
+
+    name: str
+    description: str | None
+    schema: type[config.ProblemConfig]
+    default: Path
+    """The configuration that is read where none is named."""
+    switches: Mapping[str, str]
+    """Its own flags without a value, each with its help."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Its own flags with one."""
+    interrupted: str = "interrupted; nothing was kept"
+    """Said after a Ctrl-C that says nothing itself."""
+
+    def main(self, argv: Sequence[str] | None, run: Callable[[flags.Arguments], Outcome]) -> int:
+        """Its exit code: `run`'s, or that of `framed`."""
+        words = sys.argv[1:] if argv is None else list(argv)
+        return framed(lambda: self._run(words, run), self.interrupted)
+
+    def _run(self, argv: Sequence[str], run: Callable[[flags.Arguments], Outcome]) -> int:
+        arguments = flags.split(argv, self.schema, switches=list(self.switches), options=list(self.options))
+        if "help" in arguments.switches:
+            self._print_help()
+            return 0
+        with interrupts.terminable(), interrupts.output_to_stderr(JSON in arguments.switches) as output:
+            outcome = run(arguments)
+            if JSON in arguments.switches and outcome.told is not None:
+                print(json.dumps(as_json(outcome.told), allow_nan=False), file=output)
+        return outcome.exit_code
+
+    def _print_help(self) -> None:
+        program, what = f"python -m raygpu.{self.name}", self.description or ""
+        try:
+            flags.print_help(program, what, self.schema, self.default, self.switches, self.options)
+            sys.stdout.flush()
+        except BrokenPipeError:  # its reader, as `head`, has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def read_resumed(self, arguments: flags.Arguments) -> dict[str, str]:
+        """Return the flags in which a run that goes on may differ from its start. Raises BadInput for anything else."""
+        others = [name for name in arguments.overrides if not name.startswith(ELSEWHERE)]
+        if arguments.file or others or len(arguments.options) > 1 or arguments.switches - {JSON}:
+            where = " and ".join(f"--{prefix}*" for prefix in ELSEWHERE)
+            raise BadInput(f"--resume: takes the run's own configuration; give no file, and no flag but {where}")
+        return arguments.overrides
+
+    def read(self, arguments: flags.Arguments) -> tuple[Path, Any]:
+        """The configuration's path, and what it and the flags say. Raises BadInput."""
+        path = Path(arguments.file) if arguments.file else self.default
+        return path, config.load(path, arguments.overrides, self.schema)

@@ -1,0 +1,195 @@
+"""The plan of a sweep in lines for a person: what runs, how it is packed or fused, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raygpu.config import SweepConfig
+from raygpu.planning.estimates import Site
+from raygpu.planning.gpu_shares import FusedPlan, Part, Plan
+from raygpu.planning.sweep_plan import Decision
+from raygpu.search.signature import ITS_OWN, Group, Signature, cut, differing
+
+NEEDS = {
+    "fused": "only a TorchExperiment can be fused",
+    "split": "only a KerasExperiment runs on TensorFlow's logical devices",
+}
+MOST_LINES = 6
+"""Groups and reasons that are listed one by one."""
+
+
+def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
+    """State the search; that its data is made up, if it is; and that it runs on a simulated device, if it does."""
+    what = config.experiment or config.command
+    epochs = f", {config.epochs} epochs each" if config.epochs else ""
+    direction = "highest" if config.maximize else "lowest"
+    lines = [
+        f"sweep {config.name}: {config.trials} trials of {what}{epochs}; {config.search.algorithm} search,"
+        f" {_stopping(config)}, {direction} {config.metric} wins",
+    ]
+    if config.data.synthetic:
+        lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
+    if simulated:
+        lines.append("no NVIDIA GPU here: trials are packed onto one simulated device, on the CPU")
+    return lines
+
+
+def decision_lines(decision: Decision, config: SweepConfig, site: Site, *, drawn: bool) -> list[str]:
+    """State the plan, and what it was chosen by. drawn: whether the search has drawn its trials already."""
+    plan = decision.plan
+    if isinstance(plan, Plan):
+        lines = plan_lines(config, plan, site.names)
+    elif decision.mode == "split":
+        return [*split_lines(plan, site.names), *_predicted_lines(decision)]
+    else:
+        lines = fused_lines(config, plan, decision.groups if drawn else None, site.names)
+    lines += _predicted_lines(decision)
+    if isinstance(plan, Plan) and config.gpu.mode in NEEDS:
+        lines.append(f"plan: {NEEDS[config.gpu.mode]}, so every trial is trained alone")
+    if decision.mps and site.device_gib is not None:  # a simulated device has no MPS
+        lines += mps_lines(asked=config.gpu.mps == "on")
+    return lines
+
+
+def _predicted_lines(decision: Decision) -> list[str]:
+    estimates, options = decision.estimates, decision.options
+    notes = [f"plan: {note}" for note in estimates.notes]
+    if not options:
+        return [*notes, f"plan: not measured: {estimates.source}"] if estimates.source else notes
+    told = "; ".join(option.told() for option in options)
+    if len(options) > 1 and options[1].within_noise_of(options[0]):
+        told += "; the first two are within noise of each other"
+    return [*notes, f"plan: predicted, by a {estimates.source}: {told}"]
+
+
+def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[str]:
+    """Process mode for a person. names: of the devices."""
+    if len(made.parts) == 1:
+        part = made.parts[0]
+        lines = [
+            f"plan: process mode, {part.share} ({part.reason}); {made.slots} at once on {', '.join(names)},"
+            f" {_per_trial(part)} per trial"
+        ]
+    else:
+        lines = [f"plan: process mode, {made.slots} at once on {len(made.parts)} types of GPU"]
+        lines += [
+            f"plan: on {_cards(part)}: {part.share} ({part.reason}); {_per_trial(part)} per trial"
+            for part in made.parts
+        ]
+    if config.search.algorithm == "optuna" and config.search.generation < made.slots:
+        lines.append(
+            f"plan: optuna asks for {config.search.generation} trials at a time, so {config.search.generation} of"
+            f" {made.slots} places are used; a larger --search.generation uses more and learns less"
+        )
+    return lines
+
+
+def fused_lines(
+    config: SweepConfig, made: FusedPlan, groups: Sequence[Group] | None, names: Sequence[str]
+) -> list[str]:
+    """Fused mode for a person. groups: of all trials; None where the search draws them as it goes."""
+    width = "width measured at their start" if config.gpu.width == "auto" else f"width {config.gpu.width}"
+    arrays = made.arrays
+    if len(arrays.parts) == 1:
+        part = arrays.parts[0]
+        lines = [
+            f"plan: fused mode, arrays {part.share}{_held(part)}; {width}; {arrays.slots} at once on"
+            f" {', '.join(names)}, {_per_trial(part)} per array"
+        ]
+    else:
+        lines = [f"plan: fused mode, {width}; {arrays.slots} arrays at once on {len(arrays.parts)} types of GPU"]
+        lines += [
+            f"plan: on {_cards(part)}: arrays {part.share}{_held(part)}; {_per_trial(part)} per array"
+            for part in arrays.parts
+        ]
+    if groups is None:
+        return [
+            *lines,
+            f"plan: optuna asks for {config.search.generation} trials at a time, so no array is wider than that; a"
+            " larger --search.generation makes wider arrays and learns less (median gap on a toy objective: .0035 at 8,"
+            " .0363 at 64)",
+        ]
+    fused = {group.signature: group for group in groups if group.reason is None}
+    numbers = cut({signature: len(group.trials) for signature, group in fused.items()}, arrays.slots)
+    for signature, group in list(fused.items())[:MOST_LINES]:
+        lines.append(f"plan: {_arrays(numbers[signature])} of {len(group.trials)} trials, {_signature(signature)}")
+    if len(fused) > MOST_LINES:
+        rest = list(fused.values())[MOST_LINES:]
+        trials, count = sum(len(group.trials) for group in rest), sum(numbers[group.signature] for group in rest)
+        lines.append(f"plan: {_arrays(count)} of {trials} trials, of {len(rest)} other signatures")
+    return lines + _alone_lines(groups, made.alone)
+
+
+def split_lines(made: FusedPlan, names: Sequence[str]) -> list[str]:
+    """Keras trials on logical devices, for a person."""
+    arrays = made.arrays
+    return [
+        f"plan: split mode, one process for {made.members} trials, {_shares(arrays)}, its device split into"
+        f" {made.members} logical devices; {arrays.slots} at once on {', '.join(names)}, {_per_trial(arrays.parts[0])}"
+        " per process"
+    ]
+
+
+def mps_lines(*, asked: bool) -> list[str]:
+    """Why packed processes share the GPU by CUDA MPS. asked: by a person."""
+    why = "asked for" if asked else "measured to be faster"
+    return [f"plan: packed trials run under CUDA MPS ({why}), each with its part of the GPU"]
+
+
+def _alone_lines(groups: Sequence[Group], alone: Plan) -> list[str]:
+    """Return lines that count the trials that are not fused, by reason."""
+    by_reason: dict[str, list[Group]] = {}
+    for group in groups:
+        if group.reason is not None:
+            by_reason.setdefault(group.reason, []).append(group)
+    lines = []
+    for reason, found in list(by_reason.items())[:MOST_LINES]:
+        count = sum(len(group.trials) for group in found)
+        what = "1 trial is" if count == 1 else f"{count} trials are"
+        if reason == ITS_OWN and (names := differing(groups)):
+            reason = f"{ITS_OWN}: no other has its values of {', '.join(names)}, which shape its program"
+        lines.append(f"plan: {what} trained alone, {_shares(alone)}: {reason}")
+    if len(by_reason) > MOST_LINES:
+        rest = list(by_reason.values())[MOST_LINES:]
+        count = sum(len(group.trials) for found in rest for group in found)
+        lines.append(f"plan: {count} trials are trained alone for {len(rest)} other reasons")
+    return lines
+
+
+def _signature(signature: Signature) -> str:
+    return f"signature {signature}" if str(signature) else "all of one signature"
+
+
+def _arrays(count: int) -> str:
+    return "1 array" if count == 1 else f"{count} arrays"
+
+
+def _held(part: Part) -> str:
+    """Why it is not what was asked for, if it is not."""
+    return "" if part.reason.startswith("asked for") and "," not in part.reason else f" ({part.reason})"
+
+
+def _cards(part: Part) -> str:
+    return part.device if part.num_gpus == 1 else f"{part.num_gpus} x {part.device}"
+
+
+def _shares(made: Plan) -> str:
+    if len(made.parts) == 1:
+        return str(made.parts[0].share)
+    return "; ".join(f"on {part.device}, {part.share}" for part in made.parts)
+
+
+def _per_trial(made: Part) -> str:
+    cpus = "1 CPU" if made.cpus_per_trial == 1 else f"{made.cpus_per_trial:g} CPUs"
+    threads = "1 thread" if made.threads_per_trial == 1 else f"{made.threads_per_trial} threads"
+    return f"{cpus} and {threads}"
+
+
+def _stopping(config: SweepConfig) -> str:
+    stopping = config.stopping
+    match stopping.algorithm:
+        case "halving":
+            return f"stopping by halving (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"
+        case "median":
+            return f"stopping below the median (grace {stopping.grace_epochs})"
+    return "no early stopping"

@@ -1,0 +1,352 @@
+"""The view of a profile: its table, its verdict, and plots of one device or of several."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from raygpu.config.sections import Way
+from raygpu.planning.confidence import spread_text
+from raygpu.planning.gpu_shares import Affine
+from raygpu.planning.plausibility import is_alone
+from raygpu.planning.profiles import FALLING, FILLED, Point, Profile
+
+NAMES: Mapping[Way, str] = {
+    "process": "packed processes",
+    "mps": "packed processes under MPS",
+    "fused": "fused trainings",
+    "split": "trainings on a split device",
+    "threads": "threads of one process",
+}
+COLORS: Mapping[Way, str] = {
+    "process": "#1f77b4",
+    "mps": "#17becf",
+    "fused": "#d62728",
+    "split": "#9467bd",
+    "threads": "#7f7f7f",
+}
+READINGS = {
+    "used_gib": ("in use", "{:.1f} GiB"),
+    "util_pct": ("util", "{:.0f} %"),
+    "sm_util_pct": ("SM", "{:.0f} %"),
+    "sm_occupancy_pct": ("occupancy", "{:.0f} %"),
+    "dram_bandwidth_pct": ("DRAM", "{:.0f} %"),
+    "power_w": ("power", "{:.0f} W"),
+    "temperature_c": ("temp", "{:.0f} °C"),
+}
+"""Columns that are shown where a GPU tells them."""
+
+
+LEAST_RANGE = 4.0
+"""Least ratio of highest to lowest on a plot's axis."""
+QUESTION = "one GPU, several trainings on it, or several GPUs?"
+
+
+def table(profile: Profile, epochs: int) -> list[str]:
+    """A line for each point, the ways one after the other."""
+    told = [name for name in READINGS if any(getattr(p, name) is not None for p in profile.points)]
+    gpu = any(p.device_gib is not None for p in profile.points)
+    head = ["way", "at once", "time per training", f"{profile.unit}/s in all", "gain", "spread", "host memory each"]
+    rows = [[*head, *(["GPU memory each"] if gpu else []), *(READINGS[name][0] for name in told)]]
+    for way in profile.ways:
+        for p in sorted((p for p in profile.points if p.way == way), key=lambda p: (p.n, p.compiled)):
+            if p.samples_per_s is None:
+                rows.append([p.label, str(p.n), p.fault or ""])
+                continue
+            row = [p.label, str(p.n), seconds(profile.time_per_training_s(p, epochs) or 0.0)]
+            row += [f"{p.samples_per_s:,.0f}" if p.samples_per_s >= 100 else f"{p.samples_per_s:.3g}"]
+            row += [f"{p.gain:.2f}x", _range(p), _gib(p.host_gib), *([_gib(p.device_gib)] if gpu else [])]
+            rows.append(row + [_told(p, name) for name in told])
+    widths = [max(len(row[i]) for row in rows if i < len(row) and len(row) > 3) for i in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
+
+
+def doubts(profile: Profile) -> list[str]:
+    """A line for each point that is not used, and why."""
+    return [f"not used: {p.label}, {p.n} at once: {p.doubt}" for p in profile.points if p.doubt is not None]
+
+
+def verdict(profile: Profile) -> list[str]:
+    """State the number of trainings that this device carries, and what that means for who has to buy or share GPUs."""
+    best = profile.best()
+    if best is None or best.gain is None:
+        faults = [f"{p.label}, {p.n} at once: {p.fault}" for p in profile.points if p.fault is not None]
+        why = profile.notes or faults or doubts(profile)
+        return [f"nothing could be measured: {'; '.join(why)}", f"{QUESTION} not known"]
+    others = [
+        f"{NAMES[way]} peak at {peak.n}: {_times(peak)}"
+        for way in profile.ways
+        if way != best.way and (peak := profile.best([way])) is not None and len(profile.of(way)) > 1
+    ]
+    made_up = " (synthetic data)" if profile.synthetic else ""
+    step = ", their step compiled" if best.compiled else ""
+    several = [p for p in profile.points if p.n > 1 and p.gain is not None and p.doubt is None]
+    highest = profile.highest() or best
+    if highest.n > best.n and FALLING * highest.spread.middle > best.spread.middle:
+        others = [f"{highest.n} {NAMES[highest.way]} measured {_times(highest)}, within noise of it", *others]
+    if not several:
+        most = "memory ends with the second" if _memory_ended(profile) else "no more than one at once was measured"
+        most = "what was measured at more than one at once is in doubt" if doubts(profile) else most
+        first, last = f"one training on this device{made_up}: {most}", "not known"
+        if _memory_ended(profile):
+            last = "several GPUs: a second training has no room on this one"
+    elif best.gain < FILLED <= highest.spread.middle:
+        first, others = f"within noise: {highest.n} at once are not shown to do more than {best.n}{made_up}", others[:1]
+        last = "not known: the spread is larger than the gain; measure on an idle machine, or with more --rounds"
+    elif best.gain < FILLED:
+        top = max(several, key=lambda p: p.gain or 0.0)
+        reach = _times(top, 2)
+        first = f"one training fills this device: {top.n} at once reach {reach} the throughput of one{made_up}"
+        last = "several GPUs: a second training on this one gains nothing"
+    elif best.n == 1:
+        first = f"one training on this device, {best.label}: {_times(best)} the throughput of one alone{made_up}"
+        last = "several GPUs: a second training on this one gains nothing"
+    else:
+        where = "per GPU" if profile.subject.device_gib is not None else "on this simulated device"
+        first = f"{best.n} {NAMES[best.way]} {where}{step}: {_times(best)} the throughput of one{made_up}"
+        gpus = _times(best).replace("x", "", 1)
+        last = f"several trainings on one: {best.n} at once do what {gpus} GPUs do with one each; beyond, several GPUs"
+    return ["; ".join([first, *others]), f"{QUESTION} {last}"]
+
+
+def laws(profile: Profile) -> list[str]:
+    """The fitted curves, a line each, of ways with enough points to tell; a cost within the spread is no number."""
+    lines = []
+    for way in profile.ways:
+        measured = [p for p in profile.of(way) if p.samples_per_s]
+        law, step = profile.law(way), profile.step()
+        if way == "fused" and step is not None and len(measured) > 1:
+            what, size = ("a step", profile.batch_size) if profile.batch_size else ("a sample of each", 1)
+            lines.append(f"{way}: {what} takes {_step_costs(profile, step, size, [p.n for p in measured])}")
+        elif way != "fused" and law is not None and len(measured) > 2:
+            peak = "no peak" if math.isinf(law.peak) else f"peak at {max(1, round(law.peak)):,}"
+            known = {"contention": law.contention, "coherency": law.coherency}
+            costs = ", ".join(
+                f"{_percent(cost)} {name}" if round(100 * cost, 1) > 0 else f"{name} not measurable"
+                for name, cost in known.items()
+            )
+            lines.append(f"{way}: {costs} (USL), {peak}")
+    return lines
+
+
+def _step_costs(profile: Profile, step: Affine, size: int, widths: Sequence[int]) -> str:
+    """Return the cost of a fused array's step: fixed, and for each member, where either is more than the spread."""
+    low, high = min(widths), max(widths)
+    has_fixed = profile.measurable(step.fixed, low)
+    has_each = profile.measurable(step.each * high, high)
+    if has_fixed and has_each:
+        return f"{seconds(size * step.fixed)}, and {seconds(size * step.each)} a member"
+    if has_each:
+        return f"{seconds(size * step.each)} a member; a cost of its own is not measurable"
+    return f"{seconds(size * step.at(high))} at {high} members; the cost of a member is not measurable"
+
+
+def write_csv(profile: Profile, path: Path) -> None:
+    """A row for each point."""
+    names = [field.name for field in fields(Point)]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        for point in profile.points:
+            several = {"rounds": point.rounds, "references": point.references}
+            row = asdict(point) | {name: " ".join(f"{rate:.6g}" for rate in each) for name, each in several.items()}
+            writer.writerow({name: "" if value is None else value for name, value in row.items()})
+
+
+def plot(profile: Profile, path: Path, epochs: int) -> None:
+    """Time per training against the number at once, a line for each way, with the spread of each point."""
+    figure, axes = _figure(1)
+    for way in profile.ways:
+        points = [p for p in profile.of(way) if p.samples_per_s]
+        times = [profile.time_per_training_s(p, epochs) or 0.0 for p in points]
+        _line(axes[0], [p.n for p in points], times, NAMES[way], COLORS[way])
+        _spreads(axes[0], [p for p in profile.points if p.way == way], profile, epochs)
+        for p in profile.points:
+            if p.way == way and p.compiled and p.samples_per_s and p.doubt is None:
+                time_s = profile.time_per_training_s(p, epochs) or 0.0
+                axes[0].plot(p.n, time_s, "*", color=COLORS[way], markersize=15)
+                _note(axes[0], p.n, time_s, "compiled", COLORS[way])
+            elif p.way == way and p.fault == "out of memory" and times:
+                axes[0].plot(p.n, times[-1], "x", color=COLORS[way], markersize=10, markeredgewidth=2.5)
+                _note(axes[0], p.n, times[-1], "out of memory", COLORS[way])
+    what = "1 report" if profile.num_train is None else "1 epoch" if epochs == 1 else f"{epochs} epochs"
+    axes[0].set_ylabel(f"seconds per training of {what}")
+    axes[0].set_title(_title(profile), loc="left", fontsize=11)
+    _save(figure, axes, path)
+
+
+def _spreads(axes: Any, points: Sequence[Point], profile: Profile, epochs: int) -> None:
+    """A bar through each point for its gain's interval; a hollow grey mark where a point is in doubt."""
+    for p in points:
+        time_s = profile.time_per_training_s(p, epochs)
+        if time_s is None or p.gain is None:
+            continue
+        if p.doubt is not None:
+            axes.plot(p.n, time_s, "o", color="0.6", markerfacecolor="none", markersize=8)
+            text = "compiled, in doubt" if p.compiled else "in doubt"
+            axes.annotate(text, (p.n, time_s), xytext=(0, 9), textcoords="offset points", ha="center", color="0.5")
+        elif p.gain_low and p.gain_high and not is_alone(p):
+            ends = [time_s * p.gain / p.gain_high, time_s * p.gain / p.gain_low]
+            axes.plot([p.n, p.n], ends, "-", color=COLORS[p.way], linewidth=5, alpha=0.3, solid_capstyle="butt")
+
+
+def device_names(profiles: Sequence[Profile]) -> list[str]:
+    """Return names that tell the profiles' devices apart: where several are equal, with memory, CPUs, the date."""
+    subjects = [profile.subject for profile in profiles]
+    names = [subject.device for subject in subjects]
+    details = (
+        [f"{subject.device_gib:g} GiB" if subject.device_gib is not None else "" for subject in subjects],
+        [f"{subject.num_cpus:g} CPUs" for subject in subjects],
+        [profile.measured_at for profile in profiles],
+    )
+    for detail in details:
+        again = [names.count(name) > 1 for name in names]
+        names = [f"{n}, {d}" if twice and d else n for n, d, twice in zip(names, detail, again, strict=True)]
+    return names
+
+
+def comparison(profiles: Sequence[Profile], units: Sequence[float | None]) -> list[str]:
+    """A line for each device: its best way, and what that does in an hour. units: the RGUs of each profile's device."""
+    lines = []
+    for profile, unit, device in zip(profiles, units, device_names(profiles), strict=True):
+        best = profile.best()
+        assert best is not None
+        hourly = 3600 / (profile.time_per_training_s(best, 1) or 1.0)
+        per_unit = f", {hourly / unit:,.0f} per RGU ({unit:.3g} of them)" if unit else ", RGU not known"
+        what = "reports" if profile.num_train is None else "epochs"
+        made_up = ", synthetic data" if profile.synthetic else ""
+        speed = f"{_times(best)} one, {hourly:,.0f} {what} an hour{per_unit}{made_up}"
+        lines.append(f"{device}: {best.n} {NAMES[best.way]}: {speed}")
+    return lines
+
+
+def compare(profiles: Sequence[Profile], units: Sequence[float | None], path: Path) -> None:
+    """Trainings per hour on several devices, and the same per Reference GPU Unit where both are known.
+
+    units: the RGUs of each profile's device.
+    """
+    figure, axes = _figure(2 if any(units) else 1)
+    styles = ["-", "--", ":", "-."]
+    for place, (profile, unit, device) in enumerate(zip(profiles, units, device_names(profiles), strict=True)):
+        for way in profile.ways:
+            points = [p for p in profile.of(way) if p.samples_per_s]
+            hourly = [3600 / (profile.time_per_training_s(p, 1) or 1.0) for p in points]
+            name, style = f"{NAMES[way]}, {device}", styles[place % len(styles)]
+            _line(axes[0], [p.n for p in points], hourly, name, COLORS[way], style)
+            if unit:
+                _line(axes[1], [p.n for p in points], [rate / unit for rate in hourly], name, COLORS[way], style)
+    what = "reports" if profiles[0].num_train is None else "epochs of one training"
+    axes[0].set_ylabel(f"{what} per hour, all together")
+    if any(units):
+        axes[1].set_ylabel(f"{what} per hour and RGU")
+    data = ", synthetic data" if all(profile.synthetic for profile in profiles) else ""
+    axes[0].set_title(f"{profiles[0].subject.source}{data}", loc="left", fontsize=11)
+    _save(figure, axes, path)
+
+
+def seconds(value: float) -> str:
+    """Three digits, in the unit that fits."""
+    if value < 1e-6:
+        return f"{1e9 * value:.3g} ns"
+    if value < 1e-3:
+        return f"{1e6 * value:.3g} µs"
+    if value < 1:
+        return f"{1e3 * value:.3g} ms"
+    return f"{value:.3g} s" if value < 1000 else f"{value:,.0f} s"
+
+
+def _memory_ended(profile: Profile) -> bool:
+    return any(p.fault == "out of memory" for p in profile.points)
+
+
+def _told(point: Point, name: str) -> str:
+    value = getattr(point, name)
+    return "" if value is None else READINGS[name][1].format(value)
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f}".removesuffix(".0") + " %"
+
+
+def _times(point: Point, digits: int = 1) -> str:
+    """A gain with its spread: `16.9x (15.1 to 18.2)`."""
+    assert point.gain is not None
+    number = f"{{:.{digits}f}}"
+    if point.gain_low is None or point.gain_high is None:
+        return f"{number.format(point.gain)}x" + ("" if is_alone(point) else " (spread not known)")
+    return f"{number.format(point.gain)}x" + ("" if is_alone(point) else spread_text(*_ends(point), number))
+
+
+def _range(point: Point) -> str:
+    """The gain's spread as a cell of the table."""
+    if is_alone(point) or point.gain_low is None:
+        return ""
+    low, high = _ends(point)
+    return f"{low:.2f} to {high:.2f}" + (" ?" if point.doubt is not None else "")
+
+
+def _ends(point: Point) -> tuple[float, float]:
+    return point.spread.low, point.spread.high
+
+
+def _gib(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f} GiB" if value >= 0.1 else f"{1024 * value:.1f} MiB"
+
+
+def _title(profile: Profile) -> str:
+    data = ", synthetic data" if profile.synthetic else ""
+    simulated = "" if profile.subject.device_gib is not None else " (no GPU: one simulated device)"
+    return f"{profile.subject.source}{data}\n{profile.subject.device}{simulated}"
+
+
+def _figure(count: int) -> tuple[Any, list[Any]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8 * count, 5), dpi=110, layout="constrained")
+    return figure, [figure.add_subplot(1, count, place + 1) for place in range(count)]
+
+
+def _line(axes: Any, numbers: Sequence[int], values: Sequence[float], name: str, color: str, style: str = "-") -> None:
+    if not numbers:
+        return  # without a point there is no scale
+    axes.plot(numbers, values, style, marker="o", markersize=5, linewidth=2, color=color, label=name)
+
+
+def _note(axes: Any, x: float, y: float, text: str, color: str) -> None:
+    axes.annotate(text, (x, y), xytext=(-7, 7), textcoords="offset points", ha="right", fontsize=9, color=color)
+
+
+def _save(figure: Any, all_axes: Sequence[Any], path: Path) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for axes in all_axes:
+        if not axes.get_lines():
+            axes.text(0.5, 0.5, "nothing could be measured", ha="center", transform=axes.transAxes)
+            axes.set_axis_off()
+            continue
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        if high < LEAST_RANGE * low:  # a flat curve is to look flat
+            middle = math.sqrt(low * high)
+            low, high = axes.set_ylim(middle / LEAST_RANGE**0.5, middle * LEAST_RANGE**0.5)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        if high < 100 * low:  # two powers of ten or less need numbers between them
+            axes.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+            axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        else:
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        numbers = sorted({int(x) for line in axes.get_lines() for x in line.get_xdata()})
+        axes.set_xticks(numbers, [str(n) for n in numbers], minor=False)
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel("trainings at once on one device")
+        axes.grid(visible=True, which="both", alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    figure.savefig(path)

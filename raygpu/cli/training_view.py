@@ -1,0 +1,144 @@
+"""The view of a production training: shares and speeds of its devices, curves' last values, time left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from raygpu.cli.console import LiveConsole, bar, duration, hyperparameters, left, throughput
+from raygpu.config import TrainConfig
+from raygpu.planning.batches import NoiseScale
+from raygpu.runs.training_progress import History
+from raygpu.runs.trial_records import Device
+
+UNITS = {"util_pct": "{:.0f} %", "memory_gib": "{:.1f} GiB", "power_w": "{:.0f} W", "temperature_c": "{:.0f} °C"}
+"""Formats of NVML's readings that have a column."""
+
+
+class TrainConsole(LiveConsole):
+    """A production training's."""
+
+    def __init__(self, *, json: bool = False, stream: TextIO | None = None) -> None:
+        super().__init__(json=json, stream=stream)
+        self._metric, self._best = "", "best"
+
+    def start(self, history: History, *, synthetic: bool = False) -> None:
+        """Begin the live table; plain lines when this is not a terminal. synthetic: the scores are of made-up data."""
+        self._metric = history.scoring.metric
+        self._best = "best on synthetic data" if synthetic else "best"
+        self._begin(self._table(history, {}))
+
+    def update(self, history: History, readings: Mapping[int, Mapping[str, float]], trouble: str | None = None) -> None:
+        """readings: what NVML tells, by device. trouble: why nothing reaches MLflow at present."""
+        self._show(lambda: self._table(history, readings), lambda: self._text(history), trouble)
+
+    def stop(self, history: History) -> None:
+        """Leave the last state on the screen."""
+        self._end(lambda: self._table(history, {}), lambda: self._text(history))
+
+    def _table(self, h: History, readings: Mapping[int, Mapping[str, float]]) -> Table:
+        outer = Table.grid(padding=(0, 2))
+        outer.add_column(style="dim", justify="right")
+        outer.add_column()
+        last = h.last
+        inner = last.step / last.steps if last is not None and last.result is None else 0.0
+        outer.add_row("epochs", bar((h.epoch + inner) / h.epochs) + Text(f" {h.epoch}/{h.epochs}"))
+        if last is not None and last.result is None:
+            outer.add_row("", f"step {last.step} of {last.steps}")
+        for name, value in h.metrics.items():
+            outer.add_row(name, f"{value:.6g}")
+        if h.best is not None:
+            outer.add_row(self._best, Text(f"{h.best.score:.6g}", style="bold green") + Text(f"  epoch {h.best.epoch}"))
+        if last is not None:
+            outer.add_row("learning rate", f"{last.lr:.4g}")
+            for rank, row in enumerate(self._ranks(h, readings)):
+                outer.add_row(f"rank {rank}", escape("   ".join(row)))
+            outer.add_row("together", "   ".join(_together(h)))
+        outer.add_row("time", f"{duration(h.elapsed_s)}, {left(h.time_left_s)}")
+        return outer
+
+    def _ranks(self, h: History, readings: Mapping[int, Mapping[str, float]]) -> list[list[str]]:
+        last = h.last
+        assert last is not None
+        rows = []
+        for rank, samples in enumerate(last.samples):
+            device = h.devices[h.device_of[rank]]
+            row = [_name(device, h.devices), f"{last.shares[rank]} of {sum(last.shares)}"]
+            row.append(throughput(samples / last.wall_s))
+            told = readings.get(device.index, {})
+            row += [form.format(told[name]) for name, form in UNITS.items() if name in told]
+            rows.append(row)
+        return rows
+
+    def _text(self, h: History) -> str:
+        parts = [f"epoch {h.epoch}/{h.epochs}"]
+        if h.last is not None and h.last.result is None:
+            parts.append(f"step {h.last.step}/{h.last.steps}")
+        parts += [f"{name} {value:.4g}" for name, value in h.metrics.items()]
+        parts += [f"{self._best} {self._metric} {h.best.score:.6g} (epoch {h.best.epoch})"] if h.best else []
+        if h.last is not None:
+            parts.append(", ".join(_together(h)))
+            if len(h.last.shares) > 1:
+                parts.append(f"shares {' + '.join(map(str, h.last.shares))}")
+        parts.append(f"{duration(h.elapsed_s)}, {left(h.time_left_s)}")
+        return " | ".join(parts)
+
+
+def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
+    """Return lines on the training that begins. simulated: whether on one simulated device."""
+    what = config.experiment or config.command
+    lines = [f"train {config.name}: {what}, {config.epochs} epochs; {hyperparameters(config.hyperparameters)}"]
+    if config.source:
+        score = config.source.get("score")
+        told = f", {config.metric} {score:.6g}" if score is not None else ""
+        lines.append(f"from trial {config.source['trial_id']} of sweep {config.source['sweep']}{told}")
+    if config.data.synthetic:
+        lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
+    if simulated:
+        lines.append("no NVIDIA GPU here: the training runs on one simulated device, on the CPU")
+    return lines
+
+
+def ending(config: TrainConfig, history: History, batch: int) -> list[str]:
+    """Return lines on the training's result. batch: samples of a step."""
+    lines, best, last = [], history.best, history.last
+    if history.diverged:
+        lines.append(f"diverged: the training loss of epoch {history.epoch} is not finite")
+    if best is not None:
+        trial = config.source.get("score")
+        compared = f"; the trial's was {trial:.6g}" if trial is not None else ""
+        lines.append(f"{config.metric} {best.score:.6g} after epoch {best.epoch}{compared}")
+        if config.data.synthetic:
+            lines.append("on synthetic data: these scores mean nothing")
+    if last is not None and last.noise is not None:
+        lines.append(noise_line(last.noise, batch))
+    return lines
+
+
+def noise_line(noise: NoiseScale, batch: int) -> str:
+    """State what the gradient noise scale means for this batch."""
+    scale = f"the gradient noise scale is {noise.samples:,.0f} samples ({noise.low:,.0f} to {noise.high:,.0f})"
+    if batch > noise.high:
+        return f"{scale}: a batch of {batch} is past it, and a larger one would hardly take fewer steps"
+    if batch < noise.low:
+        return f"{scale}: a batch of {batch} is below it, and a larger one would take fewer steps"
+    return f"{scale}, about the batch of {batch}: a much larger one would hardly take fewer steps"
+
+
+def _name(device: Device, devices: Sequence[Device]) -> str:
+    return f"gpu {device.index} {device.name}" if len(devices) > 1 or device.uuid else device.name
+
+
+def _together(h: History) -> list[str]:
+    last = h.last
+    assert last is not None
+    found = [throughput(last.samples_per_s)]
+    if last.efficiency is not None and len(last.shares) > 1:
+        found.append(f"{last.efficiency:.0%} of the devices alone")
+    if last.noise is not None:
+        found.append(f"noise scale {last.noise.samples:,.0f} ({last.noise.low:,.0f} to {last.noise.high:,.0f})")
+    return found

@@ -1,0 +1,130 @@
+"""One configuration from a file and flags: the file comes first, flags override it, pydantic checks the result.
+
+    config = load(Path("conf/sweep/digits.toml"), {"trials": "8", "gpu.fraction": "0.2"}, SweepConfig)
+
+Every fault is one line: the key, what was read, and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from raygpu.config.schemas import BalanceConfig, PackConfig, ProblemConfig, SweepConfig, TrainConfig
+from raygpu.config.sections import Section
+from raygpu.errors import BadInput
+from raygpu.redaction import redacted
+
+TABLES_OF_VALUES = ("space", "hyperparameters", "source")
+"""Fields that are no flags, since what is in them has a person's own names."""
+OWN_NAMES = "hyperparameters."
+"""Begins the flags that are such names none the less."""
+C = TypeVar("C", bound=ProblemConfig)
+SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig, BalanceConfig)
+
+
+def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given: Mapping[str, Any] | None = None) -> C:
+    """Read a configuration file and apply flags by dotted name, `{"gpu.fraction": "0.2"}`.
+
+    given: values that are there already, which the file is laid over. Keys that only another command knows are left
+    out: a sweep's file says what to train to every command. Raises BadInput with a line for each fault: the key, what
+    was read, what is allowed.
+    """
+    others = {name for other in SCHEMAS for name in other.model_fields} - set(schema.model_fields)
+    read = read_toml(path) if path is not None else {}
+    path = path or Path("command line")
+    if faults := [f"{path}: {key}: {why}" for key, why in schema.REFUSED.items() if key in read]:
+        raise BadInput(faults)
+    values = _laid_over(given or {}, {key: value for key, value in read.items() if key not in others})
+    for key, text in overrides.items():
+        value = _literal(text) if key.startswith(OWN_NAMES) else text
+        *tables, leaf = key.split(".")
+        table = values
+        for name in tables:
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise BadInput(f"{path}: {name}: read {table!r}, but it is a table: [{name}]")
+        table[leaf] = value
+    try:
+        return schema.model_validate(values)
+    except ValidationError as error:
+        raise BadInput([_fault(path, detail, overrides, schema) for detail in _distinct(error.errors())]) from error
+
+
+def _laid_over(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, key by key; tables too."""
+    found = {key: dict(value) if isinstance(value, dict) else value for key, value in given.items()}
+    for key, value in values.items():
+        both = isinstance(value, dict) and isinstance(found.get(key), dict)
+        found[key] = {**found[key], **value} if both else value
+    return found
+
+
+def _literal(text: str) -> Any:
+    """A flag's value as TOML has it, or as the text that it is."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file as a dict. Raises BadInput."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file; name a configuration, as in conf/sweep/digits.toml") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path}: not valid TOML: {error}") from error
+
+
+def fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field that is a flag: its dotted name and its annotation."""
+    for name, info in section.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
+            yield from fields(info.annotation, f"{prefix}{name}.")
+        elif prefix + name not in TABLES_OF_VALUES:
+            yield prefix + name, info.annotation
+
+
+def suggestion(word: str, known: list[str]) -> str:
+    """` (did you mean 'x'?)`, or nothing."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _distinct(details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """One detail for each key: a value that fits no member of a union is reported once, with all that is allowed."""
+    seen: dict[tuple[Any, ...], ErrorDetails] = {}
+    for detail in details:
+        first = seen.setdefault(detail["loc"][:2], detail)
+        if first is not detail:
+            first["msg"] += f" or {detail['msg'].removeprefix('Input should be ')}"
+    return list(seen.values())
+
+
+def _fault(path: Path, detail: ErrorDetails, overrides: Mapping[str, str], schema: type[ProblemConfig]) -> str:
+    """One line: where, the key, what was read, what is allowed."""
+    keys = [str(part) for part in detail["loc"]]
+    key = ".".join(keys[:2] if keys and keys[0] in _tables(schema) else keys[:1])
+    where = f"--{key.replace('_', '-')}" if key in overrides else f"{path}: {key}" if key else str(path)
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "extra_forbidden":
+        known = [name for name, _ in fields(schema)] + ["space"]
+        return f"{where}: unknown key{suggestion(key, known)}; the keys are listed by --help"
+    if not keys:
+        return f"{path}: {message}"
+    read = redacted(detail["input"]) if isinstance(detail["input"], str) else detail["input"]
+    return f"{where}: read {read!r}; {message[0].lower()}{message[1:]}"
+
+
+def _tables(schema: type[ProblemConfig]) -> set[str]:
+    return {name.split(".")[0] for name, _ in fields(schema) if "." in name}

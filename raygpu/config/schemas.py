@@ -1,0 +1,277 @@
+"""The schemas of `conf/*.toml`, one for each command. Every field but `[space]` is also a flag."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from raygpu.config.sections import (
+    WAYS,
+    CheckpointSection,
+    ClusterSection,
+    DataSection,
+    DevicesSection,
+    Direction,
+    GpuSection,
+    SearchSection,
+    Section,
+    StoppingSection,
+    SweepClusterSection,
+    TrackingSection,
+    Way,
+)
+from raygpu.errors import BadInput
+from raygpu.storage import LOCAL, Storage
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+def maximizes(metric: str, direction: Direction | None) -> bool:
+    """Whether a larger score is better; without a direction by the metric's name."""
+    if direction is not None:
+        return direction == "max"
+    return not any(word in metric.lower() for word in ("loss", "error"))
+
+
+class ProblemConfig(Section):
+    """What is trained, and with what: common to every command."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)] | None = None
+    """The name of the run and of its folder under runs_dir. Default: the file's name and the time."""
+    experiment: str | None = None
+    """What to train: "package.module:Name" or "path/to/file.py:name", a class or a function."""
+    command: str | None = None
+    """Or a script as it is: "python train.py --lr {lr}". {trial_id}, {seed} and {epochs} exist too."""
+    epochs: Annotated[int, Field(ge=1)] | None = None
+    """Epochs of each trial; of a function or script, the number of reports after which it is stopped."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Decides the trials, their initial parameters and their order of data."""
+    runs_dir: str = "runs"
+    """The folder that holds the runs' folders."""
+    data: DataSection = DataSection()
+    gpu: DevicesSection = DevicesSection()
+    tracking: TrackingSection = TrackingSection()
+
+    TABLE: ClassVar[str] = ""
+    """Where the hyper-parameters are."""
+    REFUSED: ClassVar[Mapping[str, str]] = {}
+    """Keys of other commands that this one cannot do without, and why."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.experiment is None) == (self.command is None):
+            raise ValueError('give either experiment = "module:Name" or command = "python train.py --lr {lr}"')
+        return self
+
+
+class StoredConfig(ProblemConfig):
+    """What keeps its results where workers of other nodes can write, too."""
+
+    storage: str = LOCAL
+    """Where results and checkpoints go: local (runs_dir, on this machine), a folder that all nodes share, or object
+    storage by its URI, s3://BUCKET/FOLDER; credentials come from the environment of every node."""
+
+    @field_validator("storage")
+    @classmethod
+    def _known_storage(cls, value: str) -> str:
+        try:
+            Storage.at(value)
+        except BadInput as error:
+            raise ValueError(str(error).partition("; ")[2]) from error
+        return value
+
+
+class TrialsConfig(ProblemConfig):
+    """Trainings that share GPUs, with hyper-parameters from a space."""
+
+    profiles: str | None = None
+    """The folder of kept profiles. Default: raygpu/profiles in the user's cache folder."""
+    space: dict[str, Any] = Field(default_factory=dict)
+    """The search space: a distribution or a constant for each hyper-parameter."""
+    gpu: GpuSection = GpuSection()
+
+    TABLE: ClassVar[str] = "space"
+
+
+class SweepConfig(TrialsConfig, StoredConfig):
+    """A search over hyper-parameters, packed on fractions of a GPU."""
+
+    trials: Annotated[int, Field(ge=1)] | None = None
+    """How many trials. A grid runs whole without it."""
+    metric: Annotated[str, Field(min_length=1)] = "loss"
+    """The metric that scores a trial, measured on the validation data."""
+    score: Literal["last", "best"] = "last"
+    """Whose metric is a trial's score: the last epoch's, or the best epoch's, whose checkpoint is then the trial's.
+    Stopping rules compare the trials' current epochs in either case."""
+    direction: Direction | None = None
+    """max or min. Default: min for a metric named loss or error, otherwise max."""
+    keep: Literal["best", "all"] = "best"
+    """Whose checkpoint stays in the run's folder: the best trial's, or every trial's."""
+    checkpoint_s: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between a running trial's checkpoints, from which a lost or interrupted trial goes on."""
+    search: SearchSection = SearchSection()
+    stopping: StoppingSection = StoppingSection()
+    cluster: SweepClusterSection = SweepClusterSection()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SweepConfig:
+        if self.trials is None and self.search.algorithm != "grid":
+            raise ValueError('trials: not given; only search.algorithm = "grid" knows how many there are')
+        if self.epochs is None and self.stopping.algorithm == "halving":
+            raise ValueError("epochs: not given; stopping by halving needs the largest number of epochs")
+        return self
+
+    @property
+    def maximize(self) -> bool:
+        """Whether a larger score is better."""
+        return maximizes(self.metric, self.direction)
+
+
+class PackConfig(TrialsConfig):
+    """How many trainings one GPU carries: measured for a single draw of [space], at growing numbers at once."""
+
+    ways: str = "all"
+    """Which ways of sharing the GPU: all that exist here, or some of process, mps, fused, split, threads by commas."""
+    most: Annotated[int, Field(ge=1)] = 377
+    """The most trainings at once that are tried."""
+    numbers: str = "auto"
+    """How many at once: auto (1, 2, 3, 5, 8, 13 ... while more gain), or these by commas, whether they gain or not."""
+    rounds: Annotated[int, Field(ge=1)] = 3
+    """How often each point is measured, and up to three times as often where the rounds differ much; a point is their
+    median. One round has no spread."""
+    window_s: Annotated[float, Field(gt=0)] = 1.0
+    """Seconds of one measurement, after a warm-up; longer where a step takes long."""
+
+    @field_validator("ways")
+    @classmethod
+    def _known_ways(cls, value: str) -> str:
+        words = [word.strip() for word in value.split(",")]
+        if value != "all" and (unknown := [word for word in words if word not in WAYS]):
+            raise ValueError(f"{unknown[0]!r} is no way; allowed: all, or some of {', '.join(WAYS)} by commas")
+        return value
+
+    @field_validator("numbers", mode="before")
+    @classmethod
+    def _whole_numbers(cls, value: Any) -> str:
+        words = [word.strip() for word in str(value).split(",")]
+        if value != "auto" and not all(word.isdecimal() and int(word) > 0 for word in words):
+            raise ValueError("allowed: auto, or whole numbers above 0 by commas, as in 4,8,12")
+        return str(value)
+
+    @property
+    def chosen_numbers(self) -> tuple[int, ...] | None:
+        """Those that are asked for; None for auto."""
+        return None if self.numbers == "auto" else tuple(int(word) for word in self.numbers.split(","))
+
+    @property
+    def chosen_ways(self) -> tuple[Way, ...]:
+        """Those that are asked for, in the order in which they are named everywhere."""
+        words = [word.strip() for word in self.ways.split(",")]
+        return tuple(way for way in WAYS if self.ways == "all" or way in words)
+
+
+class TrainConfig(StoredConfig):
+    """A production training: one set of hyper-parameters, data-parallel over all devices."""
+
+    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    """The hyper-parameters; also as flags, --hyperparameters.lr 0.1."""
+    source: dict[str, Any] = Field(default_factory=dict)
+    """The sweep and the trial that they come from, and its score; written by a sweep."""
+    metric: Annotated[str, Field(min_length=1)] = "loss"
+    """The metric that scores the model, measured on the validation data."""
+    direction: Direction | None = None
+    """max or min. Default: min for a metric named loss or error, otherwise max."""
+    workers: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
+    """Processes that train together: all, as many as the GPUs allow, or a number of them."""
+    devices_per_worker: Annotated[int, Field(ge=1)] = 1
+    """Keras: the devices of one worker, which MirroredStrategy drives; without a GPU, logical devices of the CPU."""
+    global_batch: Annotated[int, Field(ge=1)] | None = None
+    """Samples of an optimizer step, on all devices together. Default: batch_size x devices x accumulate."""
+    accumulate: Annotated[int, Field(ge=1)] = 1
+    """Parts in which each worker takes its share of a batch, where memory does not hold it at once."""
+    ratios: str = "equal"
+    """How a batch is split over the devices: equal, auto (by their measured speeds, and again when these change), or
+    numbers by commas in the order of the devices, as in 3,2."""
+    loss_by_share: bool = False
+    """Train on each device's loss of its own share where the loss is no mean over samples and returns neither Mean nor
+    Sum, as one that compares samples with each other."""
+    compile: bool = False
+    """torch: compile the model (torch.compile)."""
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """Multiply the learning rate by global batch / batch_size, or by its root."""
+    warmup_epochs: Annotated[float, Field(ge=0)] | None = None
+    """Epochs over which the learning rate rises. Default: the hyper-parameter's; where the rate is scaled, 5 %."""
+    max_failures: Annotated[int, Field(ge=0)] = 2
+    """How often the training goes on from its last checkpoint after a worker was lost."""
+    registered_name: Annotated[str, Field(min_length=1)] | None = None
+    """The name of the model in MLflow's registry, where it goes if it beats the trial's score; --register for short."""
+    checkpoint: CheckpointSection = CheckpointSection()
+    cluster: ClusterSection = ClusterSection()
+
+    TABLE: ClassVar[str] = "hyperparameters"
+    REFUSED: ClassVar[Mapping[str, str]] = {
+        "space": "is for a search; a training has [hyperparameters]: take a sweep's best trial by --from runs/<sweep>"
+    }
+
+    @field_validator("ratios", mode="before")
+    @classmethod
+    def _numbers(cls, value: Any) -> str:
+        if value not in ("equal", "auto"):
+            try:
+                numbers = [float(word) for word in str(value).split(",")]
+            except ValueError:
+                numbers = [0.0]
+            if not all(0 < number < math.inf for number in numbers):
+                raise ValueError("allowed: equal, auto, or numbers above 0 by commas, as in 3,2")
+        return str(value)
+
+    @property
+    def chosen_ratios(self) -> tuple[float, ...]:
+        """Those that are asked for; none for equal and auto."""
+        return () if self.ratios in ("equal", "auto") else tuple(float(word) for word in self.ratios.split(","))
+
+    @property
+    def maximize(self) -> bool:
+        """Whether a larger score is better."""
+        return maximizes(self.metric, self.direction)
+
+
+class BalanceConfig(TrainConfig):
+    """How a batch is best split over unequal devices: measured for a training."""
+
+    batches: str = "auto"
+    """Samples of each device in a step: auto (the configuration's global batch, split by measured speeds), or these by
+    commas in the order of the devices, as in 512,355."""
+    best_batch: bool = False
+    """Search for the fastest global batch too, of at most a tenth of the training data: each device's is doubled from
+    batch_size on while that gains. It changes the training; --lr-scaling linear or sqrt adapts the learning rate."""
+    window_s: Annotated[float, Field(gt=0)] = 0.5
+    """Seconds of one measurement of a device alone."""
+    rounds: Annotated[int, Field(ge=2)] = 6
+    """How often each device is measured at each batch, by turns, and the most turns of the balanced job and the equal
+    one; half as many where the jobs differ clearly."""
+    job_s: Annotated[float, Field(gt=0)] = 2.0
+    """Seconds of one turn of the balanced job, and of the same with equal shares."""
+
+    @field_validator("batches", mode="before")
+    @classmethod
+    def _whole_batches(cls, value: Any) -> str:
+        words = [word.strip() for word in str(value).split(",")]
+        if value != "auto" and not all(word.isdecimal() and int(word) > 0 for word in words):
+            raise ValueError("allowed: auto, or whole numbers above 0 by commas, as in 512,355")
+        return str(value)
+
+    @model_validator(mode="after")
+    def _one_batch(self) -> BalanceConfig:
+        if self.best_batch and (self.global_batch is not None or self.batches != "auto"):
+            other = "batches" if self.batches != "auto" else "global_batch"
+            raise ValueError(f"best_batch: the batch is given by {other} already; leave one of both out")
+        return self
+
+    @property
+    def chosen_batches(self) -> tuple[int, ...] | None:
+        """Those that are asked for; None for auto."""
+        return None if self.batches == "auto" else tuple(int(word) for word in self.batches.split(","))

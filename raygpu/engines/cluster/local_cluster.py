@@ -1,0 +1,112 @@
+"""A Ray of the run's own, on this machine and on loopback alone."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from raygpu.devices import host
+from raygpu.devices.nvml import Gpu
+from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown, url
+from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
+from raygpu.errors import RaygpuError, one_line
+from raygpu.planning.gpu_shares import Node
+from raygpu.runs.trial_records import SIMULATED, Device
+from raygpu.storage import JOB_VARIABLE
+
+HIDDEN = "-1"
+"""In CUDA_VISIBLE_DEVICES: no GPU, which Ray counts, and gives to a worker, as one of that name."""
+TYPE_RESOURCE = "raygpu:"
+"""Begins the resource that names a type of this machine's: Ray takes two sizes of a card for one type."""
+
+
+def start_local(gpus: Sequence[Gpu], *, apart: bool = True) -> Cluster:
+    """Start a Ray on loopback with these GPUs, or with one simulated GPU where there are none.
+
+    apart: GPUs of several types get a Ray node for each type: of a node, Ray knows the first GPU's type alone.
+    """
+    nodes = host.nodes(gpus, apart=apart)
+    if len(nodes) > 1:
+        return _start_apart(nodes, host.types(gpus), gpus)
+    # By UUID: the order that CUDA counts in may differ from NVML's.
+    with _environment("CUDA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus) or HIDDEN):
+        context = _init_local(nodes[0])
+    node_id = ray.get_runtime_context().get_node_id()
+    devices = [device(i, node_id, gpu.uuid, gpu) for i, gpu in enumerate(gpus)]
+    return Cluster(devices or [Device(0, node_id, HIDDEN, SIMULATED)], nodes, url(context.dashboard_url), local=True)
+
+
+def _start_apart(nodes: list[Node], types: Sequence[Sequence[Gpu]], gpus: Sequence[Gpu]) -> Cluster:
+    """A Ray with a node for each type, the first one's the head."""
+    resources = [type_resource(node.device_type) for node in nodes]
+    visible = [",".join(gpu.uuid for gpu in of) for of in types]
+    extra: list[ExtraNode] = []
+    try:
+        with _environment("CUDA_VISIBLE_DEVICES", visible[0]):
+            context = _init_local(nodes[0], {resources[0]: 1})
+        for node, shown, resource in list(zip(nodes, visible, resources, strict=True))[1:]:
+            address, logs = context.address_info["gcs_address"], Path(context.address_info["session_dir"]) / "logs"
+            num_cpus = math.ceil(node.num_cpus)
+            extra.append(ExtraNode(address, num_cpus, node.num_gpus, shown, resource, _plain(node.device_type), logs))
+        joined = wait_for(extra)
+    except BaseException:
+        end_local(extra)
+        raise
+    node_ids = [ray.get_runtime_context().get_node_id(), *(joined[_plain(node.device_type)] for node in nodes[1:])]
+    by_uuid = {gpu.uuid: node_id for of, node_id in zip(types, node_ids, strict=True) for gpu in of}
+    devices = [device(i, by_uuid[gpu.uuid], gpu.uuid, gpu) for i, gpu in enumerate(gpus)]
+    return Cluster(devices, nodes, url(context.dashboard_url), local=True, _resources=list(resources), _extra=extra)
+
+
+def type_resource(device_type: str) -> str:
+    """Ray's name of a type of this machine's."""
+    return TYPE_RESOURCE + _plain(device_type)
+
+
+def _plain(device_type: str) -> str:
+    """Reduce a name to letters, digits and hyphens: Ray hands its lists of resources on with commas between."""
+    return re.sub(r"[^0-9A-Za-z]+", "-", device_type)
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """A variable as the processes that are started meanwhile see it; this process gets its own back."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any:
+    """`ray.init`, once more where the first start ran into Ray's fixed limit of 30 s: a cold, busy machine."""
+    # Where this is a job of another cluster's: what came along with it is no part of this one's.
+    os.environ.pop(JOB_VARIABLE, None)
+    for attempt in (1, 2):
+        try:
+            return ray.init(
+                address="local",
+                num_cpus=math.ceil(node.num_cpus),  # the plan keeps to the exact part
+                num_gpus=node.num_gpus,
+                resources=dict(resources or {}),
+                dashboard_host="127.0.0.1",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        except Exception as error:  # Ray raises a bare Exception for it
+            shutdown()
+            if attempt == 2 or "timed out" not in str(error):
+                raise RaygpuError(f"Ray did not start: {one_line(error)}") from error
+    raise AssertionError("not reached")

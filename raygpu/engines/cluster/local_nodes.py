@@ -1,0 +1,119 @@
+"""More Ray nodes on this machine, one for each further type of GPU: Ray tells one type a node from another.
+
+    extra = [ExtraNode(address, ...)]       # of the head, which runs already
+    ids = wait_for(extra)
+    end(extra)
+
+Each is a `ray start`, on the head's own address, and ends with this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import ray
+
+from raygpu.engines.cluster import process_guard
+from raygpu.errors import RaygpuError
+
+START_S = 180.0
+"""As long as Ray's dashboard is given: a cold machine of two cores takes its time."""
+END_S = process_guard.END_S + 5.0
+
+
+class ExtraNode:
+    """A Ray node of this process's, beside the head's."""
+
+    def __init__(
+        self, address: str, num_cpus: int, num_gpus: int, visible: str, resource: str, name: str, logs: Path
+    ) -> None:
+        """Start it. address: of the head. visible: its CUDA_VISIBLE_DEVICES. resource: of which it has 1.
+
+        name: unlike all other nodes'. logs: Ray's folder of them.
+        """
+        self.name = name
+        self._output = logs / f"{name}.out"
+        self._visible = visible
+        self._tries = 0
+        self._command = [
+            *("--address", address),
+            *("--node-ip-address", address.rpartition(":")[0]),
+            *("--node-name", name),
+            *("--num-cpus", str(num_cpus)),
+            *("--num-gpus", str(num_gpus)),
+            *("--resources", json.dumps({resource: 1})),
+            # Its own: those that `ray start` assumes are the head's, or another cluster's of this machine.
+            *("--min-worker-port", "0", "--max-worker-port", "0", "--dashboard-agent-listen-port", "0"),
+            *("--disable-usage-stats", "--block"),
+        ]
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._tries += 1
+        # -P: the folder of process_guard.py has modules that are called as some of the standard library's.
+        python = [sys.executable, "-P", process_guard.__file__, sys.executable, "-m", "ray.scripts.scripts", "start"]
+        with self._output.open("wb") as output:
+            return subprocess.Popen(
+                [*python, *self._command],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # It is ended when nothing runs on it any more: there is no need to wait until nobody holds an actor.
+                env=os.environ | {"CUDA_VISIBLE_DEVICES": self._visible, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"},
+                start_new_session=True,  # Ctrl-C is ours to answer
+            )
+
+    def failed(self) -> str | None:
+        """The last thing that it said, if it has ended; where it ran into Ray's fixed limit of 30 s, it gets another
+        try first."""
+        if self._process.poll() is None:
+            return None
+        lines = self._output.read_text(errors="replace").strip().splitlines()
+        said = lines[-1].strip() if lines else f"status {self._process.returncode}"
+        if "timed out" in said and self._tries == 1:
+            self._process = self._start()
+            return None
+        return f"{said} ({self._output})"
+
+    def ask_to_end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def wait(self) -> None:
+        """Until it has ended, with all of its processes."""
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def wait_for(extra: Sequence[ExtraNode]) -> dict[str, str]:
+    """The ids of the nodes by name, once all have joined. Raises RaygpuError."""
+    deadline = time.monotonic() + START_S
+    wanted = {node.name for node in extra}
+    while True:
+        joined = {str(node["NodeName"]): str(node["NodeID"]) for node in ray.nodes() if node["Alive"]}
+        if wanted <= joined.keys():
+            return joined
+        for node in extra:
+            if (said := node.failed()) is not None:
+                raise RaygpuError(f"Ray did not start for {node.name}: {said}")
+        if time.monotonic() > deadline:
+            missing = ", ".join(sorted(wanted - joined.keys()))
+            raise RaygpuError(f"Ray did not start for {missing} within {START_S:.0f} s")
+        time.sleep(0.1)
+
+
+def end(extra: Sequence[ExtraNode]) -> None:
+    """All of them at once."""
+    for node in extra:
+        node.ask_to_end()
+    for node in extra:
+        node.wait()

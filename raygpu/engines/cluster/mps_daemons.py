@@ -1,0 +1,82 @@
+"""CUDA MPS for a sweep's packed trials: a daemon for each GPU of this machine, from before its trials to after them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+from raygpu.devices.mps import Access, Mps, NoMps
+from raygpu.runs.trial_records import Device
+
+END_S = 20.0
+"""Seconds for trials to end by themselves: a killed client can take the server and its neighbours along."""
+POLL_S = 0.2
+WATCH_S = 5.0
+
+
+class Daemons:
+    """The daemons that run; none where MPS is absent, refused or not wanted."""
+
+    def __init__(self, running: Mapping[str, Mps]) -> None:
+        self._running = running
+
+    @property
+    def access(self) -> dict[str, Access]:
+        """By the GPU's UUID."""
+        return {uuid: mps.access for uuid, mps in self._running.items()}
+
+    def unattached(self, pids: Collection[int]) -> list[int]:
+        """Return those of these processes that compute past the daemons."""
+        if not self._running:
+            return []
+        attached = {pid for mps in self._running.values() for pid in mps.clients()}
+        return sorted(set(pids) - attached)
+
+    @contextmanager
+    def watched(self, pids: Callable[[], Collection[int]], say: Callable[[str], None]) -> Iterator[None]:
+        """Meanwhile, one line tells of the first of these processes that computes past its daemon."""
+        end = threading.Event()
+
+        def watch() -> None:
+            while not end.wait(WATCH_S):
+                if stray := self.unattached(pids()):
+                    say(f"MPS: process {stray[0]} is not attached to it: its trial takes turns with the others")
+                    return
+
+        thread = threading.Thread(target=watch, name="mps", daemon=True)
+        if self._running:
+            thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+            if thread.is_alive():
+                thread.join(END_S)
+
+    def wait_for_clients(self, timeout_s: float = END_S) -> None:
+        """Until the trials' processes have ended by themselves."""
+        end = time.monotonic() + timeout_s
+        while any(mps.clients() for mps in self._running.values()) and time.monotonic() < end:
+            time.sleep(POLL_S)
+
+
+@contextmanager
+def daemons(devices: Sequence[Device], say: Callable[[str], None], *, wanted: bool) -> Iterator[Daemons]:
+    """MPS on these GPUs, or on none of them: one line says why not, and packing is time-sliced."""
+    running: dict[str, Mps] = {}
+    with ExitStack() as stack:
+        try:
+            for device in devices if wanted else ():
+                if device.uuid is not None:
+                    running[device.uuid] = stack.enter_context(Mps.start(device.uuid))
+        except NoMps as reason:
+            say(f"no MPS: {reason}; packed trials take turns on the GPU")
+            stack.close()
+            running = {}
+        found = Daemons(running)
+        try:
+            yield found
+        finally:
+            found.wait_for_clients()

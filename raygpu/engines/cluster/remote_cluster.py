@@ -1,0 +1,217 @@
+"""A Ray cluster that runs already: joined, asked for GPUs, and looked at."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import ray
+from ray.exceptions import AuthenticationError, RuntimeEnvSetupError
+
+from raygpu.devices import host, nvml
+from raygpu.devices.nvml import GIB, Gpu, Reading
+from raygpu.devices.selection import listed
+from raygpu.engines.cluster import ray_environment, runtime_env
+from raygpu.engines.cluster.cluster import Cluster, device, reached, shutdown, url
+from raygpu.errors import BadInput, RaygpuError, one_line
+from raygpu.planning.gpu_shares import Node
+from raygpu.runs.trial_records import Device
+from raygpu.storage import PROBE, Storage, StorageError, is_job
+
+ACCELERATOR = "accelerator_type:"
+"""Begins the resource by which Ray names the type of a node's first GPU."""
+NO_RAY = "Could not find any running Ray instance"
+"""In Ray's words."""
+CONNECT_S = 10.0
+ASK_S = 2.0
+"""Between two looks at whether GPUs have joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """GPUs that a cluster is to have before it is used."""
+
+    num_gpus: int = 0
+    wait_s: float = 0.0
+    """Seconds that they may take."""
+    tell: Callable[[str], None] = lambda line: None
+    """Takes what is waited for."""
+    given_up: Event = field(default_factory=Event)
+    """Set by whoever waits no longer."""
+
+
+def connect(address: str, source_folder: Path | None = None, wanted: Wanted | None = None) -> Cluster:
+    """Connect to a Ray cluster that runs already: "auto" or HOST:PORT. Raises BadInput.
+
+    source_folder: goes to its nodes, with raygpu, where some are other machines than this. wanted: is waited for.
+    """
+    if ray_environment.is_on_loopback():
+        raise BadInput(
+            "cluster.address: this process has had a Ray of its own, on 127.0.0.1; connect from a new process"
+        )
+    context = _joined(address)
+    try:
+        with _asked_for(wanted or Wanted()):
+            brought = source_folder if is_job() else None
+            if brought is None and source_folder is not None and len({n["NodeManagerAddress"] for n in _alive()}) > 1:
+                shutdown()
+                brought, context = source_folder, _joined(address, runtime_env.runtime_env(source_folder))
+            devices, nodes, probes, resources = _gpu_nodes()
+        if not devices:
+            raise BadInput(
+                f"cluster.address: the Ray cluster at {address!r} has no node with a GPU; where it has an autoscaler,"
+                " --cluster.min-gpus 1 asks for one"
+            )
+    except BaseException:
+        shutdown()
+        raise
+    dashboard = url(context.dashboard_url)
+    return Cluster(devices, nodes, dashboard, False, brought, _probes=probes, _resources=resources)
+
+
+def _joined(address: str, runtime_env: Mapping[str, Any] | None = None) -> Any:
+    """`ray.init`. Raises BadInput."""
+    _require_answer(address)
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        return ray.init(address=address, runtime_env=runtime_env and dict(runtime_env), **settings)
+    except (RuntimeEnvSetupError, AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
+        raise BadInput(_not_joined(address, error)) from error
+
+
+@contextmanager
+def _asked_for(wanted: Wanted) -> Iterator[None]:
+    """Ask the cluster's autoscaler for what it lacks, and wait until it has come. Raises BadInput.
+
+    The request ends with this. Nodes with an actor on them, as the probes are, are not idle, and stay; the request of
+    a run that was killed would keep paid GPUs for nobody.
+    """
+    from ray.autoscaler.sdk import request_resources
+
+    began, told = time.monotonic(), -1
+    try:
+        while (there := _num_gpus()) < wanted.num_gpus:
+            if there != told:
+                wanted.tell(f"waiting for GPUs: the cluster has {there} of {wanted.num_gpus}; its autoscaler is asked")
+                told = there
+            if time.monotonic() - began > wanted.wait_s:
+                raise BadInput(
+                    f"cluster.min_gpus: read {wanted.num_gpus}; the cluster has {there} after {wanted.wait_s:g} s: it"
+                    " has no autoscaler, or that has reached its bounds or found none free; wanted: fewer, or a longer"
+                    " --cluster.wait-s"
+                )
+            # Once more each time: a cluster knows one request, the last one's.
+            request_resources(bundles=[{"GPU": 1}] * wanted.num_gpus)
+            if wanted.given_up.wait(ASK_S):
+                raise RaygpuError("nobody waits for the cluster's GPUs any more")
+        yield
+    finally:
+        if told >= 0 and ray.is_initialized():
+            with suppress(Exception):  # a lost cluster, whose own fault is to be seen
+                request_resources(bundles=[])
+
+
+def _num_gpus() -> int:
+    return sum(int(node["Resources"].get("GPU", 0)) for node in _alive())
+
+
+def _alive() -> list[dict[str, Any]]:
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _require_answer(address: str) -> None:
+    """Raises BadInput where nobody listens: Ray would try for minutes, deaf to Ctrl-C."""
+    if "://" in address:
+        raise BadInput(f"cluster.address: read {address!r}; allowed: local, auto, or HOST:PORT of a cluster's head")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise BadInput(
+            f"cluster.address: nothing answers at {address!r} ({one_line(error)}); local starts a Ray"
+        ) from error
+
+
+def _not_joined(address: str, error: Exception) -> str:
+    if isinstance(error, AuthenticationError):
+        return (
+            f"cluster.address: the Ray cluster at {address!r} wants its token; set RAY_AUTH_MODE=token, and"
+            " RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        )
+    if isinstance(error, RuntimeEnvSetupError) or "package" in str(error).lower():
+        return f"experiment: its folder cannot go to the nodes: {one_line(error)}; leave files out by a .rayignore"
+    why = "none runs on this machine" if NO_RAY in str(error) else one_line(error)
+    return f"cluster.address: no Ray at {address!r} ({why}); wanted: HOST:PORT of its head, or local, which starts one"
+
+
+def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any], list[str | None]]:
+    """The cluster's GPUs, the nodes that have them, an actor on each that can ask NVML, by node id, and Ray's names of
+    the nodes' accelerators."""
+    probes: dict[str, Any] = {}
+    devices: list[Device] = []
+    nodes: list[Node] = []
+    accelerators: list[str | None] = []
+    for node in sorted(_alive(), key=lambda node: (node["NodeManagerAddress"], node["NodeID"])):
+        resources = node["Resources"]
+        count = int(resources.get("GPU", 0))
+        if not count:
+            continue
+        probe = probes[node["NodeID"]] = _probe(node["NodeID"])
+        with reached(node["NodeID"]):
+            found, told = ray.get(probe.gpus.remote())
+        for place in range(count):
+            local_id, gpu = found[place] if place < len(found) else (str(place), None)
+            devices.append(device(len(devices), node["NodeID"], local_id, gpu))
+        accelerators.append(next((name for name in resources if name.startswith(ACCELERATOR)), None))
+        # A node that NVML tells nothing of has what Ray was told.
+        named = told or Node(0, count, 0.0, device=(accelerators[-1] or "").removeprefix(ACCELERATOR))
+        memory_gib = resources.get("memory", math.inf) / GIB
+        nodes.append(replace(named, num_cpus=resources.get("CPU", 0), num_gpus=count, memory_gib=memory_gib))
+    return devices, nodes, probes, accelerators
+
+
+class _NodeProbe:
+    """The eyes of a sweep on another node: its GPUs and files."""
+
+    def gpus(self) -> tuple[list[tuple[str, Gpu | None]], Node | None]:
+        """Return the node's GPUs under Ray's names for them, and the node as a plan has to know it."""
+        # Ray changes the variable for its workers; the raylet, their parent, has it as the node was started.
+        variables = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+        prefix = b"CUDA_VISIBLE_DEVICES="
+        visible = next((v.removeprefix(prefix).decode() for v in variables if v.startswith(prefix)), None)
+        found = listed(nvml.gpus(), visible)
+        known = [gpu for _, gpu in found if gpu is not None]
+        return found, host.described(known) if known else None
+
+    def try_storage(self, storage: Storage, token: str) -> str | None:
+        """Why this node cannot use it, if it cannot: it has to read the token there, and to write a file."""
+        try:
+            if storage.read(PROBE).decode() != token:
+                return f"reads another {storage} than this machine's"
+            storage.write(PROBE + ray.get_runtime_context().get_node_id(), b"")
+        except FileNotFoundError:
+            return f"does not see {storage}"
+        except (OSError, StorageError) as error:
+            return f"cannot write to {storage} ({one_line(error)})"
+        return None
+
+    def read(self, uuids: Sequence[str]) -> dict[str, Reading]:
+        return nvml.read(uuids)
+
+
+def _probe(node_id: str) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return ray.remote(_NodeProbe).options(num_cpus=0, scheduling_strategy=here).remote()

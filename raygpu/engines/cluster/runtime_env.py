@@ -1,0 +1,46 @@
+"""The files and settings for the nodes of a running Ray cluster: the person's code, raygpu itself, settings of Ray.
+
+A job that was submitted has all of it from its submission; a driver that connects from outside brings it along.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import raygpu
+from raygpu.engines.cluster.ray_environment import SETTINGS
+from raygpu.errors import BadInput
+from raygpu.experiment import Source
+from raygpu.storage import BEGUN_IN, is_job
+
+EXCLUDES = ("/runs/", "__pycache__/", ".git/", ".venv/")
+"""Exclusions from a source folder, beside what its .gitignore and .rayignore leave out."""
+
+
+def runtime_env(source_folder: Path) -> dict[str, Any]:
+    """Ray's description of it. source_folder: becomes every worker's working directory."""
+    return {
+        "working_dir": str(source_folder),
+        "excludes": list(EXCLUDES),
+        "py_modules": [str(Path(raygpu.__file__).parent)],
+        "env_vars": SETTINGS,
+    }
+
+
+def travelled(source: Source, source_folder: Path) -> Source:
+    """The same code as a node's worker finds it: relative to its working directory. Raises BadInput."""
+    root = BEGUN_IN if is_job() else source_folder
+    where = os.path.relpath(source.folder, root)
+    module = source.name.rpartition(":")[0]
+    if source.kind != "command" and module.endswith(".py"):
+        file = Path(source.folder, module).resolve()
+        if not file.is_relative_to(root.resolve()):
+            raise BadInput(f"experiment: {file} is outside of {root}, which is what goes to the nodes")
+        module = os.path.relpath(file, source.folder)
+        source = replace(source, name=f"{module}:{source.name.rpartition(':')[2]}")
+    if where.startswith(".."):
+        raise BadInput(f"experiment: {source.folder} is outside of {root}, which is what goes to the nodes")
+    return replace(source, folder=where)

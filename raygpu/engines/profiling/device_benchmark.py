@@ -1,0 +1,186 @@
+"""The speed of each device of a training, at several batches: in rounds, so that what disturbs one disturbs all.
+
+Devices that share nothing are measured at the same moments. Those that share a GPU, or the processors of a simulated
+one, take turns, every other round in reverse: of two processes that compete for the same cores, the operating system
+favours one for seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from raygpu.config.sections import Precision
+from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.profiling.probe_actor import Fault
+from raygpu.engines.profiling.probe_workers import Probe, answers
+from raygpu.engines.train.production import Placing
+from raygpu.errors import RaygpuError, last_line
+from raygpu.experiment import Source, Splits
+from raygpu.planning.batch_balancing import Curve, Ended, lowered
+from raygpu.runs.trial_records import Device
+from raygpu.search.trials import Trial
+
+LEAD_S = 0.2
+"""Between now and the start of a window, until when all processes have heard of it."""
+Rounds = list[float]
+"""Samples/s of one rank with one batch."""
+
+
+class Pace:
+    """A process on each device of a training, or several where workers share one. Ranks are in the devices' order."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        where: Placing,
+        source: Source,
+        splits: Splits,
+        trial: Trial,
+        precision: Precision,
+        *,
+        window_s: float,
+        rounds: int,
+        parts: int = 1,
+    ) -> None:
+        """window_s: of one measurement; rounds: how often it is repeated. parts: in which a device takes its share."""
+        self.cluster, self._trial, self._window_s, self._num_train = cluster, trial, window_s, splits.num_train
+        self._rounds, self._parts = rounds, parts
+        self._threads = max(1, int(where.cpus))
+        self.places = sorted(rank % len(cluster.devices) for rank in range(where.ranks))
+        """Each rank's device, by its index."""
+        devices = [cluster.devices[place] for place in self.places]
+        self._turns = by_turns(devices)
+        self._on_gpu = [sum(other == device for other in devices) if device.uuid else 1 for device in devices]
+        """Number of ranks that take turns on each rank's GPU: processes have processors of their own."""
+        self._probes = [Probe(cluster, device, source, splits, trial, precision) for device in devices]
+        self._actors = [probe.start(self._threads) for probe in self._probes]
+        self.readings: dict[int, Mapping[str, float]] = {}
+        """The last NVML readings while devices worked, by device."""
+
+    def around(self, sizes: Sequence[int], say: Callable[[str], None]) -> list[Curve]:
+        """Each rank's curve at these batches, or at those of them that its memory holds.
+
+        Raises RaygpuError where a training fails for another reason, or the first batch does not fit.
+        """
+        return self._curves(sizes, say, ended="asked")
+
+    def climb(self, first: int, say: Callable[[str], None]) -> list[Curve]:
+        """Each rank's curve, its batch doubled from `first` on until memory, the data or the gain ends. Raises as
+        `around` does."""
+        doubled = (first << power for power in range(64))
+        return self._curves(doubled, say, ended="data", most=self._num_train)
+
+    def _curves(
+        self, sizes: Iterable[int], say: Callable[[str], None], *, ended: Ended, most: float = math.inf
+    ) -> list[Curve]:
+        curves, first = [Curve() for _ in self._actors], 0
+        for batch in sizes:
+            first = first or batch
+            going = [rank for rank, curve in enumerate(curves) if curve.ended is None]
+            if not going or batch > most:
+                break
+            measured = self.rates(dict.fromkeys(going, batch))
+            for rank, rates in measured.items():
+                if rates is None:
+                    curves[rank].ended = "memory"
+                    continue
+                curves[rank].tell(batch, median(rates), rates)
+                if ended == "asked" and curves[rank].ended == "gain":
+                    curves[rank].ended = None
+            told = ", ".join(
+                "out of memory" if rates is None else f"{median(rates):,.0f}" for rates in measured.values()
+            )
+            say(f"batch {batch}: {told} samples/s")
+        for curve in curves:
+            curve.ended = curve.ended or ended
+        if any(not curve.rates for curve in curves):
+            raise RaygpuError(f"out of memory with a batch of {first}; begin with a smaller batch_size")
+        return curves
+
+    def at(self, shares: Sequence[int], say: Callable[[str], None]) -> tuple[list[int], list[Curve]]:
+        """Each rank's speed with its share; all shares are lowered by a fifth while one does not fit."""
+        wanted = list(shares)
+        while True:
+            found = self.rates(dict(enumerate(wanted)))
+            full = next((rank for rank, rates in found.items() if rates is None), None)
+            if full is None:
+                return wanted, [_curve(share, found[rank] or []) for rank, share in enumerate(wanted)]
+            try:
+                less = lowered(wanted)
+            except ValueError as error:
+                raise RaygpuError(f"out of memory on rank {full}: {error}") from error
+            say(f"out of memory on rank {full} with {wanted[full]} samples; all by a fifth less: {less}")
+            wanted = less
+
+    def rates(self, batches: Mapping[int, int]) -> dict[int, Rounds | None]:
+        """Samples/s of these ranks with these batches, round by round; None of one that has no memory for it."""
+        full: set[int] = set()
+        for rank, batch in batches.items():
+            hp = {**self._trial.hyperparameters, "batch_size": math.ceil(batch / self._parts)}
+            trial = replace(self._trial, hyperparameters=hp)
+            made = self._probes[rank].make("process", [self._actors[rank]], [[trial]], self._threads)
+            if isinstance(made, Fault):
+                self._require_full(rank, made)
+                full.add(rank)
+        measured: dict[int, Rounds] = {rank: [] for rank in batches}
+        for number in range(self._rounds):
+            for turn in reversed(self._turns) if number % 2 else self._turns:
+                ranks = [rank for rank in turn if rank in batches and rank not in full]
+                for rank, rate in self._window(ranks).items() if ranks else ():
+                    if rate is None:
+                        full.add(rank)
+                    else:
+                        measured[rank].append(rate / self._on_gpu[rank])
+        for actor in (self._actors[rank] for rank in batches):
+            answers([actor.drop.remote()])
+        return {rank: None if rank in full else measured[rank] for rank in batches}
+
+    def _window(self, ranks: Sequence[int]) -> dict[int, float | None]:
+        start_at = time.time() + LEAD_S
+        calls = {rank: self._actors[rank].window.remote(start_at, self._window_s) for rank in ranks}
+        time.sleep(LEAD_S + self._window_s)
+        self.readings |= {index: reading.metrics() for index, reading in self.cluster.readings().items()}
+        found: dict[int, float | None] = {}
+        for rank, call in calls.items():
+            told: Any = answers([call])
+            if isinstance(told, Fault):
+                self._require_full(rank, told)
+                found[rank] = None
+            else:
+                found[rank] = told[0][0].rate
+        return found
+
+    def _require_full(self, rank: int, fault: Fault) -> None:
+        """Raises RaygpuError of a fault that is not for want of memory."""
+        if not fault.out_of_memory:
+            raise RaygpuError(f"the training failed on rank {rank}: {last_line(fault.text)}")
+
+    def close(self) -> None:
+        for probe in self._probes:
+            probe.close()
+
+
+def by_turns(devices: Sequence[Device]) -> list[list[int]]:
+    """The ranks in turns, so that in none of them two share a GPU, or the processors of a node without one.
+
+    devices: of the ranks.
+    """
+    turns: list[list[int]] = []
+    seen: dict[str, int] = {}
+    for rank, device in enumerate(devices):
+        key = device.uuid or device.node_id
+        place = seen.get(key, 0)
+        seen[key] = place + 1
+        if place == len(turns):
+            turns.append([])
+        turns[place].append(rank)
+    return turns
+
+
+def _curve(share: int, rounds: Rounds) -> Curve:
+    return Curve({share: median(rounds)}, None, {share: rounds})

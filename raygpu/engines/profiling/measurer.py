@@ -1,0 +1,236 @@
+"""A sweep's knowledge of its trainings' speed before it plans: kept profiles, or a probe that is worth its seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from raygpu.config import SweepConfig
+from raygpu.config.sections import Way
+from raygpu.engines.profiling.profile_key import subject
+from raygpu.engines.profiling.sweep_probe import BEATEN, BUDGET, MOST_PACKED, WIDTHS, Probing
+from raygpu.experiment import Source, Splits
+from raygpu.planning.cost_model import WORKER_S, Room, options
+from raygpu.planning.estimates import Estimates, Site, roughly, size
+from raygpu.planning.gpu_shares import by_type
+from raygpu.planning.profiles import Profile, Profiles, Subject
+from raygpu.search.signature import Group, Signature
+
+if TYPE_CHECKING:  # Ray takes seconds to import
+    from raygpu.engines.cluster.cluster import Cluster
+
+PROBE_S = 3 * WORKER_S
+"""A probe's least."""
+KERAS_PER_S = 50_000.0
+"""Samples/s that a Keras training is taken for before any is run."""
+LOOK = 0.1
+"""Part of a sweep's training that a look at some steps may take."""
+LOOK_S = 2.0
+"""And at most."""
+LONG_S = 2400.0
+"""One training at a time: even an array 50 times as fast then leaves time for a probe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The findings of a few steps about a sweep."""
+
+    sweep_s: float | None
+    """Seconds of the whole sweep in the fastest way, or one training at a time where no other way's speed is known;
+    None where the steps failed."""
+    rough: Profile | None = None
+    """Profile by these steps, where they tell of the device that the sweep runs on."""
+
+
+class Measurer:
+    """Finds or measures profiles of one sweep's experiment.
+
+    trials: those of the sweep that are known; one of them at least. groups: of equal signature; None where the
+    experiment is not fused.
+    """
+
+    def __init__(
+        self,
+        config: SweepConfig,
+        source: Source,
+        code: Any,
+        splits: Splits | None,
+        groups: Sequence[Group],
+    ) -> None:
+        self.config = config
+        self.source = source
+        self.code = code
+        self.splits = splits
+        self.groups = groups
+        self.store = Profiles.at(config.profiles)
+        self.largest = max(groups, key=lambda group: len(group.trials))
+        self._first = self.largest.trials[0]
+
+    def kept(self, site: Site) -> tuple[Estimates, bool]:
+        """Return the estimates by earlier measurements of the same versions; and whether there are none, and a probe
+        would repay."""
+        found = Estimates()
+        self._compare(found, site)
+        gpu = self.config.gpu
+        open_mode = gpu.mode == "auto" and self.source.kind in ("torch", "keras")
+        if not open_mode and (gpu.fraction != "auto" or gpu.mode == "fused"):
+            return found, False  # nothing is left to be chosen
+        in_part: dict[Signature, Profile] = {}
+        for group in self.groups:
+            profile = self.store.find(self._subject(group, site))
+            if profile is not None and profile.best() is not None:
+                whole = self._tells(profile, group, site)
+                (found.own if whole else in_part)[group.signature] = profile
+        if self._taken(found, found.own):
+            return found, False
+        found.source = self._unmeasurable(site) or ""
+        if found.source:
+            return found, False
+        look = self._look(site)
+        if look.sweep_s is None or BUDGET * look.sweep_s >= PROBE_S:
+            return found, True
+        found.source = f"the sweep is short (about {look.sweep_s:.0f} s)"
+        if look.rough is not None:
+            found.reference = look.rough
+            found.source = f"few steps here, for {found.source}"
+        else:
+            self._taken(found, in_part)
+        return found, False
+
+    def _taken(self, found: Estimates, profiles: dict[Signature, Profile]) -> bool:
+        """Whether there are any: the sweep is then planned by them."""
+        known = [group for group in self.groups if group.signature in profiles]
+        if not known:
+            return False
+        found.own = profiles
+        found.reference = profiles[max(known, key=lambda group: len(group.trials)).signature]
+        found.source = f"kept profile of {found.reference.measured_at[:10]}"
+        return True
+
+    def _tells(self, profile: Profile, group: Group, site: Site) -> bool:
+        """Whether all is in it that is to be chosen between: one that was kept of fewer ways hides the others."""
+        reach: dict[Way, int] = {"process": MOST_PACKED if site.device_gib is not None else int(site.num_cpus)}
+        if self._may_split:
+            reach["split"] = 2
+        if self._may_fuse(group):
+            reach["fused"] = WIDTHS[0]
+        if site.device_gib is not None and site.is_local and self.config.gpu.mps != "off":
+            reach["mps"] = 2
+        if self._may_fuse(group) and any(note.startswith(BEATEN) for note in profile.notes):
+            reach = {way: n for way, n in reach.items() if way == "fused"}
+        return all(profile.tells_of(way, min(n, self._at_once)) for way, n in reach.items())
+
+    def _may_fuse(self, group: Group) -> bool:
+        return self.config.gpu.mode == "auto" and self.source.kind == "torch" and group.reason is None
+
+    @property
+    def _at_once(self) -> int:
+        """The most trials of the largest group that may run at the same time."""
+        return size(self.config, len(self.largest.trials) / sum(len(group.trials) for group in self.groups)).at_once
+
+    @property
+    def _may_split(self) -> bool:
+        return self.config.gpu.mode in ("auto", "split") and self.source.kind == "keras"
+
+    def _compare(self, found: Estimates, site: Site) -> None:
+        """Add the kept profiles of the largest group on each type of the sweep's devices, and on others."""
+        nodes = by_type(site.nodes)
+        if len(nodes) == 1:
+            return
+        found.types = tuple(nodes)
+        own = self._subject(self.largest, site)
+        for device, (node, *_) in nodes.items():
+            there = replace(own, device=node.device, device_gib=node.device_gib)
+            profile = self.store.find(there)
+            if profile is not None and profile.best() is not None:
+                found.by_device[device] = profile
+        known = [*found.by_device.values(), *(p for p in self.store.all() if p.subject.same_training(own))]
+        found.elsewhere = next((p for p in known if p.memory("process", "device_gib") is not None), None)
+
+    def _subject(self, group: Group, site: Site) -> Subject:
+        what = self.source, self.code, self.splits, group.signature, self.config.gpu.precision
+        return subject(*what, site.device, site.device_gib, site.num_cpus)
+
+    def _unmeasurable(self, site: Site) -> str | None:
+        """Why nothing can be measured, or nothing would be gained; None where it might."""
+        if isinstance(self.config.gpu.fraction, float) and self.config.gpu.fraction > 1:
+            return "trials take whole GPUs"
+        if site.nodes[0].refusal is not None:
+            return f"{site.device} takes one process at a time; --gpu.mode fused trains several trials in one"
+        if self.splits is None:
+            return "raygpu cannot train a part of a function or script; python -m raygpu.pack measures it"
+        if len(self.largest.trials) < 2:
+            return "every trial is another program" if len(self.groups) > 1 else "there is one trial"
+        return None
+
+    def _look(self, site: Site) -> Look:
+        """A few steps in this process, on the CPU: it has loaded the experiment already, and needs no start."""
+        assert self.splits is not None
+        whole = size(self.config)
+        samples = whole.trials * whole.epochs * self.splits.num_train
+        if self.source.kind != "torch":
+            return Look(samples / KERAS_PER_S)
+        from raygpu.training.quick_estimate import Glance  # torch takes seconds to import
+
+        glance = Glance(self.source, self.code, self.splits, self.config.gpu.precision)
+        samples_per_s = glance.samples_per_s(self._first)
+        if not samples_per_s:
+            return Look(None)
+        look = Look(samples / samples_per_s)
+        # Of a GPU the CPU's steps tell nothing more; in a sweep of seconds no way to train it saves any, and a sweep of
+        # hours repays a probe, whichever is the fastest.
+        if site.device_gib is not None or not WORKER_S <= samples / samples_per_s < LONG_S:
+            return look
+        most = int(min(LOOK * samples, LOOK_S * samples_per_s) / glance.samples(self._first)) - 1
+        num_trials = min(WIDTHS[1], self._at_once if self._may_fuse(self.largest) else 1, most)
+        if num_trials < 1:
+            return look
+        try:
+            points = glance.points(self.largest.trials[:num_trials], int(site.num_cpus))
+        except Exception:  # noqa: BLE001 - the user's code: its trials show it, each alone
+            return look
+        rough = Profile(self._subject(self.largest, site), self.splits.num_train, tuple(points))
+        parts = Estimates(reference=rough).parts(self.groups, self.config)
+        num_gpus = sum(node.num_gpus for node in site.nodes)
+        return Look(options(parts, Room.of(site.nodes, None), num_gpus)[0].wall_s, rough)
+
+    def probe(self, cluster: Cluster, site: Site) -> Estimates:
+        """Measure the largest group's trainings for as long as the sweep repays, and keep the profile."""
+        started = time.monotonic()
+        ways: list[Way] = ["process"]
+        if self._may_fuse(self.largest):
+            ways.append("fused")
+        if self._may_split:
+            ways.append("split")
+        mps = self.config.gpu.mps != "off" and self.config.gpu.fraction == "auto"
+        assert self.splits is not None
+        probing = Probing(cluster, self.source, self.splits, self._first, self.config.gpu.precision, self._at_once)
+        whole = size(self.config)
+        climb = probing.measure(ways, whole.trials * whole.epochs * self.splits.num_train, mps=mps)
+        measured_at = datetime.now(UTC).isoformat(timespec="seconds")
+        profile = Profile(
+            self._subject(self.largest, site),
+            self.splits.num_train,
+            tuple(climb.points),
+            tuple(climb.notes),
+            measured_at,
+            self.config.data.synthetic,
+        )
+        seconds = time.monotonic() - started
+        found = Estimates(probe_s=seconds, source=f"probe of {seconds:.0f} s")
+        self._compare(found, site)
+        if profile.best() is None:
+            found.source = f"one training alone failed ({profile.points[0].fault})"
+            return found
+        self.store.keep(profile)
+        found.notes = tuple(note for note in profile.notes if note.startswith("mps:"))
+        if any(point.doubt is not None for point in profile.points):
+            profile, found.source = roughly(profile), f"{found.source} on a busy machine, rough and not all kept"
+        if self._tells(profile, self.largest, site):
+            found.own[self.largest.signature] = found.reference = profile
+        else:
+            found.source = f"the sweep is short: {found.source} ended with one training's speed"
+        return found

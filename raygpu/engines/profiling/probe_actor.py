@@ -1,0 +1,128 @@
+"""A process of the probe: trainings of one way on one device, made, timed and ended on demand."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from raygpu.config.sections import Precision, Way
+from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.experiment import Source, Splits
+from raygpu.search.trials import Trial
+from raygpu.training import memory_usage
+from raygpu.training.base import Settings
+from raygpu.training.timing import Bench, Window
+
+EPOCHS = 1000
+"""More than a probe sees: a function that is asked for so many does not end in its midst."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The report of a process whose trainings have taken their first steps."""
+
+    step_s: float
+    evaluation_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Memory of one process."""
+
+    pids: Sequence[int]
+    """Pids of the process, and of those that it started."""
+    host_gib: float | None
+    device_gib: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The error that a training raised."""
+
+    text: str
+    """The traceback."""
+    out_of_memory: bool
+
+
+class ProbeActor:
+    """Answers with a `Fault` where a training raised."""
+
+    def __init__(
+        self, source: Source, precision: Precision, environment: Mapping[str, str], folder: str | None
+    ) -> None:
+        os.environ.update(environment)
+        os.chdir(source.folder)
+        self._source, self._precision = source, precision
+        self._folder = Path(folder or tempfile.gettempdir())
+        self._code = source.resolve() if source.kind != "command" else None
+        self._bench: Bench | None = None
+
+    def make(
+        self, way: Way, splits: Splits | None, trials: Sequence[Trial], threads: int, memory_gib: float | None = None
+    ) -> Made | Fault:
+        """Make the trainings, in place of earlier ones, and let them take their first steps."""
+        settings = Settings(EPOCHS, threads, self._precision, self._folder)
+        try:
+            self.drop()
+            self._bench = Bench(way, self._source, self._code, splits, trials, settings, memory_gib)
+            return Made(self._bench.warm_up(), self._bench.evaluation_s())
+        except BaseException as error:  # noqa: BLE001 - the user's code: what it raises is the answer
+            return _fault(error)
+
+    def compile(self) -> float | Fault:
+        """Compile the array's step; seconds that it took."""
+        assert self._bench is not None
+        started = time.perf_counter()
+        try:
+            self._bench.compile()
+        except BaseException as error:  # noqa: BLE001 - no compiler here, or an operator that it does not know
+            return _fault(error)
+        return time.perf_counter() - started
+
+    def threads(self, count: int) -> None:
+        """For the next windows, where the framework allows it."""
+        if self._source.kind == "torch":
+            import torch
+
+            torch.set_num_threads(count)
+
+    def window(self, start_at: float, seconds: float) -> list[Window] | Fault:
+        assert self._bench is not None
+        try:
+            return self._bench.window(start_at, seconds)
+        except BaseException as error:  # noqa: BLE001 - the user's code: what it raises is the answer
+            return _fault(error)
+
+    def taken(self) -> Taken:
+        return Taken(memory_usage.family(), memory_usage.host_gib(), memory_usage.device_gib())
+
+    def leave(self) -> None:
+        """End the trainings and the process; a client of MPS that is killed by a signal may take the server along."""
+        self.drop()
+        ray.actor.exit_actor()
+
+    def drop(self) -> None:
+        """End the trainings, and free their memory."""
+        if self._bench is not None:
+            bench, self._bench = self._bench, None
+            bench.close()
+
+
+def _fault(error: BaseException) -> Fault:
+    return Fault("".join(traceback.format_exception(error)), is_out_of_memory(error))
+
+
+def spawn(node_id: str, *arguments: Any) -> Any:
+    """A `ProbeActor` on a node, which asks Ray for nothing: the device is the probe's own."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return ray.remote(ProbeActor).options(num_cpus=0, scheduling_strategy=here, max_concurrency=1).remote(*arguments)

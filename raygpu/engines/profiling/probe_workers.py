@@ -1,0 +1,108 @@
+"""The processes of a probe: trainings on one device of a cluster, outside Ray's count of GPUs.
+
+probe = Probe(cluster, cluster.devices[0], source, splits, trial, config.gpu.precision)
+actors = [probe.start(threads=1) for _ in range(3)]
+made = probe.make("process", actors, [[trial] for trial in probe.copies(3)], threads=1)
+probe.close()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+
+from raygpu.config.sections import Precision, Way
+from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.profiling.probe_actor import Fault, Made, spawn
+from raygpu.experiment import Source, Splits
+from raygpu.runs.trial_records import Device
+from raygpu.search.trials import Trial
+from raygpu.training.base import surroundings
+
+END_S = 5.0
+
+
+class Probe:
+    """Copies of one trial on one device. folder: where functions and scripts may write; by default the device's node
+    has one."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        device: Device,
+        source: Source,
+        splits: Splits | None,
+        trial: Trial,
+        precision: Precision,
+        folder: str | None = None,
+    ) -> None:
+        node = cluster.node_of(device)
+        self.num_cpus = max(1, int(node.num_cpus / node.num_gpus))
+        self.device = device
+        self.local = cluster.local
+        self.source = cluster.travelled(source)
+        self._splits = ray.put(splits)
+        self._trial = trial
+        self._precision = precision
+        self._folder = folder
+        self._actors: list[Any] = []
+
+    def start(self, threads: int, *, yielding: bool = False, environment: Mapping[str, str] | None = None) -> Any:
+        """A new process that sees the device alone."""
+        variables = surroundings(threads, yielding=yielding)
+        if self.device.uuid is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = self.device.uuid
+        variables |= environment or {}
+        actor = spawn(self.device.node_id, self.source, self._precision, variables, self._folder)
+        self._actors.append(actor)
+        return actor
+
+    def copies(self, n: int) -> list[Trial]:
+        """The trial, with seeds of their own."""
+        seed = self._trial.seed
+        return [replace(self._trial, trial_id=Trial.name(i), seed=seed + i) for i in range(n)]
+
+    def make(
+        self,
+        way: Way,
+        actors: Sequence[Any],
+        parts: Sequence[Sequence[Trial]],
+        threads: int,
+        memory_gib: float | None = None,
+    ) -> list[Made] | Fault:
+        """Make the trainings of each process, in place of earlier ones. memory_gib: of each part of a split GPU."""
+        calls = [
+            actor.make.remote(way, self._splits, part, threads, memory_gib)
+            for actor, part in zip(actors, parts, strict=True)
+        ]
+        return answers(calls)
+
+    def end(self, actors: Sequence[Any]) -> None:
+        """End processes, and with them all that they hold; by force where they do not within END_S seconds."""
+        if not actors:
+            return
+        leaving = [actor.leave.remote() for actor in actors]
+        ray.wait(leaving, num_returns=len(leaving), timeout=END_S)
+        for actor in actors:
+            ray.kill(actor)
+            self._actors.remove(actor)
+
+    def close(self) -> None:
+        self.end(list(self._actors))
+
+
+def answers(calls: Sequence[Any]) -> list[Any] | Fault:
+    """Return the answers of all processes, or the first fault among them."""
+    try:
+        found = ray.get(list(calls))
+    except ray.exceptions.OutOfMemoryError as error:
+        return Fault(str(error), out_of_memory=True)
+    except ray.exceptions.RayActorError as error:
+        if "creation task" in str(error):  # the user's code could not be imported there
+            return Fault(str(error), out_of_memory=is_out_of_memory(str(error)))
+        return Fault("a process was lost: it was killed, or ended by itself", out_of_memory=False)
+    return next((answer for answer in found if isinstance(answer, Fault)), found)

@@ -1,0 +1,86 @@
+"""The key of a profile: a training, a device type, and the versions that its speed depends on."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import shlex
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import raygpu
+from raygpu.config.sections import Precision
+from raygpu.devices import nvml
+from raygpu.experiment import Experiment, Source, Splits, named
+from raygpu.planning.profiles import Subject
+from raygpu.search.signature import Signature
+
+
+def subject(
+    source: Source,
+    code: Any,
+    splits: Splits | None,
+    shaped_by: Signature,
+    precision: Precision,
+    device: str,
+    device_gib: float | None,
+    num_cpus: float,
+) -> Subject:
+    """device: the GPU's name; the processor's, without device_gib, where one is simulated."""
+    return Subject(
+        source=source.name,
+        hyperparameters=dict(shaped_by.values),
+        data="" if splits is None else _shapes(splits),
+        precision=precision,
+        device=device,
+        device_gib=None if device_gib is None else round(device_gib, 1),
+        num_cpus=num_cpus,
+        versions=_versions(source, code),
+    )
+
+
+def _shapes(splits: Splits) -> str:
+    parts = {
+        "train": splits.train_inputs,
+        "targets": splits.train_targets,
+        "validation": splits.validation_inputs,
+    }
+    return "; ".join(
+        f"{part} {name + ' ' if name else ''}{array.dtype} {'x'.join(map(str, array.shape))}"
+        for part, arrays in parts.items()
+        for name, array in named(arrays).items()
+    )
+
+
+def _versions(source: Source, code: Any) -> dict[str, str]:
+    versions = {"raygpu": raygpu.__version__, "code": _fingerprint(source, code)}
+    framework = {"torch": "torch", "keras": "tensorflow"}.get(source.kind)
+    if framework is not None:
+        versions[framework] = metadata.version(framework)
+    if (driver := nvml.driver_version()) is not None:
+        versions["driver"] = driver
+    return versions
+
+
+def _fingerprint(source: Source, code: Any) -> str:
+    """Return a digest of the files that the experiment's classes, the function or the script are written in."""
+    digest = hashlib.sha256()
+    for path in sorted(set(_files(source, code))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _files(source: Source, code: Any) -> Iterator[Path]:
+    if code is None:
+        words = (Path(source.folder, word) for word in shlex.split(source.name))
+        yield from (path for path in words if path.is_file())
+        return
+    own = Path(raygpu.__file__).parent
+    for part in type(code).__mro__ if isinstance(code, Experiment) else [inspect.unwrap(code)]:
+        with contextlib.suppress(TypeError):  # built in
+            path = Path(inspect.getsourcefile(part) or "")
+            if path.is_file() and own not in path.parents:
+                yield path

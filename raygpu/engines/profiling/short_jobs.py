@@ -1,0 +1,145 @@
+"""Data-parallel jobs that are trained for a few seconds each, to compare different shares of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from raygpu.config import TrainConfig
+from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.train import production
+from raygpu.engines.train.production import Placing
+from raygpu.engines.train.worker import Job as Work
+from raygpu.engines.train.worker import Joined
+from raygpu.errors import RaygpuError
+from raygpu.experiment import Source, Splits, take
+from raygpu.runs.training_progress import Progress
+from raygpu.search.trials import Scoring, Trial
+from raygpu.storage import Storage
+from raygpu.training.distributed.ranks import FIRST, Parallel
+
+EPOCHS = 1_000_000
+"""More epochs than a job is given time for."""
+STEPS = 16
+"""Least number of steps in an epoch of the job."""
+EVALUATED = 64
+"""Samples of an evaluation, where the job's epochs are short."""
+
+
+@dataclass(slots=True)
+class _Steady:
+    """A job's samples/s, once it is under way."""
+
+    enough_s: float
+    skipped: int = 0
+    samples: list[int] = field(default_factory=list)
+    wall_s: float = 0.0
+    devices: dict[int, int] = field(default_factory=dict)
+    """By rank."""
+
+    def rates(self) -> tuple[float, ...]:
+        """Samples/s in the order of the devices, and not of the ranks, which Ray numbers as it likes."""
+        ranks = sorted(self.devices, key=lambda rank: (self.devices[rank], rank))
+        return tuple(self.samples[rank] / self.wall_s for rank in ranks)
+
+    def hear(self, told: Any) -> None:
+        if isinstance(told, Joined):
+            self.devices[told.rank] = told.device
+        if not isinstance(told, Progress):
+            return
+        if self.skipped < len(FIRST):  # the first steps allocate and trace
+            self.skipped += 1
+            return
+        self.samples = [a + b for a, b in zip(self.samples or [0] * len(told.samples), told.samples, strict=True)]
+        self.wall_s += told.wall_s
+
+    def enough(self) -> bool:
+        return self.wall_s >= self.enough_s
+
+
+class ShortJobs:
+    """Trainings of one set of hyper-parameters on all devices. checkpoints: a folder that every node sees."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        source: Source,
+        trial: Trial,
+        splits: Splits,
+        cluster: Cluster,
+        where: Placing,
+        checkpoints: Storage,
+        say: Callable[[str], None],
+    ) -> None:
+        self.config = config
+        self.source = source
+        self.trial = trial
+        self.splits = splits
+        self.cluster = cluster
+        self.where = where
+        self.checkpoints = checkpoints
+        self.say = say
+        self.readings: dict[int, Any] = {}
+        """The last NVML readings while a job ran, by device."""
+
+    def train(self, shares: Sequence[int], seconds: float) -> tuple[float, ...]:
+        """Samples/s of each rank with these shares of a step, once the first steps are over.
+
+        Raises TrainingFailed, and KeyboardInterrupt where it was interrupted.
+        """
+        steady = _Steady(seconds)
+        self.say(f"training with {' + '.join(map(str, shares))} samples a step ...")
+        try:
+            ended = production.run(
+                self.cluster,
+                self._work(shares),
+                _at_least(self.splits, STEPS * sum(shares)),
+                self.where,
+                self.checkpoints,
+                keep=1,
+                max_failures=0,
+                listen=steady.hear,
+                tick=self._look,
+                say=self.say,
+                enough=steady.enough,
+            )
+        finally:
+            self.checkpoints.remove()
+        if ended.interrupted:
+            raise KeyboardInterrupt("interrupted; nothing was written")
+        if not steady.samples:
+            raise RaygpuError("the training diverged before its speed was measured; take a smaller lr")
+        return steady.rates()
+
+    def _work(self, shares: Sequence[int]) -> Work:
+        config = self.config
+        return Work(
+            source=self.cluster.travelled(self.source),
+            trial=self.trial,
+            epochs=EPOCHS,
+            precision=config.gpu.precision,
+            threads=max(1, int(self.where.cpus)),
+            parallel=Parallel(sum(shares), config.accumulate, tuple(map(float, shares)), compile=config.compile),
+            devices=self.cluster.places(),
+            scoring=Scoring(config.metric, config.maximize),
+            checkpoint_epochs=EPOCHS,
+            checkpoint_s=None,
+            shared=self.where.shared,
+            simulated=self.where.simulated,
+        )
+
+    def _look(self) -> None:
+        self.readings |= {index: reading.metrics() for index, reading in self.cluster.readings().items()}
+
+
+def _at_least(splits: Splits, count: int) -> Splits:
+    """The data, over again where it is less: an epoch's end is no part of what is measured."""
+    if splits.num_train >= count:
+        return splits
+    rows = np.arange(count) % splits.num_train
+    inputs, targets = take(splits.train_inputs, rows), take(splits.train_targets, rows)
+    few = slice(0, EVALUATED)
+    return Splits(inputs, targets, take(splits.validation_inputs, few), take(splits.validation_targets, few))

@@ -1,0 +1,75 @@
+"""Windows of trainings that share a device: all of them begin together, and their rates are added where they did."""
+
+from __future__ import annotations
+
+import time
+
+from raygpu.devices.telemetry import Telemetry
+from raygpu.engines.profiling.measured_points import Measured
+from raygpu.engines.profiling.probe_actor import Fault
+from raygpu.engines.profiling.probe_workers import Probe, answers
+from raygpu.training.timing import LEAD, covered
+
+STEPS = 3
+"""Least number of steps in a window."""
+CALL_S, CALL_EACH_S = 0.05, 0.01
+"""Seconds between asking the processes for a window and its start: at least, and for each process."""
+TOGETHER = 0.8
+"""Least part of every process' window in which all others work: their rates add up only then."""
+TRIES = 4
+"""Most tries of a window whose processes did not work together, each with three times the notice of the last."""
+APART = "its processes did not work at the same time in any window: the machine is too busy"
+
+
+class Windows:
+    """Measures trainings on the device of a probe. window_s: of each window, longer where a step takes long."""
+
+    def __init__(self, probe: Probe, window_s: float) -> None:
+        self.probe = probe
+        self.window_s = window_s
+
+    def rate(self, measured: Measured) -> float:
+        """Work per second of all together in one window; 0 where one fails, which is then the point's fault, and where
+        their windows do not coincide."""
+        crowd = len(measured.actors) / (1 if self.probe.device.uuid else self.probe.num_cpus)
+        seconds = max(self.window_s, STEPS * measured.step_s * max(1.0, crowd))
+        told = answers([actor.threads.remote(measured.threads) for actor in measured.actors])
+        if isinstance(told, Fault):
+            measured.fault = told
+            return 0.0
+        notice_s = CALL_S + CALL_EACH_S * len(measured.actors)
+        for _ in range(TRIES):
+            start_at = time.time() + notice_s
+            calls = [actor.window.remote(start_at, seconds) for actor in measured.actors]
+            reading = self._watch(start_at + LEAD * seconds, seconds)
+            answered = answers(calls)
+            if isinstance(answered, Fault):
+                measured.fault = answered
+                return 0.0
+            windows = [window for windows in answered for window in windows]
+            if covered(windows) >= TOGETHER:
+                if reading:
+                    measured.readings.append(reading)
+                return float(sum(window.rate for window in windows))
+            notice_s *= 3
+        return 0.0
+
+    def _watch(self, begin: float, seconds: float) -> dict[str, float]:
+        """Return the GPU's own readings in the window, by the names of a point; nothing of a simulated one."""
+        uuid = self.probe.device.uuid
+        if uuid is None or not self.probe.local:
+            return {}
+        time.sleep(max(0.0, begin - time.time()))
+        with Telemetry(uuid) as telemetry:
+            time.sleep(max(0.0, begin + seconds - time.time()))
+        told = telemetry.reading()
+        values = {
+            "used_gib": told.memory_peak_gib,
+            "util_pct": told.util_pct,
+            "sm_util_pct": told.sm_util_pct,
+            "sm_occupancy_pct": told.sm_occupancy_pct,
+            "dram_bandwidth_pct": told.dram_bandwidth_pct,
+            "power_w": told.power_w,
+            "temperature_c": told.temperature_peak_c,
+        }
+        return {name: value for name, value in values.items() if value is not None}

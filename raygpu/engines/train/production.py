@@ -1,0 +1,274 @@
+"""A production training under Ray Train: started, listened to, stopped with a checkpoint, and its checkpoints found."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Any, Literal
+
+import ray
+import ray.train
+
+from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.train.worker import Desk, Failed, Job, Told, last_words, train
+from raygpu.errors import BadInput, RaygpuError, last_line
+from raygpu.experiment import Splits
+from raygpu.planning.gpu_shares import floor_to_step
+from raygpu.runs.interrupts import noted_interrupts
+from raygpu.runs.run_directory import TRAINING
+from raygpu.runs.trial_records import Device
+from raygpu.storage import Storage
+
+POLL_S = 0.2
+BEST = "best"
+WHOLE = "whole"
+"""An empty file of a checkpoint that has been copied to its end."""
+A_DAY_S = 86_400
+"""Seconds that a rank waits for another that evaluates: one that dies ends the wait at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """The resources of each worker, and the workers' exchange."""
+
+    workers: int
+    each: int
+    """Devices of a worker."""
+    per_gpu: int
+    """Workers on a GPU."""
+    gpus: float
+    """GPUs of a worker, as Ray counts."""
+    cpus: float
+    how: str
+    """Torch backend or TensorFlow strategy that sums the workers' gradients."""
+    shared: bool
+    """Whether workers share a GPU, or there is none."""
+    simulated: bool
+    """Whether there is none."""
+
+    @property
+    def ranks(self) -> int:
+        """Devices of all workers."""
+        return self.workers * self.each
+
+    def line(self, devices: Sequence[Device]) -> str:
+        """The same for a person. devices: the cluster's."""
+        names = ", ".join(dict.fromkeys(device.name for device in devices))
+        place = f"{len(devices)} x {names}" if len(devices) > 1 else names
+        shared = f", {self.per_gpu} on each" if self.per_gpu > 1 else ""
+        together = f", {self.how}" if self.ranks > 1 else ""
+        workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        each = f" of {self.each} devices" if self.each > 1 else ""
+        cpus = f"{self.cpus:g} CPU{'' if self.cpus == 1 else 's'} each"
+        return f"{workers}{each} on {place}{shared}{together}, {cpus}"
+
+
+def placing(
+    cluster: Cluster, workers: int | Literal["all"], each: int, framework: str, most_gpus: Fraction | None = None
+) -> Placing:
+    """`workers` of `each` devices, spread evenly over the cluster's GPUs; several on one GPU take turns.
+
+    framework: torch or keras. most_gpus: that may be reserved. Raises BadInput.
+    """
+    num_gpus: Fraction | int = len(cluster.devices)
+    if most_gpus is not None and most_gpus < num_gpus:
+        num_gpus = most_gpus if most_gpus < 1 else math.floor(most_gpus)
+    simulated = any(device.uuid is None for device in cluster.devices)
+    room = min(sum(node.num_gpus // each for node in cluster.nodes), num_gpus // each)
+    if each > 1 and simulated:
+        if workers not in ("all", 1):
+            raise BadInput(f"workers: read {workers}; without GPUs one worker may have {each} devices, not several")
+        count, per_gpu, gpus = 1, 1, float(min(num_gpus, 1))
+    elif each > 1:
+        count = int(room) if workers == "all" else workers
+        if not room or count > room:
+            raise BadInput(
+                f"devices_per_worker: read {each}; the nodes have {', '.join(str(n.num_gpus) for n in cluster.nodes)}"
+                f" GPUs, enough for {room} such workers"
+            )
+        per_gpu, gpus = 1, float(each)
+    else:
+        count = math.ceil(num_gpus) if workers == "all" else workers
+        per_gpu = math.ceil(Fraction(count) / num_gpus)
+        gpus = floor_to_step(Fraction(1, per_gpu))
+    per_node = [min(count, max(1, node.num_gpus * per_gpu // (1 if simulated else each))) for node in cluster.nodes]
+    cpus = min(
+        floor_to_step(Fraction(node.num_cpus).limit_denominator(10_000) / most)
+        for node, most in zip(cluster.nodes, per_node, strict=True)
+    )
+    shares = simulated or per_gpu > 1  # NCCL refuses two ranks on a GPU
+    if framework == "torch":
+        how = "gloo" if shares else "nccl"
+    else:
+        how = "MirroredStrategy" if count == 1 else f"MultiWorkerMirroredStrategy{' by RING' if shares else ''}"
+    return Placing(count, each, per_gpu, gpus, cpus, how, shares, simulated)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of a training: its last and best checkpoints, and whether it was interrupted."""
+
+    last: Storage | None
+    """The folder of its last checkpoint."""
+    best: Storage | None
+    interrupted: bool
+
+
+class KeepBest(ray.train.UserCallback):
+    """Copies each checkpoint that is the best so far, since Ray Train keeps the last ones. Runs in its controller."""
+
+    def __init__(self, folder: Storage) -> None:
+        self.folder = folder
+
+    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        if checkpoint is None or not metrics[0]["is_best"]:
+            return
+        part = _part(self.folder)
+        part.remove()
+        self.folder.beside(checkpoint.path).copy_to(part)
+        part.write(WHOLE, b"")
+        self.folder.remove()
+        part.move_to(self.folder)
+        self.folder.discard(WHOLE)
+
+
+def _part(folder: Storage) -> Storage:
+    """Return the folder of the next best checkpoint, valid once it is WHOLE: moves in object storage take time."""
+    return folder.parent / f".{folder.name}"
+
+
+def _best(folder: Storage) -> Storage | None:
+    part = _part(folder)
+    if part.has(WHOLE):
+        return part
+    return folder if folder.is_dir() else None
+
+
+def run(
+    cluster: Cluster,
+    job: Job,
+    splits: Splits,
+    where: Placing,
+    folder: Storage,
+    *,
+    keep: int,
+    max_failures: int,
+    listen: Callable[[Told], None],
+    tick: Callable[[], None],
+    say: Callable[[str], None],
+    enough: Callable[[], bool] = lambda: False,
+) -> Ended:
+    """Train to the end, to Ctrl-C, until it is enough, or until it fails for good, which raises TrainingFailed.
+
+    folder: of the checkpoints; one that has some is gone on from. listen: hears all that workers tell, in this thread.
+    tick: called between. A second Ctrl-C raises KeyboardInterrupt without a checkpoint.
+    """
+    logging.getLogger("ray.train").setLevel(logging.ERROR)
+    desk = _desk()
+    path, file_system = folder.for_ray()
+    trainer = _trainer(job.source.kind, where.how, local=cluster.local)(
+        train,
+        train_loop_config={"job": job, "desk": desk, "splits": ray.put(splits)},
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=where.workers,
+            use_gpu=True,
+            resources_per_worker={"CPU": where.cpus, "GPU": where.gpus},
+        ),
+        run_config=ray.train.RunConfig(
+            name=TRAINING,
+            storage_path=path,
+            storage_filesystem=file_system,
+            failure_config=ray.train.FailureConfig(max_failures=max_failures),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=keep),
+            callbacks=[KeepBest(folder / BEST)],
+            logging_config=ray.train.LoggingConfig(log_level="ERROR"),
+        ),
+    )
+    failed: list[Failed] = []
+
+    def hear() -> None:
+        for told in ray.get(desk.take.remote()):
+            if isinstance(told, Failed):
+                failed.append(told)
+            listen(told)
+
+    interrupted = ending = False
+    fitting = _fitting(trainer)
+    with noted_interrupts() as interrupts:
+        while not fitting.done():
+            with contextlib.suppress(TimeoutError):
+                fitting.exception(POLL_S)
+            hear()
+            tick()
+            if not ending and enough():
+                ending = True
+                desk.stop.remote()
+            if not interrupted and interrupts.count:
+                interrupted = True
+                say("stopping after a checkpoint; Ctrl-C again stops without one")
+                desk.stop.remote()
+        hear()
+    if failed:
+        raise TrainingFailed(last_words(failed[0]), failed[0].error, out_of_memory=failed[0].out_of_memory)
+    error = fitting.exception()
+    if error is not None:
+        raise TrainingFailed(f"workers were lost more than {max_failures} times: {last_line(str(error))}", str(error))
+    checkpoint = fitting.result().checkpoint
+    last = folder.beside(checkpoint.path) if checkpoint else None
+    return Ended(last, _best(folder / BEST), interrupted)
+
+
+def _trainer(framework: str, how: str, *, local: bool) -> Callable[..., Any]:
+    """Ray Train's, with what it sets up on the workers before they train.
+
+    how: torch's backend. local: all workers are on this machine.
+    """
+    if framework == "torch":
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        from raygpu.engines.train.loopback import LoopbackConfig
+
+        made = LoopbackConfig if local else TorchConfig
+        return partial(TorchTrainer, torch_config=made(backend=how, timeout_s=A_DAY_S))
+    from ray.train.tensorflow import TensorflowTrainer
+
+    return TensorflowTrainer
+
+
+class TrainingFailed(RaygpuError):
+    """The training cannot go on. `traceback`: of the worker that failed first."""
+
+    def __init__(self, line: str, traceback: str, *, out_of_memory: bool = False) -> None:
+        super().__init__(line)
+        self.traceback, self.out_of_memory = traceback, out_of_memory
+
+
+def _fitting(trainer: Any) -> Future[Any]:
+    """Ray Train's `fit` in a thread: in the main one it would take Ctrl-C, and end without a checkpoint.
+
+    A daemon: where Ray is shut down meanwhile, `fit` never returns, and the process is to end all the same.
+    """
+    fitting: Future[Any] = Future()
+
+    def fit() -> None:
+        try:
+            fitting.set_result(trainer.fit())
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it is told
+            fitting.set_exception(error)
+
+    threading.Thread(target=fit, name="ray-train", daemon=True).start()
+    return fitting
+
+
+def _desk() -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(Desk).options(num_cpus=0, scheduling_strategy=here).remote()

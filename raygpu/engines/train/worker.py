@@ -1,0 +1,353 @@
+"""A worker of a production training under Ray Train: its part of the training, its checkpoints, and what it tells.
+
+Ray Train calls `train` on every worker, and again on new ones when one was lost; it goes on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+
+from raygpu.config.sections import Precision
+from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.errors import last_line
+from raygpu.experiment import Source, Splits
+from raygpu.runs.training_progress import Best, Progress, Restored, Wish
+from raygpu.search.trials import Scoring, Trial
+from raygpu.storage import Storage
+from raygpu.training.base import Settings, surroundings
+from raygpu.training.distributed.ranks import OneRank, Parallel, ParallelTraining, Ranks
+
+PROGRESS = "progress.json"
+"""In a checkpoint: how far the training is, and its best score."""
+LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "ProcessGroup", "Collective ops")
+"""In the message of what a rank raises when another one is gone."""
+LOST_PEER_ERRORS = {"DistError", "UnavailableError", "AbortedError"}
+"""Or its type: of torch.distributed, and of TensorFlow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The settings that every worker has to know. Travels through the object store."""
+
+    source: Source
+    trial: Trial
+    epochs: int
+    precision: Precision
+    threads: int
+    parallel: Parallel
+    """Its ratios by device, in the order of `devices`."""
+    devices: tuple[tuple[str, str], ...]
+    """The node and Ray's name of each device, in the order of their indices."""
+    scoring: Scoring
+    checkpoint_epochs: int
+    checkpoint_s: float | None
+    shared: bool
+    """Whether workers share a GPU, or there is none."""
+    simulated: bool
+    """Whether there is none."""
+    each: int = 1
+    """Devices of a worker."""
+    warm_start: str | None = None
+    """URI of a trial's checkpoint, whose parameters the training begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A worker has begun."""
+
+    rank: int
+    device: int
+    """Its place in `Job.devices`."""
+    pid: int
+    epoch: int
+    """After which it goes on; 0 at the beginning."""
+    notes: tuple[str, ...] = ()
+    restored: Restored | None = None
+    """From rank 0, what was trained before the checkpoint that it goes on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint is kept."""
+
+    epoch: int
+    step: int
+    score: float | None
+    best: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The user's code has raised, which another try would not mend."""
+
+    rank: int
+    error: str
+    """A traceback."""
+    out_of_memory: bool
+
+
+Told = Joined | Progress | Saved | Failed
+
+
+class Desk:
+    """Between the workers and the driver: an actor without CPUs, on the driver's node."""
+
+    def __init__(self) -> None:
+        self._told: list[Told] = []
+        self._wish: Wish = ""
+        self._failed = False
+
+    def tell(self, told: Told) -> None:
+        self._failed = self._failed or isinstance(told, Failed)
+        self._told.append(told)
+
+    def take(self) -> list[Told]:
+        """Return the reports since the last call."""
+        told, self._told = self._told, []
+        return told
+
+    def stop(self) -> None:
+        """The person wants the training to end after a checkpoint."""
+        self._wish = "stop"
+
+    def wish(self) -> Wish:
+        return self._wish
+
+    def failed(self) -> bool:
+        return self._failed
+
+
+@dataclass(slots=True)
+class _Wishes:
+    """Rank 0's requests to all: the person's wishes, and checkpoints by the clock. Never waits for the desk."""
+
+    desk: Any
+    checkpoint_s: float | None
+    _asked: Any = None
+    _saved_at: float = field(default_factory=time.monotonic)
+
+    def __call__(self) -> Wish:
+        wish: Wish = ""
+        if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
+            wish, self._asked = ray.get(self._asked), None
+        if self._asked is None:
+            self._asked = self.desk.wish.remote()
+        if not wish and self.checkpoint_s is not None and time.monotonic() - self._saved_at >= self.checkpoint_s:
+            return "checkpoint"
+        return wish
+
+    def saved(self) -> None:
+        self._saved_at = time.monotonic()
+
+
+def train(config: dict[str, Any]) -> None:
+    """Run one worker of Ray Train. config: the Job, the Desk, and a reference to the data."""
+    job, desk = config["job"], config["desk"]
+    rank = ray.train.get_context().get_world_rank()
+    if ray.get(desk.failed.remote()):
+        return  # Ray Train tries again after any error; one of the user's code would come again
+    try:
+        _train(job, desk, ray.get(config["splits"]))
+    except BaseException as error:
+        if isinstance(error, Exception) and not _is_lost_peer(error):
+            ray.get(desk.tell.remote(Failed(rank, traceback.format_exc(), is_out_of_memory(error))))
+        raise
+
+
+def _is_lost_peer(error: Exception) -> bool:
+    """In the words of either framework: only one is imported here."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & LOST_PEER_ERRORS) or any(sign in str(error) for sign in LOST_PEER)
+
+
+def _train(job: Job, desk: Any, splits: Splits) -> None:
+    os.environ.update(surroundings(job.threads))
+    os.chdir(job.source.folder)
+    wishes = _Wishes(desk, job.checkpoint_s)
+    settings = Settings(job.epochs, job.threads, job.precision, Path.cwd())
+    ranks = _ranks(job, settings)
+    every = _placed(ranks.gather(_devices(job)), len(job.devices))
+    devices = every[ranks.rank : ranks.rank + ranks.local]
+    parallel = _by_rank(job.parallel, every)
+    training = _begin(job, splits, settings, parallel, ranks, wishes)
+    keeper = _Keeper(job, ranks, training)
+    try:
+        keeper.go_on()
+        for local, device in enumerate(devices):
+            rank, restored = ranks.rank + local, None if ranks.rank + local else keeper.restored
+            _tell(desk, Joined(rank, device, os.getpid(), training.epoch, tuple(training.notes), restored))
+        while (progress := training.advance()) is not None:
+            if ranks.rank == 0:
+                _tell(desk, progress)
+            if keeper.due(progress):
+                saved = keeper.save(progress)
+                wishes.saved()
+                if ranks.rank == 0:
+                    _tell(desk, saved)
+            if progress.wish == "stop" or keeper.diverged(progress):
+                break
+    finally:
+        training.close()
+
+
+def _tell(desk: Any, told: Told) -> None:
+    desk.tell.remote(told)
+
+
+def _ranks(job: Job, settings: Settings) -> Any:
+    processes = ray.train.get_context().get_world_size()
+    if job.source.kind == "keras":
+        os.environ.pop("TF_USE_LEGACY_KERAS", None)  # which Ray Train sets, and which tf.keras would heed
+        from raygpu.training.distributed.keras_ranks import KerasRanks, num_gpus
+
+        if not job.simulated and (seen := num_gpus()) != job.each:
+            raise RuntimeError(f"TensorFlow sees {seen} of {job.each} GPUs here; pip install tensorflow[and-cuda]")
+        return KerasRanks(processes, job.each, settings, shared=job.shared)
+    if processes == 1:
+        return OneRank()
+    from raygpu.training.distributed.torch_ranks import TorchRanks
+
+    return TorchRanks()
+
+
+def _devices(job: Job) -> list[int | None]:
+    """This worker's places in the list of devices; a simulated one is several of a worker's. None: one that is new."""
+    node = ray.get_runtime_context().get_node_id()
+    known = {device: place for place, device in enumerate(job.devices)}
+    places = [known.get((node, str(gpu))) for gpu in ray.get_gpu_ids()]
+    return [places[local % len(places)] for local in range(job.each)]
+
+
+def _placed(told: Sequence[int | None], count: int) -> list[int]:
+    """Each rank's device. A device of a node that has joined since takes the place of one that nobody has any more."""
+    free = (place for place in range(count) if place not in told)
+    return [next(free, rank % count) if place is None else place for rank, place in enumerate(told)]
+
+
+def _by_rank(parallel: Parallel, devices: Sequence[int]) -> Parallel:
+    """Its ratios by rank. devices: each rank's; where ranks share one, they are counted by their order.
+
+    Ray numbers workers as it likes, a person numbers devices.
+    """
+    if not parallel.ratios:
+        return parallel
+    places = sorted(range(len(devices)), key=lambda rank: (devices[rank], rank))
+    ratios = [0.0] * len(devices)
+    for ratio, rank in zip(parallel.ratios, places, strict=True):
+        ratios[rank] = ratio
+    return replace(parallel, ratios=tuple(ratios))
+
+
+def _begin(
+    job: Job, splits: Splits, settings: Settings, parallel: Parallel, ranks: Any, wishes: _Wishes
+) -> ParallelTraining:
+    if job.source.kind == "keras":
+        from raygpu.training.distributed.keras_ranks import KerasParallel
+
+        with ranks.strategy.scope():  # what the experiment draws random numbers from is each device's own
+            keras_code: Any = job.source.resolve()
+        return KerasParallel(keras_code, splits, job.trial, settings, parallel, ranks, wish=wishes)
+    code: Any = job.source.resolve()
+    import torch
+
+    from raygpu.training.distributed.torch_ranks import TorchParallel
+
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        from ray.train.torch import get_device
+
+        device = get_device()
+    return TorchParallel(code, splits, job.trial, settings, parallel, ranks, wish=wishes, device=device)
+
+
+class _Keeper:
+    """Checkpoints of a training, by way of Ray Train, which keeps the last ones and hands a new worker the latest."""
+
+    def __init__(self, job: Job, ranks: Ranks, training: ParallelTraining) -> None:
+        self.job, self.ranks, self.training = job, ranks, training
+        self.score: float | None = None
+        """The last epoch's."""
+        self.metrics: Mapping[str, float] = {}
+        """The last epoch's, on rank 0."""
+        self.best: Best | None = None
+        self.restored: Restored | None = None
+        """The history before the checkpoint that the training goes on from."""
+
+    def go_on(self) -> None:
+        """From the latest checkpoint, if there is one; else, if that is asked for, from a trial's parameters."""
+        checkpoint = ray.train.get_checkpoint()
+        if checkpoint is not None:
+            with checkpoint.as_directory() as folder:
+                self.training.load(Path(folder))
+                kept = json.loads((Path(folder) / PROGRESS).read_text())
+                self.score, self.metrics = kept["score"], kept.get("metrics", {})
+                if kept["best"] is not None:
+                    self.best = Best(kept["best"], kept.get("best_epoch", kept["epoch"]))
+                self.restored = Restored(self.training.epoch, self.metrics, self.best)
+        elif self.job.warm_start is not None:
+            with Storage(self.job.warm_start).fetched() as path:
+                self.training.load_parameters(path)
+
+    def due(self, progress: Progress) -> bool:
+        """The same on all ranks."""
+        if progress.result is None or self.diverged(progress):
+            return bool(progress.wish) and not self.diverged(progress)
+        ended = progress.epoch % self.job.checkpoint_epochs == 0 or progress.epoch == self.job.epochs
+        return ended or bool(progress.wish)
+
+    def diverged(self, progress: Progress) -> bool:
+        """Whether the training loss is not finite. The same on all ranks, which validation metrics are not."""
+        return progress.result is not None and not math.isfinite(progress.result.metrics["train/loss"])
+
+    def save(self, progress: Progress) -> Saved:
+        """All ranks save together."""
+        is_best = False
+        if progress.result is not None and self.ranks.rank == 0:
+            self.metrics = progress.result.metrics
+            self.score = self.job.scoring.value(self.metrics)
+            is_best = self._is_best(self.score, progress.result.epoch)
+        with tempfile.TemporaryDirectory(prefix="raygpu-checkpoint-") as folder:
+            self.training.save(Path(folder))
+            step = progress.step if progress.result is None else 0
+            told = {"epoch": self.training.epoch, "step": step, "score": self.score, "is_best": is_best}
+            checkpoint = None
+            if self.ranks.rank == 0:
+                best = {"best": None} if self.best is None else {"best": self.best.score, "best_epoch": self.best.epoch}
+                (Path(folder) / PROGRESS).write_text(json.dumps({**told, **best, "metrics": dict(self.metrics)}))
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+            ray.train.report(told, checkpoint)
+        return Saved(self.training.epoch, step, self.score, is_best)
+
+    def _is_best(self, score: float | None, epoch: int) -> bool:
+        if score is None or score == self.job.scoring.worst:
+            return False
+        sign = 1 if self.job.scoring.maximize else -1
+        if self.best is not None and sign * score <= sign * self.best.score:
+            return False
+        self.best = Best(score, epoch)
+        return True
+
+
+def best_of(checkpoint: Path) -> Best:
+    """The score and the epoch of a checkpoint that was kept as the best one."""
+    kept = json.loads((checkpoint / PROGRESS).read_text())
+    return Best(kept["score"], kept["epoch"])
+
+
+def last_words(failed: Failed) -> str:
+    """Why a training failed, in one line."""
+    if failed.out_of_memory:
+        return f"out of memory on rank {failed.rank}; take a batch in more parts by --accumulate, or a smaller one"
+    return last_line(failed.error)

@@ -1,0 +1,182 @@
+"""A `Proposer` as a Tune searcher that gives arrays: it draws the members, and tells the proposer each one's score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray import cloudpickle
+from ray.tune.search import Searcher
+
+from raygpu.engines.tune.array_callback import ArrayLive
+from raygpu.engines.tune.device_slots import Places
+from raygpu.engines.tune.trainable import finite, tune_config, with_share
+from raygpu.planning.gpu_shares import FusedPlan, Share
+from raygpu.search.samplers import Proposer
+from raygpu.search.signature import MAX_MEMBERS, cut, even
+from raygpu.search.trials import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Trials to be trained by one Tune trial."""
+
+    trial_ids: tuple[str, ...]
+    fused: bool
+    device: str | None = None
+    """The type of it and the share, larger than others', for a trial that ran out of memory alone."""
+    share: Share | None = None
+    checkpoint: str | None = None
+    """The checkpoint from which it then goes on."""
+
+
+class ArraySearcher(Searcher):
+    """Gives Tune arrays, and trials that are trained alone.
+
+    live: this process's part, which knows how to group trials. plan: how many arrays can run at once, and of what size.
+    places: of its devices. drawn: whether every trial was known at the start, so that its hyper-parameters lie in the
+    object store.
+    An array that fails is given again as two halves, until what fails is one trial alone, or it is clear that the fault
+    is not that of a few.
+    """
+
+    def __init__(self, proposer: Proposer, live: ArrayLive, plan: FusedPlan, places: Places, *, drawn: bool) -> None:
+        super().__init__()
+        self.proposer = proposer
+        self.live = live
+        self.plan = plan
+        self.places = places
+        self.drawn = drawn
+        self.waiting: list[Order] = []
+        self.given: dict[str, Order] = {}
+        """By Tune's id, while they run."""
+        self.failed: list[str] = []
+        self.faults: dict[str, list[int]] = {}
+        """Why arrays failed: how many of them did, and how many trials the first one had."""
+        self._num_given = 0
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> Any:
+        if not self.waiting:
+            self._draw()
+        if not self.waiting:
+            return Searcher.FINISHED if self.proposer.finished and not self.given else None
+        order = self.waiting[0]
+        found = self._place(order)
+        if found is None:
+            return None
+        device, share = found
+        self.given[trial_id] = self.waiting.pop(0)
+        self.places.take(trial_id, device, share.part)
+        self._num_given += 1
+        config = {
+            "array_id": f"a{self._num_given - 1:04d}" if order.fused else order.trial_ids[0],
+            "trial_ids": list(order.trial_ids),
+            "fused": order.fused,
+            "trials": [] if self.drawn else [tune_config(self.live.trials[name]) for name in order.trial_ids],
+        }
+        return with_share(config, device, share, order.checkpoint)
+
+    def _place(self, order: Order) -> tuple[str, Share] | None:
+        """The type of device for an order, and the share of it; None if it has to wait for a place."""
+        if order.device is not None and order.share is not None:
+            return (order.device, order.share) if self.places.has_room(order.share.part) else None
+        staging = len(self.waiting) > self.places.slots
+        if order.fused:
+            parts = {part.device: part.share.part for part in self.plan.arrays.parts}
+            device = self.places.choose(self.places.devices, parts, staging=staging)
+            return None if device is None else (device, self.plan.arrays.on(device).share)
+        trial, shares = self.live.trials[order.trial_ids[0]], self.live.shares
+        device = self.places.choose(shares.fitting(trial), shares.parts(trial), staging=staging)
+        return None if device is None else (device, shares.of(trial, device))
+
+    def _draw(self) -> None:
+        """All trials that the proposer gives now, in arrays and alone."""
+        drawn: list[Trial] = []
+        while (trial := self.proposer.next()) is not None:
+            drawn.append(trial)
+        self.live.trials.update({trial.trial_id: trial for trial in drawn})
+        groups = self.live.fuser.groups(drawn)
+        fused = {group.signature: group for group in groups if group.reason is None}
+        counts = {signature: len(group.trials) for signature, group in fused.items()}
+        numbers = cut(counts, self.plan.arrays.slots, self.plan.members or MAX_MEMBERS)
+        for signature, group in fused.items():
+            names = [trial.trial_id for trial in group.trials]
+            self.waiting += [
+                Order(tuple(names[part.start : part.stop]), fused=True) for part in even(len(names), numbers[signature])
+            ]
+        self.waiting.sort(key=lambda order: -len(order.trial_ids))
+        alone = [trial.trial_id for group in groups if group.reason is not None for trial in group.trials]
+        self.waiting += [Order((name,), fused=False) for name in sorted(alone)]
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        order = self.given.pop(trial_id)
+        self.places.give_back(trial_id)
+        left = [name for name in order.trial_ids if self._is_left(name)]
+        for name in order.trial_ids:
+            if name not in left:
+                score = self.live.records.by_id[name].score
+                self.proposer.tell(name, None if score is None else finite(score))
+        if not left:
+            return
+        if (larger := self.live.enlarged.get(left[0])) is not None:
+            self.waiting = [Order(order.trial_ids, False, *larger), *self.waiting]
+        elif (result or {}).get("not_as_alone") is not None:
+            self.waiting = [part for waiting in (order, *self.waiting) for part in self._allowed(waiting)]
+        elif order.fused:
+            self.waiting = [*self._again(left, str((result or {}).get("failure"))), *self.waiting]
+        else:
+            self.failed += left
+            self.proposer.tell(left[0], None)
+
+    def _allowed(self, order: Order) -> list[Order]:
+        """An order that is given to Tune next: an array whose signature was found not to be fused is taken apart."""
+        if order.fused and self.live.fuser.refused(self.live.trials[order.trial_ids[0]]):
+            return [Order((name,), fused=False) for name in order.trial_ids]
+        return [order]
+
+    def _again(self, left: Sequence[str], failure: str) -> list[Order]:
+        """Return orders for the rest of an array that failed: two halves, or trials alone if more failed so than one
+        bad trial's."""
+        found = self.faults.setdefault(failure.strip().rpartition("\n")[2], [0, len(left)])
+        found[0] += 1
+        if found[0] > 1 + math.ceil(math.log2(found[1])):
+            return [Order((name,), fused=False) for name in left]
+        return halves(left)
+
+    def _is_left(self, name: str) -> bool:
+        record = self.live.records.by_id.get(name)
+        return record is None or record.status not in ("finished", "stopped")
+
+    def save(self, checkpoint_path: str) -> None:
+        state = {
+            name: getattr(self, name) for name in ("proposer", "waiting", "given", "failed", "faults", "_num_given")
+        }
+        Path(checkpoint_path).write_bytes(
+            cloudpickle.dumps(
+                state | {"trials": self.live.trials, "alone": self.live.fuser.alone, "places": self.places.state()}
+            )
+        )
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Called by a resumed sweep alone: trials that failed are given again."""
+        state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
+        self.live.trials.update(state.pop("trials"))
+        self.live.fuser.alone.update(state.pop("alone"))
+        self.places.restore(state.pop("places"))
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.waiting += [Order((name,), fused=False) for name in self.failed]
+        self.failed = []
+
+
+def halves(trial_ids: Sequence[str]) -> list[Order]:
+    """Return orders for the rest of an array that failed: two smaller ones, in the end trials alone."""
+    if len(trial_ids) == 1:
+        return [Order(tuple(trial_ids), fused=False)]
+    return [Order(tuple(trial_ids[part.start : part.stop]), fused=len(part) > 1) for part in even(len(trial_ids), 2)]

@@ -1,0 +1,76 @@
+"""Holds a trial to its share of its device's memory: past it, it runs out of memory alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import ray
+
+from raygpu.devices import limits
+from raygpu.devices.mps import MEMORY_LIMIT
+from raygpu.devices.release import wait_for_departed
+from raygpu.planning.gpu_shares import Share
+
+
+class Cap:
+    """The limit of one process, set anew for each of its trials.
+
+    kind: of the experiment's source. memory_gib: of the whole device; None for no limit.
+    """
+
+    def __init__(self, kind: str, memory_gib: float | None) -> None:
+        self._kind = kind
+        self._memory_gib = memory_gib
+        self._set: Share | None = None
+        self._lift: int | None = None
+        self._settled = False
+        """Whether those that left this GPU before this process came have freed their memory."""
+
+    def set(self, share: Share) -> None:
+        """Before the trial allocates. A trial that has whole GPUs has no neighbours, and no limit."""
+        self.lift()
+        self._wait_for_departed(share)
+        if self._memory_gib is None or share.trials_per_gpu == 1:
+            return
+        share_gib = self._memory_gib * share.fraction
+        if self._kind == "keras":
+            from raygpu.training.keras.logical_devices import cap, on_gpu
+
+            if on_gpu():
+                cap(limits.tensorflow_limit_mib(share_gib, limits.UNMEASURED_CONTEXT_GIB))
+                return
+        elif self._torch_on_gpu():
+            if MEMORY_LIMIT in os.environ:
+                return  # the MPS server holds this process to its share
+            if share != self._set:
+                limits.cap_torch(share.fraction)
+                self._set = share
+            return
+        elif self._kind == "command":
+            return  # what it starts counts its own memory, and MPS alone can hold it
+        self._lift = limits.cap_data(share_gib)
+
+    def lift(self) -> None:
+        """The trial has freed its memory. A GPU's limit stays until the next trial sets its own."""
+        if self._lift is not None:
+            limits.lift_data(self._lift)
+            self._lift = None
+
+    def _wait_for_departed(self, share: Share) -> None:
+        """Once in each process: what a trial before it held of the GPU comes back only some time after its end."""
+        gpu_id = next(iter(map(str, ray.get_gpu_ids())), "")
+        if self._settled or not gpu_id.startswith("GPU-") or share.gpus_per_trial > 1:
+            return
+        self._settled = True
+        if self._kind == "torch" and self._torch_on_gpu():
+            limits.measure_context_gib()  # from now on NVML lists this process
+        wait_for_departed(gpu_id, (self._memory_gib or 0.0) * share.fraction)
+
+    def _torch_on_gpu(self) -> bool:
+        """A function's own torch, if it has one, is capped too."""
+        if self._kind != "torch" and "torch" not in sys.modules:
+            return False
+        import torch
+
+        return torch.cuda.is_available()

@@ -1,0 +1,90 @@
+"""A `Proposer` as a Tune searcher: the one source of trials in every mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ray import cloudpickle
+from ray.tune.search import Searcher
+
+from raygpu.engines.tune.device_slots import Places
+from raygpu.engines.tune.trainable import tune_config, with_share
+from raygpu.engines.tune.tune_callback import Live
+from raygpu.planning.gpu_shares import Share
+from raygpu.search.samplers import Proposer
+from raygpu.search.trials import Trial
+
+
+class TrialSearcher(Searcher):
+    """Gives Tune the proposer's trials, each for a type of device, and the proposer their scores."""
+
+    def __init__(self, proposer: Proposer, live: Live, places: Places) -> None:
+        super().__init__()
+        self.proposer = proposer
+        self.live = live
+        self.places = places
+        self.given: dict[str, Trial] = {}
+        """By Tune's id."""
+        self.failed: list[Trial] = []
+        self.again: list[Trial] = []
+        """Trials to be run anew: those that failed before a resume."""
+        self.enlarged: list[tuple[Trial, str, Share, str | None]] = []
+        """Trials that go on with a larger share, of which type of device, and from which checkpoint."""
+        self.running: set[str] = set()
+        """By Tune's id."""
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> Any:
+        checkpoint = None
+        if self.enlarged:
+            if not self.places.has_room(self.enlarged[0][2].part):
+                return None
+            trial, device, share, checkpoint = self.enlarged.pop(0)
+        else:
+            drawn = self.again.pop(0) if self.again else self.proposer.next()
+            if drawn is None:  # one that runs may yet ask for a larger share
+                return Searcher.FINISHED if self.proposer.finished and not self.running else None
+            shares = self.live.shares
+            chosen = self.places.choose(shares.fitting(drawn), shares.parts(drawn), staging=self._many_left())
+            if chosen is None:
+                self.again.insert(0, drawn)
+                return None
+            trial, device, share = drawn, chosen, shares.of(drawn, chosen)
+        self.given[trial_id] = trial
+        self.running.add(trial_id)
+        self.places.take(trial_id, device, share.part)
+        return with_share(tune_config(trial), device, share, checkpoint)
+
+    def _many_left(self) -> bool:
+        """Whether each place will have another trial: the last ones go where a place is free by then."""
+        left = self.proposer.num_trials - len({trial.trial_id for trial in self.given.values()})
+        return left > self.places.slots
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        trial = self.given[trial_id]
+        self.running.discard(trial_id)
+        self.places.give_back(trial_id)
+        if (larger := self.live.enlarged.get(trial.trial_id)) is not None:
+            self.enlarged.append((trial, *larger))
+            return
+        failed = error or result is None or bool(result.get("failure") or result.get("unknown_metric"))
+        if failed:
+            self.failed.append(trial)
+        self.proposer.tell(trial.trial_id, None if failed or result is None else result["final_score"])
+
+    def save(self, checkpoint_path: str) -> None:
+        state = {name: getattr(self, name) for name in ("proposer", "given", "failed", "again", "enlarged", "running")}
+        state |= {"shares": self.live.shares.state(), "places": self.places.state()}
+        Path(checkpoint_path).write_bytes(cloudpickle.dumps(state))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Called by a resumed sweep alone: trials that failed are given again."""
+        state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
+        self.proposer, self.given = state["proposer"], state["given"]
+        self.again, self.failed = [*state["failed"], *state["again"]], []
+        self.enlarged, self.running = state["enlarged"], state["running"]
+        self.live.shares.restore(state["shares"])
+        self.places.restore(state["places"])

@@ -1,0 +1,72 @@
+"""Every half second: the live table; every two seconds: the GPUs' readings and throughput."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from statistics import fmean
+
+from raygpu.devices.nvml import Reading
+from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.tune.tune_callback import Writer
+from raygpu.runs.trial_records import Records, Snapshot
+
+TABLE_S = 0.5
+GPU_S = 2.0
+
+
+class Meter:
+    """A thread beside Tune's event loop, as a context manager."""
+
+    def __init__(
+        self,
+        records: Records,
+        cluster: Cluster,
+        writer: Writer,
+        show: Callable[[Snapshot, str | None], None],
+        export: Callable[[Snapshot, Mapping[int, Reading]], None],
+    ) -> None:
+        """show: takes the table's state, and why MLflow waits. export: takes what NVML tells, by GPU."""
+        self.records = records
+        self.cluster = cluster
+        self.writer = writer
+        self.show, self.export = show, export
+        self._readings: dict[tuple[int, str], list[float]] = {}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
+
+    def __enter__(self) -> Meter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(timeout=5)
+
+    def mean(self, gpu_index: int, reading: str) -> float | None:
+        """The mean of what NVML told while the sweep ran; None if it told nothing."""
+        values = self._readings.get((gpu_index, reading))
+        return fmean(values) if values else None
+
+    def _run(self) -> None:
+        next_gpu = time.monotonic()
+        while not self._end.wait(TABLE_S):
+            snapshot = self.records.snapshot()
+            self.show(snapshot, self.writer.delayed)
+            if time.monotonic() >= next_gpu:
+                next_gpu = time.monotonic() + GPU_S
+                self._gpus(snapshot)
+
+    def _gpus(self, snapshot: Snapshot) -> None:
+        metrics = {
+            f"gpu/{index}/samples_per_s": rate for index, rate in snapshot.samples_per_s.items() if rate is not None
+        }
+        readings = self.cluster.readings()
+        self.export(snapshot, readings)
+        for index, reading in readings.items():
+            for name, value in reading.metrics().items():
+                metrics[f"gpu/{index}/{name}"] = value
+                self._readings.setdefault((index, name), []).append(value)
+        if metrics:
+            self.writer.gpu(round(snapshot.elapsed_s), metrics)

@@ -1,0 +1,237 @@
+"""From Tune's events to raygpu's records and to MLflow, without making Tune's event loop wait."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, TrialScheduler
+
+from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.tune.oom_retry import Shares
+from raygpu.engines.tune.trainable import device_of, share_of, trial_of
+from raygpu.planning.gpu_shares import Share
+from raygpu.runs.trial_records import Records
+from raygpu.search.trials import EpochResult, Trial, TrialRecord
+from raygpu.storage import Storage, StorageError
+
+logger = logging.getLogger(__name__)
+
+
+class Writer(Protocol):
+    """The store of trials; every call returns at once."""
+
+    delayed: str | None
+    """Why nothing is delivered at present."""
+
+    def begin(self, trial: Trial) -> None: ...
+
+    def restart(self, trial: Trial) -> None: ...
+
+    def place(self, trial_id: str, gpu_index: int, gpu_share: float) -> None: ...
+
+    def tag(self, trial_id: str, tags: dict[str, Any]) -> None: ...
+
+    def epochs(self, trial_id: str, results: list[EpochResult]) -> None: ...
+
+    def end(self, record: TrialRecord) -> None: ...
+
+    def gpu(self, elapsed_s: int, metrics: dict[str, float]) -> None: ...
+
+
+class Live:
+    """The objects that an observer works on: alive in this process alone.
+
+    Tune pickles a sweep's callbacks at its start and unpickles them to restore it. There is one sweep at a time in a
+    process, so the pickle stands for the one that is running.
+    """
+
+    current: ClassVar[Live | None] = None
+
+    def __init__(self, records: Records, writer: Writer, cluster: Cluster, shares: Shares, scratch: Storage) -> None:
+        """scratch: a folder for checkpoints that are needed once more."""
+        self.records = records
+        self.writer = writer
+        self.cluster = cluster
+        self.shares = shares
+        self.scratch = scratch
+        self.enlarged: dict[str, tuple[str, Share, str | None]] = {}
+        """Trials that have just run out of memory: the device, the share and the checkpoint with which they go on."""
+        self.resources: Callable[[dict[str, Any]], tune.PlacementGroupFactory] | None = None
+        """A Tune trial's request of Ray, by its config."""
+        self.pids: dict[str, int] = {}
+        """Pid of the process in which each trial last ran."""
+        self.checkpoints: dict[str, str] = {}
+        """URI of each trial's last checkpoint."""
+        self.unknown_metric: str | None = None
+        """Set when the first report of any trial lacks the metric: the sweep ends."""
+        Live.current = self
+
+    def running_pids(self) -> set[int]:
+        """The processes of the trials that run."""
+        running = {name for name, record in list(self.records.by_id.items()) if record.status == "running"}
+        return {pid for name, pid in list(self.pids.items()) if name in running}
+
+    def enlarge(self, trial: Trial, device: str, share: Share, checkpoint: str | None) -> None:
+        """A trial has run out of memory in this share: if there is a larger one, it goes on with that.
+
+        device: the type that it ran on. checkpoint: its last one, if it has one.
+        """
+        found = self.shares.enlarge(trial, device, share)
+        too_small = ", ".join(f"1/{small.trials_per_gpu}" for _, small in self.shares.too_small(trial.trial_id))
+        self.writer.tag(trial.trial_id, {"raygpu.out_of_memory": too_small})
+        if found is None:
+            return
+        device, larger = found
+        self.writer.tag(trial.trial_id, {"raygpu.gpu_share": larger.fraction})
+        kept = None
+        if checkpoint is not None and Storage(checkpoint).is_dir():  # Tune deletes it once it saves the trial's end
+            again = self.scratch / f"{trial.trial_id}-{len(self.shares.too_small(trial.trial_id))}"
+            try:
+                Storage(checkpoint).copy_to(again)
+                kept = self.checkpoints[trial.trial_id] = again.uri
+            except (OSError, StorageError):
+                logger.exception("the checkpoint of trial %s, which begins anew", trial.trial_id)
+        self.enlarged[trial.trial_id] = device, larger, kept
+        self.records.out_of_memory += 1
+
+    def __reduce__(self) -> tuple[Callable[[], Live], tuple[()]]:
+        return _current, ()
+
+
+def _current() -> Live:
+    assert Live.current is not None
+    return Live.current
+
+
+class Rehousing(tune.Callback):
+    """Trials of a resumed sweep ask for what this Ray has: Tune keeps what they asked of an earlier one."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+        self._done = False
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if self._done or self.live.resources is None:
+            return
+        self._done = True
+        for trial in trials:
+            if trial.status == "PENDING":
+                wanted = self.live.resources(trial.config)
+                if wanted != trial.placement_group_factory:
+                    trial.update_resources(wanted)
+
+
+class Observer(tune.Callback):
+    """Keeps the records. Its saved state is what a resumed sweep knows of finished trials, and of ASHA's rungs,
+    which `Tuner.restore` alone forgets (ray-project/ray#30838)."""
+
+    def __init__(self, live: Live, scheduler: TrialScheduler | None, stop_reason: str) -> None:
+        self.live = live
+        self.scheduler = scheduler
+        self.stop_reason = stop_reason
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        started = trial_of(trial.config)
+        self.live.records.hold(trial.trial_id)
+        known = self.live.records.by_id.get(started.trial_id)
+        self.live.records.start(started)
+        if known is not None and known.ended:
+            self.live.writer.restart(started)
+        else:
+            self.live.writer.begin(started)  # also one that goes on: its run is running again
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        trial_id = trial.config["trial_id"]
+        if result["unknown_metric"] is not None:
+            if not self.live.records.any_scored():
+                self.live.unknown_metric = result["unknown_metric"]
+            return
+        self.live.pids[trial_id] = result["pid"]
+        placed_before = self.live.records.by_id[trial_id].gpu_index
+        gpu_index = self.live.cluster.device_index(result["node_id"], result["gpu_ids"])
+        new = self.live.records.add(trial_id, result["epochs"], gpu_index, result["best"])
+        self._charge(trial)
+        if gpu_index is not None and gpu_index != placed_before:
+            self.live.writer.place(trial_id, gpu_index, share_of(trial.config).fraction)
+        if new:
+            self.live.writer.epochs(trial_id, new)
+        # Told and kept: Tune need not carry the epochs in its own snapshots.
+        result["epochs"] = []
+        if result["out_of_memory"]:
+            last = self.live.checkpoints.get(trial_id)
+            self.live.enlarge(trial_of(trial.config), device_of(trial.config), share_of(trial.config), last)
+
+    def _charge(self, trial: Any) -> None:
+        """The hours since the last time."""
+        trial_id = trial.config["trial_id"]
+        record = self.live.records.by_id.get(trial_id)
+        if record is not None:
+            share = share_of(trial.config).fraction
+            self.live.records.charge(trial.trial_id, [trial_id], record.gpu_index, share)
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        result = trial.last_result or {}
+        trial_id = trial.config["trial_id"]
+        if self.live.enlarged.pop(trial_id, None) is not None:  # the searcher gives it again
+            return
+        if trial_id not in self.live.records.by_id or self.live.unknown_metric is not None:
+            return
+        self._charge(trial)
+        if (error := result.get("failure") or result.get("unknown_metric")) is not None:
+            record = self.live.records.end(trial_id, "failed", error=error)
+        elif result.get("ended"):
+            record = self.live.records.end(trial_id, "finished")
+        else:
+            epochs = self.live.records.by_id[trial_id].epochs
+            record = self.live.records.end(trial_id, "stopped", reason=f"{self.stop_reason} at epoch {epochs}")
+        self.live.writer.end(record)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A worker was lost more often than `cluster.max_failures` allows."""
+        trial_id = trial.config["trial_id"]
+        if trial_id not in self.live.records.by_id:  # lost before it had begun
+            started = trial_of(trial.config)
+            self.live.records.start(started)
+            self.live.writer.begin(started)
+        self.live.writer.end(
+            self.live.records.end(trial_id, "failed", error=str(trial.get_error() or "the worker was lost"))
+        )
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.live.records.retries += 1
+        self._charge(trial)
+
+    def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
+        if not (trial.last_result or {}).get("failure"):  # nothing goes on from the end of a trial that failed
+            folder = self.live.scratch.beside(checkpoint.path)
+            self.live.checkpoints[trial.config["trial_id"]] = folder.uri
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "records": self.live.records.state(),
+            "checkpoints": self.live.checkpoints,
+            "rungs": self._save_rungs() if isinstance(self.scheduler, ASHAScheduler) else None,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Called by a resumed sweep before any trial starts."""
+        self.live.records.restore(state["records"])
+        self.live.checkpoints = state["checkpoints"]
+        if isinstance(self.scheduler, ASHAScheduler) and state["rungs"] is not None:
+            with tempfile.NamedTemporaryFile() as file:
+                file.write(state["rungs"])
+                file.flush()
+                self.scheduler.restore(file.name)
+
+    def _save_rungs(self) -> bytes:
+        assert self.scheduler is not None
+        with tempfile.NamedTemporaryFile() as file:
+            self.scheduler.save(file.name)
+            return Path(file.name).read_bytes()

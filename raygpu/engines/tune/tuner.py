@@ -1,0 +1,114 @@
+"""One Ray Tune experiment, as every mode runs it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ray import tune
+from ray.tune.execution import class_cache
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
+
+from raygpu.config import SweepConfig
+from raygpu.engines.tune.tune_callback import Live, Rehousing
+from raygpu.errors import BadInput, one_line
+from raygpu.runs.interrupts import handlers_kept
+from raygpu.runs.run_directory import RunFolder
+from raygpu.storage import S3_SAID, StorageError
+
+CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
+
+
+def fit(
+    config: SweepConfig,
+    trainable: Any,
+    searcher: Searcher,
+    scheduler: TrialScheduler | None,
+    observer: tune.Callback,
+    live: Live,
+    folder: RunFolder,
+    *,
+    max_concurrent: int,
+    name: Callable[[dict[str, Any]], str],
+    resume: bool,
+) -> dict[str, str]:
+    """Run or go on with an experiment in `folder.tune`; returns where each trial's last checkpoint is.
+
+    name: of a Tune trial, from its config. Comes back early, with trials that have not ended, after SIGINT.
+    Raises BadInput for an unknown metric.
+    """
+    tune_config = tune.TuneConfig(
+        metric="score",
+        mode="max" if config.maximize else "min",
+        search_alg=searcher,
+        scheduler=scheduler,
+        num_samples=-1,  # the searcher says when it has no more
+        max_concurrent_trials=max_concurrent,
+        reuse_actors=True,
+        trial_name_creator=lambda trial: name(trial.config),
+        trial_dirname_creator=lambda trial: f"{name(trial.config)}_{trial.trial_id}",
+    )
+    path, file_system = folder.shared.for_ray()
+    run_config = tune.RunConfig(
+        name=folder.tune.name,
+        storage_path=path,
+        storage_filesystem=file_system,
+        stop=_UnknownMetric(live),
+        callbacks=[observer, Rehousing(live)],
+        failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),
+        checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
+        verbose=0,
+    )
+    # Tune would hand them to each worker in its description, which Ray lists and logs: workers have the nodes' own.
+    class_cache.ENV_VARS_TO_PROPAGATE -= CREDENTIALS
+    # Tune sets its own handlers and leaves them.
+    with _silent_tune(), handlers_kept(signal.SIGINT, signal.SIGUSR1):
+        try:
+            _tuner(trainable, tune_config, run_config, folder, resume=resume).fit()
+        except OSError as error:
+            if S3_SAID not in str(error):
+                raise
+            again = folder.resumed_by("sweep")
+            raise StorageError(f"storage: {folder.shared}: {one_line(error)}; go on with: {again}") from error
+    if live.unknown_metric is not None:
+        raise BadInput(live.unknown_metric)
+    return live.checkpoints
+
+
+def _tuner(
+    trainable: Any, tune_config: tune.TuneConfig, run_config: tune.RunConfig, folder: RunFolder, *, resume: bool
+) -> tune.Tuner:
+    """A new one, or what is kept of one."""
+    path, file_system = folder.tune.for_ray()
+    if resume and tune.Tuner.can_restore(path, file_system):
+        return tune.Tuner.restore(path, trainable, resume_unfinished=True, storage_filesystem=file_system)
+    return tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
+
+
+class _UnknownMetric(tune.Stopper):
+    """Ends the sweep when the first result shows that its metric does not exist."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self.live.unknown_metric is not None
+
+
+@contextmanager
+def _silent_tune() -> Iterator[None]:
+    """Tune's own notices, told by raygpu in its own words, kept off the console."""
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,6 @@
+"""How trials share the GPUs, decided by pure functions from numbers: a plan is data.
+
+Gives GPU shares and their allocation, the cost model that compares ways to share a GPU, measured profiles with their
+confidence, array tiles, batches and their split. Imports `search` and `config`; never torch, TensorFlow, Ray, MLflow or
+anything that renders (`cli` turns a plan into lines).
+"""

@@ -1,0 +1,90 @@
+"""The share of the GPUs of each type that a trial takes: pure, from what was asked for, measured and refused.
+
+    choices = asked(by_type(nodes), 0.2, needs)     # by type; then plan(nodes, choices, num_trials)
+
+A fraction is relative to a device: five trainings that fit an A100 need not fit a T4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from raygpu.planning.cost_model import RESERVE, Option, Part, Room, at_once
+from raygpu.planning.gpu_shares import Affine, Choice, Node, Share, auto_share, by_type, held_to, snap
+
+MAX_MPS_CLIENTS = 48
+"""Processes that one server of CUDA MPS serves, from Volta on (60 from CUDA 13.1)."""
+
+
+def asked(nodes: Sequence[Node], fraction: float, needs: Mapping[str, Affine]) -> dict[str, Choice]:
+    """The share that was asked for, and less on a GPU whose memory does not hold so many. needs: GiB of n, by type."""
+    found = by_type(nodes)
+    choice = Choice(snap(fraction), f"asked for {fraction:g}")
+    if len(found) == 1:  # what a person asked for holds: there is no other GPU that it was meant for
+        return dict.fromkeys(found, choice)
+    return {device: _fitting(choice, of, needs.get(device)) for device, of in found.items()}
+
+
+def _fitting(choice: Choice, nodes: Sequence[Node], need: Affine | None) -> Choice:
+    free_gib = _free_gib(nodes)
+    if need is None or need.each <= 0 or free_gib is None:
+        return choice
+    most = math.floor((RESERVE * free_gib - need.fixed) / need.each)
+    measured = f"{need.at(1):.1f} GiB each was measured, and {free_gib:.1f} GiB are free"
+    return held_to(choice, most, f"{choice.reason}, but {measured}")
+
+
+def automatic(nodes: Sequence[Node]) -> dict[str, Choice]:
+    """The plain rule for each type."""
+    return {device: auto_share(of) for device, of in by_type(nodes).items()}
+
+
+def measured(
+    nodes: Sequence[Node], best: Option, parts: Mapping[str, Part], num_gpus: int, reference: str
+) -> dict[str, Choice]:
+    """Return the measured share for each type.
+
+    parts: the trials that count, with what is known of them on each type. reference: the GPU that `best` was found for.
+    """
+    found = by_type(nodes)
+    if len(found) == 1:
+        return dict.fromkeys(found, Choice(Share(best.n), best.bound or "measured"))
+    choices = {}
+    for device, of in found.items():
+        way = best.way if parts[device].profile.of(best.way) else "process"
+        most, bound = at_once(parts[device], way, Room.of(of, _free_gib(of)), num_gpus)
+        choice = Choice(Share(1 if best.n == 1 else most), bound)
+        choices[device] = held_to(choice, best.n, best.bound or "measured") if of[0].device == reference else choice
+    return choices
+
+
+def permitted(nodes: Sequence[Node], choices: Mapping[str, Choice], *, mps: bool = False) -> dict[str, Choice]:
+    """One trial on each GPU that takes one process at a time. mps: whether one server computes for all of them."""
+    if mps:
+        clients = f"CUDA MPS serves {MAX_MPS_CLIENTS} processes at most"
+        return {device: held_to(choice, MAX_MPS_CLIENTS, clients) for device, choice in choices.items()}
+    refusals = {device: of[0].refusal for device, of in by_type(nodes).items()}
+    return {
+        device: choice if (refusal := refusals.get(device)) is None else held_to(choice, 1, refusal)
+        for device, choice in choices.items()
+    }
+
+
+def within(choices: Mapping[str, Choice], most_gpus: Fraction | None) -> dict[str, Choice]:
+    """The same, so small that one trial fits into the part of a GPU that may be reserved."""
+    if most_gpus is None or most_gpus >= 1:
+        return dict(choices)
+    least = math.ceil(1 / most_gpus)
+    bound = f"cluster.max_gpus {float(most_gpus):g}"
+    return {
+        device: choice if choice.share.trials_per_gpu >= least else Choice(Share(least), bound)
+        for device, choice in choices.items()
+    }
+
+
+def _free_gib(nodes: Sequence[Node]) -> float | None:
+    """Return the memory of the GPU that has the least free; its whole memory where that is not told."""
+    known = [gib for node in nodes if (gib := node.free_gib if node.free_gib is not None else node.device_gib)]
+    return min(known, default=None)

@@ -1,0 +1,265 @@
+"""The best batch of each device, and the split of a batch over unequal ones, from their measured speeds. Pure.
+
+    groups = alike(curves)                              # [[0, 1], [2]]: ranks that are not shown to differ
+    split = balanced(leveled(curves, groups), 512)      # equal shares within a group
+    compared(balanced_rates, equal_rates)               # how much faster the whole job is, with its spread
+
+Measurements differ by noise, so a difference counts only where the rounds, paired in time, show one: their ratio's
+confidence interval (`raygpu.planning.confidence`) excludes equality, and by more than NEGLIGIBLE.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Literal
+
+from raygpu.planning.batches import split
+from raygpu.planning.confidence import CONFIDENCE, Interval, interval, ratio
+
+GAIN = 0.05
+"""Relative speedup that a batch of twice the size needs to count as a gain."""
+LESS = 0.8
+"""Factor by which a batch is reduced that memory does not hold."""
+TURNS = 20
+"""Most iterations in the search for shares that all take the same time."""
+NEGLIGIBLE = 0.02
+"""Relative difference up to which two speeds count as equal: less than a split by whole samples can use."""
+LEAST_PAIRS = 3
+"""Least number of pairs of turns in a comparison of two jobs: with fewer, even a clear difference has no narrow
+interval."""
+LARGEST_PART = 0.1
+"""Largest part of the training data in one step: a larger batch leaves fewer than ten steps an epoch."""
+Ended = Literal["memory", "gain", "data", "asked"]
+
+
+@dataclass(slots=True)
+class Curve:
+    """One device's samples/s by its batch, from small to large."""
+
+    rates: dict[int, float] = field(default_factory=dict)
+    ended: Ended | None = None
+    """Why no larger batch was tried; None while one may be."""
+    rounds: dict[int, Sequence[float]] = field(default_factory=dict)
+    """Samples/s of each round, by batch, in the same order for all devices; the rates are their medians."""
+
+    def tell(self, batch: int, rate: float, rounds: Sequence[float] = ()) -> None:
+        """Its speed with this batch. The climb ends after two doublings without a gain."""
+        self.rates[batch] = rate
+        if rounds:
+            self.rounds[batch] = rounds
+        sizes = sorted(self.rates)
+        before = max((self.rates[size] for size in sizes[:-2]), default=0.0)
+        if len(sizes) > 2 and max(self.rates[size] for size in sizes[-2:]) < (1 + GAIN) * before:
+            self.ended = "gain"
+
+    @property
+    def best(self) -> int:
+        """The smallest batch that is within GAIN of the fastest. Raises ValueError where nothing was measured."""
+        if not self.rates:
+            raise ValueError("no batch was measured on this device")
+        top = max(self.rates.values())
+        return min(size for size, rate in self.rates.items() if rate * (1 + GAIN) >= top)
+
+    @property
+    def most(self) -> float:
+        """Samples that the device is known to hold, where memory ended the climb; else any number."""
+        return max(self.rates) if self.ended == "memory" else float("inf")
+
+    def step_s(self, batch: float) -> float:
+        """Seconds for a batch: straight between two measured ones, and on beyond them."""
+        sizes = sorted(self.rates)
+        times = [size / self.rates[size] for size in sizes]
+        if len(sizes) == 1:
+            return times[0] * batch / sizes[0]
+        above = next((i for i in range(1, len(sizes)) if sizes[i] >= batch), len(sizes) - 1)
+        (x0, y0), (x1, y1) = (sizes[above - 1], times[above - 1]), (sizes[above], times[above])
+        straight = y0 + (batch - x0) * (y1 - y0) / (x1 - x0)
+        return max(straight, 0.1 * y0 * batch / x0)  # noise may have it fall to nothing
+
+
+def relative(curves: Sequence[Curve]) -> list[Interval]:
+    """Each device's speed over the mean of all, from rounds in which all were measured; one device alone is 1."""
+    found = []
+    for own in curves:
+        ratios = [
+            own.rounds[batch][place] / math.exp(fmean(math.log(curve.rounds[batch][place]) for curve in curves))
+            for batch in own.rounds
+            if all(batch in curve.rounds for curve in curves)
+            for place in range(min(len(curve.rounds[batch]) for curve in curves))
+        ]
+        found.append(interval(ratios) if ratios else Interval(1.0, 0.0, math.inf))
+    return found
+
+
+def alike(curves: Sequence[Curve]) -> list[list[int]]:
+    """The devices in groups, the fastest first, whose speeds are not shown to differ: within noise they are equal.
+
+    A device joins a group unless its rounds, paired with those of each of its members, exclude equality. Among many
+    pairs some differ by chance, so the confidence is higher with more of them (Bonferroni).
+    """
+    pairs = max(1, len(curves) * (len(curves) - 1) // 2)
+    confidence = 1 - (1 - CONFIDENCE) / pairs
+    speeds = relative(curves)
+    groups: list[list[int]] = []
+    for rank in sorted(range(len(curves)), key=lambda rank: -speeds[rank].middle):
+        if groups and not any(differ(curves[member], curves[rank], confidence) for member in groups[-1]):
+            groups[-1].append(rank)
+        else:
+            groups.append([rank])
+    return [sorted(group) for group in groups]
+
+
+def differ(one: Curve, other: Curve, confidence: float = CONFIDENCE) -> bool:
+    """Whether two devices' rounds show that one of both is faster, by more than is negligible."""
+    batches = [batch for batch in one.rounds if batch in other.rounds]
+    pairs = [pair for batch in batches for pair in zip(one.rounds[batch], other.rounds[batch], strict=False)]
+    if not pairs:
+        return False
+    found = ratio([own for own, _ in pairs], [its for _, its in pairs], confidence)
+    return found.low > 1 + NEGLIGIBLE or found.high < 1 / (1 + NEGLIGIBLE)
+
+
+def leveled(curves: Sequence[Curve], groups: Sequence[Sequence[int]]) -> list[Curve]:
+    """The same, with the mean speed of its group for each device; memory stays each one's own."""
+    found = list(curves)
+    for group in groups:
+        batches = [batch for batch in curves[group[0]].rates if all(batch in curves[rank].rates for rank in group)]
+        rates = {batch: math.exp(fmean(math.log(curves[rank].rates[batch]) for rank in group)) for batch in batches}
+        for rank in group if rates else ():
+            own = {batch: rates.get(batch, rate) for batch, rate in curves[rank].rates.items()}
+            found[rank] = Curve(own, curves[rank].ended, curves[rank].rounds)
+    return found
+
+
+def compared(balanced_rates: Sequence[float], equal_rates: Sequence[float]) -> Interval:
+    """Return the balanced job's speed over the equal one's, from jobs that were trained by turns, in pairs."""
+    return ratio(balanced_rates, equal_rates)
+
+
+def around(share: int, most: int) -> list[int]:
+    """The batches that tell how fast a device is with about this share: half of it, it and twice as much.
+
+    most: samples of the whole batch.
+    """
+    return sorted({max(1, share // 2), min(share, most), min(2 * share, most)})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A data-parallel job that was trained for a while, several times by turns with another one."""
+
+    shares: tuple[int, ...]
+    turns: tuple[tuple[float, ...], ...]
+    """Samples/s of each rank, by turn."""
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Samples/s of all ranks together, by turn."""
+        return tuple(sum(turn) for turn in self.turns)
+
+    @property
+    def samples_per_s(self) -> float:
+        return interval(self.rates).middle
+
+    @property
+    def by_rank(self) -> tuple[float, ...]:
+        """Samples/s of each rank; their sum is the whole job's."""
+        means = [fmean(rates) for rates in zip(*self.turns, strict=True)]
+        return tuple(mean * self.samples_per_s / sum(means) for mean in means)
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced:
+    """A split of a global batch."""
+
+    shares: tuple[int, ...]
+    samples_per_s: float
+    """Predicted: of all devices, each waiting for the slowest."""
+
+    @property
+    def global_batch(self) -> int:
+        return sum(self.shares)
+
+
+def predicted(curves: Sequence[Curve], shares: Sequence[int]) -> Balanced:
+    """Return this split with its predicted throughput."""
+    slowest = max(curve.step_s(share) for curve, share in zip(curves, shares, strict=True))
+    return Balanced(tuple(shares), sum(shares) / slowest)
+
+
+def balanced(curves: Sequence[Curve], global_batch: int | None = None) -> Balanced:
+    """The split with which all devices take the same time for a step.
+
+    global_batch: None for the largest with which no device has more than its best batch.
+    Raises ValueError where the devices do not hold the batch.
+    """
+    if global_batch is None:
+        rates = [curve.rates[curve.best] for curve in curves]
+        each = min(curve.best / rate for curve, rate in zip(curves, rates, strict=True))
+        global_batch = max(len(curves), round(each * sum(rates)))
+    most = [curve.most for curve in curves]
+    found = predicted(curves, split(global_batch, [max(curve.rates.values()) for curve in curves], most))
+    for _ in range(TURNS):
+        speeds = [share / curve.step_s(share) for curve, share in zip(curves, found.shares, strict=True)]
+        next_one = predicted(curves, split(global_batch, speeds, most))
+        if next_one.samples_per_s <= found.samples_per_s:
+            break
+        found = next_one
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The measurements of a split, and the shares that follow."""
+
+    curves: Sequence[Curve]
+    groups: Sequence[Sequence[int]]
+    """The ranks whose speeds are not shown to differ; empty where the shares were asked for."""
+    split: Balanced
+    """The shares that were tried, and what they were predicted to come to."""
+    job: Job
+    """The job with them."""
+    equal: Job | None
+    """The job with equal shares; None where those that were tried are equal, or memory does not hold them."""
+    fits: bool = True
+    """Whether memory holds equal shares."""
+    asked: bool = False
+    """Whether a person chose the shares."""
+
+    @property
+    def speedup(self) -> Interval | None:
+        """The speed of the job over that of the job with equal shares; None where there is no such job."""
+        return compared(self.job.rates, self.equal.rates) if self.equal is not None else None
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """The tried shares where they are shown to be faster, were asked for, or alone fit; else equal ones."""
+        if self.equal is None or self.asked or not self.fits:
+            return self.job.shares
+        return self.job.shares if compared(self.job.rates, self.equal.rates).low > 1 else self.equal.shares
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the shares are as equal as whole samples can be."""
+        return max(self.shares) - min(self.shares) <= 1
+
+
+def undecided(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]], most: int) -> bool:
+    """Whether another pair of turns of two jobs may show that the first is faster. Each turn: samples/s by rank.
+
+    most: pairs at most; LEAST_PAIRS of them are always trained.
+    """
+    if len(one) < min(LEAST_PAIRS, most):
+        return True
+    found = compared([sum(turn) for turn in one], [sum(turn) for turn in other])
+    return len(one) < most and found.middle > 1 and not found.excludes(1.0)
+
+
+def lowered(shares: Sequence[int]) -> list[int]:
+    """After an out-of-memory: all by a fifth. Raises ValueError where there is nothing left to lower."""
+    if max(shares) <= 1:
+        raise ValueError("a batch of one sample does not fit")
+    return [max(1, int(LESS * share)) for share in shares]

@@ -1,0 +1,278 @@
+"""The choice of the way that trains a sweep's trials: pure, from profiles, the sweep's size and the bounds of the
+machine.
+
+    choice = choose([Part(profile, Size(trials=64, epochs=20, at_once=64), fusable=True)], room, num_gpus=1)
+
+Start-up counts: four short trials must not pay for what only forty repay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from raygpu.config.sections import Way
+from raygpu.planning.gpu_shares import Node
+from raygpu.planning.profiles import FALLING, Profile
+
+TUNE_S = 3.5
+"""Seconds that Tune takes before a sweep's first trial and after its last."""
+TRIAL_S = 0.25
+"""Between two trials of a worker that is reused: a result, a checkpoint and the next one's start."""
+DRIVER_S = 0.06
+"""Serial driver time per trial, in seconds; bounds trials per second in every way."""
+ARRAY_S = 1.0
+"""To make an array and measure its widths."""
+WORKER_S = 4.0
+"""To start a worker, where it was not measured."""
+RESERVE = 0.9
+"""Part of the free memory that trainings may fill."""
+PACKED: tuple[Way, ...] = ("process", "mps", "split")
+"""The ways in which trials run one by one, so many at once. Nothing runs trials in threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The amount of training: trials, epochs and trials at once."""
+
+    trials: int
+    epochs: float
+    """Epochs of a mean trial: some may be stopped early."""
+    at_once: int
+    """The most of them that may run at the same time: of Optuna, a generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The trials of one signature."""
+
+    profile: Profile
+    size: Size
+    fusable: bool
+
+    @property
+    def can_fuse(self) -> bool:
+        """Whether it is fusable, and was measured so."""
+        return self.fusable and any(p.samples_per_s for p in self.profile.of("fused"))
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The memory that the trainings on one device may take together."""
+
+    host_gib: float
+    device_gib: float | None
+    """Free now; None of a simulated device."""
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], free_gib: float | None) -> Room:
+        """free_gib: of the device that has the least."""
+        return cls(min(node.memory_gib / node.num_gpus for node in nodes), free_gib)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to run the whole sweep, and what it would come to."""
+
+    way: Way
+    """The way of the trials that are not fused."""
+    n: int
+    """Number of trials at once on a device, of those that are not fused."""
+    fused: tuple[bool, ...]
+    """Whether each part is trained as arrays."""
+    wall_s: float
+    gib: float | None
+    """Memory of a device at its fullest; of a simulated one, of the host."""
+    bound: str
+    """The bound that keeps n from being larger."""
+    off_s: float = 0.0
+    """By how much the time may be wrong: the spread of the measured points."""
+
+    def told(self) -> str:
+        """The prediction for a person."""
+        off = f" (± {self.off_s:.0f} s)" if self.off_s >= 0.5 else ""
+        return f"{self.name} {self.wall_s:.0f} s{off}" + ("" if self.gib is None else f" ({self.gib:.1f} GiB)")
+
+    def within_noise_of(self, other: Option) -> bool:
+        """Whether the spreads explain the difference of both predictions."""
+        return abs(self.wall_s - other.wall_s) <= math.hypot(self.off_s, other.off_s)
+
+    @property
+    def name(self) -> str:
+        if all(self.fused):
+            return "fused"
+        packed = "one at a time" if self.n == 1 else f"{self.n} at once in {PLACES[self.way]}"
+        return f"fused in part, the others {packed}" if any(self.fused) else packed
+
+
+PLACES: Mapping[Way, str] = {
+    "process": "processes",
+    "mps": "processes under MPS",
+    "split": "one process, the device split",
+}
+
+
+def options(
+    parts: Sequence[Part], room: Room, num_gpus: int = 1, ways: Iterable[Way] = PACKED, asked: int | None = None
+) -> list[Option]:
+    """The best option of each kind, the fastest first: one at a time, packed, fused, and fused where that is faster.
+
+    ways: the packed ones that may be used. asked: the only number of trials at once on a device that may be.
+    """
+    largest = max(parts, key=lambda part: part.size.trials)
+    found: list[Option] = []
+    nothing = tuple(False for _ in parts)
+    everything = tuple(part.can_fuse for part in parts)
+    packings: list[tuple[Way, int, str]] = [("process", asked or 1, "asked for")]
+    if asked is None:
+        packings = list(_packings(largest, room, num_gpus, ways))
+    for way, n, bound in packings:
+        fast = tuple(
+            part.can_fuse and _fused_s(part, room, num_gpus) < _packed_s(part, way, n, num_gpus) for part in parts
+        )
+        for fused in dict.fromkeys((nothing, everything, fast)):
+            found.append(_option(parts, way, n, bound, fused, room, num_gpus))
+    best: dict[tuple[bool, bool, str], Option] = {}
+    for option in sorted(found, key=lambda option: option.wall_s):
+        kind = all(option.fused), any(option.fused), "" if all(option.fused) or option.n > 1 else "alone"
+        best.setdefault(kind, option)
+    return list(best.values())
+
+
+def _packings(part: Part, room: Room, num_gpus: int, ways: Iterable[Way]) -> Iterator[tuple[Way, int, str]]:
+    """Each way at each number that was measured and has room."""
+    for way in ways:
+        most, bound = at_once(part, way, room, num_gpus)
+        numbers = {min(p.n, most) for p in part.profile.of(way) if p.samples_per_s} | (
+            {1} if way == "process" else set()
+        )
+        yield from ((way, n, bound) for n in sorted(numbers))
+
+
+def at_once(part: Part, way: Way, room: Room, num_gpus: int = 1) -> tuple[int, str]:
+    """The most trainings that a device is given in this way, and the bound that binds."""
+    best = part.profile.best([way])
+    curve = best.n if best is not None else 1
+    highest = max((p.n for p in part.profile.of(way)), default=1)
+    bounds = {
+        f"throughput peaks at {curve}" if curve < highest or curve == 1 else f"measured up to {curve}": curve,
+        f"{part.size.at_once} trials at once": math.ceil(part.size.at_once / num_gpus),
+    }
+    for what, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
+        line = part.profile.memory(way, what)  # type: ignore[arg-type] # two names that are literals
+        if line is not None and line.each > 0 and free_gib is not None:
+            count = math.floor((RESERVE * free_gib - line.fixed) / line.each)
+            bounds[f"{what[:-4]} memory: {line.each:.2f} GiB each, {free_gib:.1f} GiB free"] = count
+    bound, n = min(bounds.items(), key=lambda item: item[1])
+    return max(1, n), bound
+
+
+def _option(
+    parts: Sequence[Part], way: Way, n: int, bound: str, fused: tuple[bool, ...], room: Room, num_gpus: int
+) -> Option:
+    wall_s, off_s = TUNE_S, 0.0
+    gibs: list[float | None] = []
+    if not all(fused):
+        wall_s += max(_start_s(part.profile, way, n) for part in parts)
+    if any(fused):
+        wall_s += max(_start_s(part.profile, "fused", 1) for part in parts)
+    for part, array in zip(parts, fused, strict=True):
+        part_s = _fused_s(part, room, num_gpus) if array else _packed_s(part, way, n, num_gpus)
+        wall_s += part_s
+        off_s += part_s * (
+            _off(part.profile, "fused", _members(part, room, num_gpus)) if array else _off(part.profile, way, n)
+        )
+        gibs.append(
+            _gib(part.profile, "fused", _members(part, room, num_gpus)) if array else _gib(part.profile, way, n)
+        )
+    known = [gib for gib in gibs if gib is not None]
+    return Option(way, n, fused, wall_s, max(known, default=None), bound, off_s)
+
+
+def _off(profile: Profile, way: Way, n: int) -> float:
+    """Return the relative error of the speed of n at once: half the spread of the measured number next to it."""
+    points = [p for p in profile.of(way) if p.gain is not None]
+    if not points:
+        return 0.0
+    near = min(points, key=lambda p: abs(p.n - n))
+    return near.spread.width**0.5 - 1
+
+
+def _packed_s(part: Part, way: Way, n: int, num_gpus: int) -> float:
+    """Waves of trials, n on each device; the last wave may be smaller, and is then faster."""
+    profile, size = part.profile, part.size
+    each = size.epochs * (profile.num_train or 1) * (1 + _evaluation_share(profile, way))
+    full, rest = divmod(size.trials, n * num_gpus)
+    last = math.ceil(rest / num_gpus)
+    seconds = full * n * each / _rate(profile, way, n)
+    if last:
+        seconds += last * each / _rate(profile, way, last)
+    between_s = TRIAL_S / (n * num_gpus)
+    return max(seconds + between_s * size.trials, DRIVER_S * size.trials)
+
+
+def _fused_s(part: Part, room: Room, num_gpus: int) -> float:
+    """An array a device, or as many one after the other as a generation or the memory asks for."""
+    profile, size = part.profile, part.size
+    members = _members(part, room, num_gpus)
+    waves = math.ceil(size.trials / num_gpus / members)
+    work = waves * members * size.epochs * (profile.num_train or 1) * (1 + _evaluation_share(profile, "fused"))
+    eager = {p.n: p.samples_per_s for p in profile.of("fused") if p.samples_per_s}
+    widths = {n for n in eager if n <= members} | {min(members, max(eager))}
+    seconds = work / max(_rate(profile, "fused", n) for n in widths)
+    seconds += ARRAY_S * waves
+    for point in profile.points:
+        if point.compiled and point.doubt is None and point.samples_per_s and point.n in eager:
+            # Compiling multiplies the speed by about as much at other widths; the array measures whether it repays.
+            speedup = point.samples_per_s / eager[point.n]
+            seconds = min(seconds, (point.start_s or 0.0) + seconds / speedup)
+    return max(seconds, DRIVER_S * size.trials)
+
+
+def _members(part: Part, room: Room, num_gpus: int) -> int:
+    """Return the members of an array: all trials of a device, if they may run at once and memory holds them."""
+    most = math.ceil(min(part.size.trials, part.size.at_once) / num_gpus)
+    on_device = room.device_gib is not None
+    line = part.profile.memory("fused", "device_gib" if on_device else "host_gib")
+    if line is None or line.each <= 0:
+        return most
+    free_gib = room.device_gib if room.device_gib is not None else room.host_gib
+    return max(1, min(most, math.floor((RESERVE * free_gib - line.fixed) / line.each)))
+
+
+def _rate(profile: Profile, way: Way, n: int) -> float:
+    """As it was measured, or by the fitted curve; one training alone is a process in every packed way."""
+    if n == 1 and way != "fused":
+        way = "process"
+    rate = profile.rate(way, n)
+    assert rate is not None
+    return rate
+
+
+def _evaluation_share(profile: Profile, way: Way) -> float:
+    """Seconds of evaluating over those of training an epoch: of one training, or at the best width of an array."""
+    known = [p for p in profile.of(way) if p.evaluation_s is not None and p.samples_per_s]
+    if not known or profile.num_train is None:
+        return 0.0
+    if way != "fused":
+        point, count = known[0], 1
+    else:
+        highest = max(p.samples_per_s or 0.0 for p in known)
+        point = next(p for p in known if (p.samples_per_s or 0.0) >= FALLING * highest)
+        count = point.n
+    rate = (point.samples_per_s or 0.0) / (point.n if way != "fused" else 1)
+    return (point.evaluation_s or 0.0) * rate / (profile.num_train * count)
+
+
+def _start_s(profile: Profile, way: Way, n: int) -> float:
+    """To start the processes of a way."""
+    known = {p.n: p.start_s for p in profile.of(way) if p.start_s is not None}
+    if way in ("process", "mps"):
+        return max((seconds for number, seconds in known.items() if number <= n), default=WORKER_S)
+    return max(known.values(), default=WORKER_S)
+
+
+def _gib(profile: Profile, way: Way, n: int) -> float | None:
+    line = profile.memory(way, "device_gib") or profile.memory(way, "host_gib")
+    return line.at(n) if line is not None else None

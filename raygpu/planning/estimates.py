@@ -1,0 +1,101 @@
+"""The speed and memory of a sweep's trainings, as far as they are known before it is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from raygpu.config import SweepConfig
+from raygpu.planning.cost_model import Part, Size
+from raygpu.planning.gpu_shares import Affine, Node
+from raygpu.planning.profiles import Profile
+from raygpu.search.halving import mean_epochs
+from raygpu.search.signature import Group, Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The machines and devices that a sweep runs on, as a plan sees them."""
+
+    nodes: Sequence[Node]
+    names: Sequence[str]
+    """Names of the devices."""
+    device: str
+    """The type that profiles are kept by: the first GPU's name, or the processor's where one is simulated."""
+    device_gib: float | None
+    num_cpus: float
+    """CPUs of the first machine."""
+    is_local: bool = True
+    """Whether this process sees its GPUs."""
+
+
+@dataclass(slots=True)
+class Estimates:
+    """Profiles of a sweep's signatures."""
+
+    own: dict[Signature, Profile] = field(default_factory=dict)
+    reference: Profile | None = None
+    """Profile of the largest group: for groups that have none of their own."""
+    source: str = ""
+    """Origin of the reference, in a few words."""
+    probe_s: float | None = None
+    """Seconds that the probe took; None where the profile was kept."""
+    by_device: dict[str, Profile] = field(default_factory=dict)
+    """Profiles of the largest group by device type, each measured on that type; empty for GPUs of a single type."""
+    elsewhere: Profile | None = None
+    """Profile of the largest group on another device."""
+    types: tuple[str, ...] = ()
+    """Types of the sweep's devices, where there are several."""
+    notes: tuple[str, ...] = ()
+    """For a person: which way was not measured, and why."""
+
+    def on(self, device: str) -> Profile | None:
+        """Return the largest group's profile for a type of device: its own, or another type's."""
+        return self.by_device.get(device, self.reference or self.elsewhere)
+
+    def needs(self) -> dict[str, Affine]:
+        """GiB of device memory that n trainings take, by type."""
+        found = {device: self.on(device) for device in self.types}
+        return {
+            device: line
+            for device, profile in found.items()
+            if profile is not None and (line := profile.memory("process", "device_gib")) is not None
+        }
+
+    def parts(self, groups: Sequence[Group], config: SweepConfig) -> list[Part]:
+        """The sweep's trials by signature, with what is known of them."""
+        assert self.reference is not None
+        known = sum(len(group.trials) for group in groups)
+        return [
+            Part(
+                self.own.get(group.signature, self.reference),
+                size(config, len(group.trials) / known),
+                fusable=group.reason is None,
+            )
+            for group in groups
+        ]
+
+
+def size(config: SweepConfig, part: float = 1.0) -> Size:
+    """Return the size of this part of the sweep's trials."""
+    assert config.trials is not None  # a sweep that is prepared knows it
+    epochs: float = config.epochs or 1
+    stopping = config.stopping
+    if stopping.algorithm == "halving" and config.epochs is not None:
+        epochs = mean_epochs(stopping.grace_epochs, stopping.reduction, config.epochs)
+    trials = max(1, round(config.trials * part))
+    generation = config.search.generation if config.search.algorithm == "optuna" else config.trials
+    return Size(trials, epochs, max(1, min(trials, round(generation * part))))
+
+
+def roughly(profile: Profile) -> Profile:
+    """With the points in doubt, at what their own windows measured: enough to choose a way for one sweep, whose results
+    are the same in each, and too little to be kept."""
+    alone = next((p.samples_per_s for p in profile.points if (p.way, p.n) == ("process", 1)), None)
+    points = [
+        replace(p, doubt=None, gain=p.samples_per_s / alone, gain_low=None, gain_high=None)
+        if p.doubt is not None and p.samples_per_s and alone
+        else p
+        for p in profile.points
+    ]
+    return replace(profile, points=tuple(points))

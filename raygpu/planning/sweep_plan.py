@@ -1,0 +1,211 @@
+"""The plan of a sweep: which trials are fused, how the others are packed, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from raygpu.config import SweepConfig
+from raygpu.config.sections import GpuSection
+from raygpu.errors import BadInput
+from raygpu.planning import allocation, cost_model
+from raygpu.planning.cost_model import Option, Room
+from raygpu.planning.estimates import Estimates, Site
+from raygpu.planning.gpu_shares import Choice, FusedPlan, Node, Plan, by_type, plan, snap
+from raygpu.search.signature import Group, Signature
+
+FASTER_ALONE = "packed processes are predicted to be faster"
+Sharing = Literal["fused", "split"]
+"""How several trials share one process: as one array of torch models, or on TensorFlow's logical devices."""
+Mode = Literal["process", "fused", "split"]
+
+
+def make_plan(
+    nodes: Sequence[Node],
+    config: SweepConfig,
+    num_trials: int,
+    choices: Mapping[str, Choice] | None = None,
+    *,
+    mps: bool = False,
+) -> Plan:
+    """The plan of process mode for these nodes. Raises BadInput.
+
+    choices: how many at once on each type of device, where it was measured. mps: whether trials run under MPS.
+    """
+    fraction = config.gpu.fraction
+    if choices is None:
+        choices = allocation.automatic(nodes) if fraction == "auto" else allocation.asked(nodes, fraction, {})
+    return _plan(nodes, config, allocation.permitted(nodes, choices, mps=mps), num_trials)
+
+
+def make_fused_plan(
+    nodes: Sequence[Node],
+    config: SweepConfig,
+    num_trials: int,
+    choices: Mapping[str, Choice] | None = None,
+    *,
+    mps: bool = False,
+) -> FusedPlan:
+    """The plan of fused mode for these nodes: by default, one array has a GPU for itself. Raises BadInput."""
+    fraction = 1.0 if config.gpu.fraction == "auto" else config.gpu.fraction
+    arrays = allocation.permitted(nodes, allocation.asked(nodes, fraction, {}), mps=mps)
+    return FusedPlan(_plan(nodes, config, arrays, num_trials), make_plan(nodes, config, num_trials, choices, mps=mps))
+
+
+def _plan(nodes: Sequence[Node], config: SweepConfig, choices: Mapping[str, Choice], num_trials: int) -> Plan:
+    most = config.cluster.most_gpus
+    if config.gpu.fraction == "auto":
+        choices = allocation.within(choices, most)
+    try:
+        return plan(nodes, choices, num_trials, most)
+    except ValueError as error:
+        raise BadInput(f"gpu.fraction: read {config.gpu.fraction}; {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The plan of a sweep, and what it was chosen by."""
+
+    plan: Plan | FusedPlan
+    groups: Sequence[Group]
+    """All trials by signature; each that is not fused has its reason."""
+    estimates: Estimates
+    options: Sequence[Option]
+    """Ways to run the sweep by predicted time, the shortest first; empty where nothing was measured."""
+    alone: Mapping[Signature, str]
+    """Signatures that could be fused and are faster alone, and why."""
+    mps: bool
+    """Whether packed processes run under CUDA MPS, where it is to be had."""
+
+    @property
+    def mode(self) -> Mode:
+        """The `mode` of `summary.json`."""
+        if isinstance(self.plan, Plan):
+            return "process"
+        return "fused" if self.plan.members is None else "split"
+
+    @property
+    def predicted(self) -> dict[str, Any]:
+        """The `predicted` of `summary.json`: seconds by way, and which one was taken; empty without measurements."""
+        if not self.options:
+            return {}
+        probe_s = self.estimates.probe_s
+        return {
+            "source": self.estimates.source,
+            "probe_s": None if probe_s is None else round(probe_s, 2),
+            "chosen": self.options[0].name,
+            "wall_s": {option.name: round(option.wall_s, 2) for option in self.options},
+            "off_s": {option.name: round(option.off_s, 2) for option in self.options},
+            "memory_gib": {
+                option.name: None if option.gib is None else round(option.gib, 2) for option in self.options
+            },
+        }
+
+    def settled(self, gpu: GpuSection) -> dict[str, Any]:
+        """`[gpu]` with what was chosen in place of auto: a sweep that is resumed goes on as it began."""
+        chosen: dict[str, Any] = {"mode": self.mode, "mps": "on" if self.mps else "off"}
+        if isinstance(self.plan, Plan):
+            if len(self.plan.parts) == 1:  # of several types of GPU, each has its own
+                chosen["fraction"] = self.plan.parts[0].share.fraction
+        elif self.plan.members is not None:
+            chosen["width"] = self.plan.members
+        return gpu.model_dump() | chosen
+
+
+def decide(
+    site: Site,
+    config: SweepConfig,
+    num_trials: int,
+    groups: Sequence[Group],
+    sharing: Sharing | None,
+    estimates: Estimates,
+) -> Decision:
+    """The plan for this site. Raises BadInput.
+
+    sharing: how several trials can share one process; None where they cannot.
+    """
+    options = _options(site, config, groups, estimates)
+    best = options[0] if options else None
+    mps = config.gpu.mps == "on" or (config.gpu.mps == "auto" and best is not None and best.way == "mps")
+    if sharing == "split" and (members := _members(config, site.nodes, best)) is not None:
+        split = replace(make_fused_plan(site.nodes, config, num_trials), members=members)
+        return Decision(split, groups, estimates, options, {}, mps=False)
+    choices = _choices(site, config, groups, estimates, best)
+    if sharing == "fused" and (config.gpu.mode == "fused" or (best is not None and any(best.fused))):
+        alone: dict[Signature, str] = {}
+        if config.gpu.mode == "auto" and best is not None:
+            faster_alone = [group for group, fused in zip(groups, best.fused, strict=True) if not fused]
+            alone = dict.fromkeys((group.signature for group in faster_alone), FASTER_ALONE)
+            groups = [replace(group, reason=group.reason or alone.get(group.signature)) for group in groups]
+        both = make_fused_plan(site.nodes, config, num_trials, choices, mps=mps)
+        return Decision(both, groups, estimates, options, alone, mps and _shared(both.alone))
+    packed = make_plan(site.nodes, config, num_trials, choices, mps=mps)
+    return Decision(packed, groups, estimates, options, {}, mps and _shared(packed))
+
+
+def _options(site: Site, config: SweepConfig, groups: Sequence[Group], estimates: Estimates) -> list[Option]:
+    """Ways to run the sweep, of the mode that was asked for if one is, the shortest first."""
+    if estimates.reference is None:
+        return []
+    parts = estimates.parts(groups, config)
+    alike = [node for node in site.nodes if node.device == site.device] or list(site.nodes)
+    ways = [way for way in cost_model.PACKED if way != ("mps" if config.gpu.mps == "off" else "")]
+    if config.gpu.mps == "on" and any(part.profile.of("mps") for part in parts):
+        ways = ["mps"]
+    asked = None if config.gpu.fraction == "auto" else snap(config.gpu.fraction).trials_per_gpu
+    found = cost_model.options(parts, Room.of(alike, _least_free_gib(alike)), _num_gpus(site, config), ways, asked)
+    return [option for option in found if _asked_for(option, config.gpu.mode)] or found
+
+
+def _choices(
+    site: Site, config: SweepConfig, groups: Sequence[Group], estimates: Estimates, best: Option | None
+) -> dict[str, Choice] | None:
+    """How many trials at once on each type of device; None where nothing was asked for or measured."""
+    if config.gpu.fraction != "auto":
+        return allocation.asked(site.nodes, config.gpu.fraction, estimates.needs())
+    if best is None:
+        return None
+    largest = max(estimates.parts(groups, config), key=lambda part: part.size.trials)
+    by_device = {
+        device: replace(largest, profile=estimates.on(device) or largest.profile) for device in by_type(site.nodes)
+    }
+    return allocation.measured(site.nodes, best, by_device, _num_gpus(site, config), site.device)
+
+
+def _num_gpus(site: Site, config: SweepConfig) -> int:
+    """GPUs that the run may reserve."""
+    num_gpus = sum(node.num_gpus for node in site.nodes)
+    most = config.cluster.most_gpus
+    return num_gpus if most is None else max(1, min(num_gpus, math.floor(most)))
+
+
+def _members(config: SweepConfig, nodes: Sequence[Node], best: Option | None) -> int | None:
+    """Into how many logical devices a device is split; None where it is not."""
+    if config.gpu.mode == "auto":
+        return best.n if best is not None and best.way == "split" else None
+    if config.gpu.width != "auto":
+        return config.gpu.width
+    if best is not None and best.way == "split":
+        return best.n
+    return min(choice.share.trials_per_gpu for choice in allocation.automatic(nodes).values())
+
+
+def _shared(packed: Plan) -> bool:
+    """Whether trials share a GPU: one alone has nobody to run beside under MPS."""
+    return any(part.share.trials_per_gpu > 1 for part in packed.parts)
+
+
+def _asked_for(option: Option, mode: str) -> bool:
+    """Whether it is of the mode that was asked for; of auto, every one."""
+    if mode == "auto":
+        return True
+    if mode == "split":
+        return option.way == "split"
+    return any(option.fused) == (mode == "fused") and option.way != "split"
+
+
+def _least_free_gib(nodes: Sequence[Node]) -> float | None:
+    """Free memory of the GPU that has the least."""
+    return min((node.free_gib for node in nodes if node.free_gib is not None), default=None)

@@ -1,0 +1,342 @@
+"""`runs/<name>/`: every path in it, and what is written there for a person and for the next command.
+
+What workers write, trials' checkpoints above all, lies in `shared`, which all nodes reach: the folder itself, or one of
+the same name in object storage, which then has a copy of everything else too.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from raygpu.config import ProblemConfig, SweepConfig, load, read_toml
+from raygpu.errors import BadInput
+from raygpu.redaction import redacted
+from raygpu.storage import LOCAL, Storage
+from raygpu.search.trials import TrialRecord
+from raygpu.storage import is_job
+
+KINDS = {"sweep": "sweep", "train": "training", "balance": "balance"}
+"""Words for a run of each command, in messages."""
+CHECKPOINTS = "checkpoints"
+BEST_EPOCH = "best_epoch"
+"""In a trial's last checkpoint: its best epoch's, where that one scores the trial."""
+SCORE = "score.json"
+"""In the checkpoint of a best epoch: the epoch and its score."""
+TRAINING = "training"
+"""Ray Train's run, below the checkpoints of a production training."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The folder of one run. `path` is absolute."""
+
+    path: Path
+    storage: Storage | None = None
+    """The run's folder in object storage; None where the folder itself is shared."""
+
+    def __str__(self) -> str:
+        """Return the run's URI in object storage or its folder, by which it goes on from anywhere."""
+        return str(self.storage or self.path)
+
+    def resumed_by(self, kind: str) -> str:
+        """Return the command line that goes on with the run. kind: the command's name."""
+        return f"python -m raygpu.{'submit ' if is_job() else ''}{kind} --resume {self}"
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def shared(self) -> Storage:
+        """The folder that all nodes reach."""
+        return self.storage or Storage(str(self.path))
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def run(self) -> Path:
+        """The file that names the sweep's MLflow run, for a resume."""
+        return self.path / "run.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def trials_csv(self) -> Path:
+        return self.path / "trials.csv"
+
+    @property
+    def best_toml(self) -> Path:
+        return self.path / "best.toml"
+
+    @property
+    def best(self) -> Path:
+        """The best trial's architecture and sample predictions."""
+        return self.path / "best"
+
+    @property
+    def trials(self) -> Path:
+        """A folder a trial: a script's output, a failed trial's traceback."""
+        return self.path / "trials"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / CHECKPOINTS
+
+    def checkpoint(self, trial_id: str) -> Path | None:
+        """Return the checkpoint of a sweep's trial, here; None if it was not kept."""
+        folder, kept = self.checkpoints / trial_id, self.shared / CHECKPOINTS / trial_id
+        if self.storage is not None and kept.is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+            kept.download(folder)
+        return folder if folder.is_dir() else None
+
+    @property
+    def shared_checkpoints(self) -> Storage:
+        """The folder of a production training's checkpoints: Ray Train's run, and the best one."""
+        return self.shared / CHECKPOINTS
+
+    def training_checkpoints(self) -> list[Storage]:
+        """Return a production training's checkpoints, as Ray Train keeps them, the last one first."""
+        folder = self.shared_checkpoints / TRAINING
+        return [folder / name for name in reversed(folder.folders()) if name.startswith("checkpoint_")]
+
+    @property
+    def shared_trials(self) -> Storage:
+        """The folder that trials themselves write to, with a folder for each trial."""
+        return self.shared / "trials"
+
+    @property
+    def tune(self) -> Storage:
+        """Ray Tune's own folder, for its restore."""
+        return self.shared / "tune"
+
+    @property
+    def members(self) -> Path:
+        """Checkpoints of trials that were taken out of their arrays' at an interruption."""
+        return self.path / "tune" / "members"
+
+    @property
+    def spool(self) -> Path:
+        """The file of records that could not be delivered to the tracking server."""
+        return self.path / "undelivered.jsonl"
+
+    @classmethod
+    def create(cls, runs_dir: Path, name: str, storage: str = LOCAL) -> RunFolder:
+        """Make the folder. storage: local, or object storage that has one of this name too.
+
+        Raises BadInput if it exists or cannot be written.
+        """
+        folder = cls((runs_dir / name).resolve(), None if storage == LOCAL else Storage.at(storage) / name)
+        if folder.storage is not None and folder.storage.has(folder.config.name):
+            raise BadInput(
+                f"name: {folder.storage} exists already; go on with it by --resume {folder.storage}, or choose another"
+                " --name"
+            )
+        if folder.path.exists():
+            raise BadInput(
+                f"name: {folder.path} exists already; go on with it by --resume {folder.path}, or choose another --name"
+            )
+        try:
+            folder.path.mkdir(parents=True)
+        except OSError as error:
+            raise BadInput(f"runs_dir: {runs_dir} cannot be written: {error.strerror}") from error
+        folder.trials.mkdir()
+        return folder
+
+    @classmethod
+    def existing(cls, where: str | Path, kind: str = "sweep", flag: str = "--resume") -> RunFolder:
+        """The folder of an earlier run, here or in object storage. kind: of which command. flag: that named it.
+
+        Raises BadInput.
+        """
+        remote = "://" in str(where)
+        folder = cls._fetched(Storage.at(str(where))) if remote else cls(Path(where).resolve())._with_storage()
+        for needed in (folder.config, folder.run):
+            if not needed.is_file():
+                raise BadInput(f"{flag}: {where} is no {KINDS[kind]}'s folder: it has no {needed.name}")
+        own = folder.read_run().get("kind", "sweep")
+        if own != kind:
+            other = f"; go on with it by python -m raygpu.{own} --resume {where}" if flag == "--resume" else ""
+            raise BadInput(f"{flag}: {where} is a {KINDS[own]}'s{other}")
+        return folder
+
+    def _with_storage(self) -> RunFolder:
+        """As its configuration says."""
+        storage = read_toml(self.config).get("storage", LOCAL) if self.config.is_file() else LOCAL
+        return self if storage == LOCAL else RunFolder(self.path, Storage.at(storage) / self.name)
+
+    @classmethod
+    def _fetched(cls, storage: Storage) -> RunFolder:
+        """Fetch a run that another machine may have begun: the files that a next command reads, below runs here, or in
+        a temporary folder where nothing can be written.
+
+        Raises BadInput where a folder of that name is another run's.
+        """
+        folder = cls(Path("runs", storage.name).resolve(), storage)
+        storage.require_answer()
+        if not storage.has(folder.config.name):
+            raise BadInput(f"{storage} is no run's folder: it has no {folder.config.name}")
+        if folder.path.exists() and cls(folder.path)._with_storage().storage != storage:
+            raise BadInput(f"{folder.path} is another run than {storage}; move it away, or go on in another folder")
+        try:
+            folder.trials.mkdir(parents=True, exist_ok=True)
+        except OSError:  # the working folder of a container
+            folder = cls(Path(tempfile.mkdtemp(prefix="raygpu-runs-"), storage.name), storage)
+            folder.trials.mkdir(parents=True)
+        for file in (folder.config, folder.run, folder.best_toml, folder.spool):
+            if storage.has(file.name):
+                file.write_bytes(storage.read(file.name))
+        return folder
+
+    def publish(self) -> None:
+        """Copy what is here into object storage, if the run has its results there."""
+        if self.storage is None:
+            return
+        self.storage.upload(self.path)
+        for file in (self.spool, self.best_toml):
+            if not file.exists() and self.storage.has(file.name):
+                self.storage.discard(file.name)
+
+    def remove(self) -> None:
+        """Delete the folder with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.storage is not None:
+            self.storage.remove()
+
+    def write_config(self, config: ProblemConfig, source_folder: Path, kind: str = "sweep") -> None:
+        """The resolved configuration, without passwords. A field without a value is left out, as TOML has no null."""
+        values = config.model_dump(exclude_none=True) | {"name": self.name}
+        values["tracking"]["uri"] = redacted(values["tracking"]["uri"])
+        self.config.write_text(tomli_w.dumps(values))
+        if self.storage is not None:
+            self.storage.upload(self.config)
+        self.write_run({"source_folder": str(source_folder), "kind": kind})
+
+    @property
+    def source_folder(self) -> Path:
+        """The folder where relative paths start; the working directory for a run that goes on elsewhere."""
+        folder = Path(self.read_run()["source_folder"])
+        return Path.cwd() if is_job() or not folder.is_dir() else folder
+
+    def read_config(self, overrides: Mapping[str, str] | None = None) -> SweepConfig:
+        """The configuration that the sweep was started with, with its choice where that says auto. Raises BadInput."""
+        config = load(self.config, overrides or {}, SweepConfig)
+        chosen = self.read_run().get("gpu", {})
+        return config.model_copy(update={"gpu": config.gpu.model_copy(update=chosen)})
+
+    def write_run(self, values: Mapping[str, Any]) -> None:
+        known = self.read_run()
+        temporary = self.run.with_suffix(".tmp")
+        temporary.write_text(json.dumps(known | dict(values), indent=2))
+        temporary.replace(self.run)
+        if self.storage is not None:
+            self.storage.upload(self.run)
+
+    def read_run(self) -> dict[str, Any]:
+        return dict(json.loads(self.run.read_text())) if self.run.is_file() else {}
+
+    def write_trials(self, records: Sequence[TrialRecord]) -> None:
+        """`trials.csv`: a row a trial, hyper-parameters as columns of their own."""
+        names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
+        own = ["id", "status", "score", "score_epoch", "best_epoch", "epochs", "samples_per_s", "gpu", "rgu_hours"]
+        header = [*own, *(f"space.{name}" if name in own else name for name in names)]
+        with self.trials_csv.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(header)
+            for r in records:
+                row = [r.trial.trial_id, status(r), r.score, r.score_epoch, r.best_epoch, r.epochs]
+                row += [rounded(r.samples_per_s), r.gpu_index, rounded(r.rgu_hours, 6)]
+                writer.writerow([*row, *(r.trial.hyperparameters.get(name) for name in names)])
+
+    def write_failures(self, records: Sequence[TrialRecord]) -> None:
+        """`trials/<id>/error.txt`: the traceback of each trial that failed."""
+        for record in records:
+            if record.error is not None:
+                folder = self.trials / record.trial.trial_id
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "error.txt").write_text(record.error)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        self.summary.write_text(json.dumps(as_json(summary), indent=2, allow_nan=False) + "\n")
+
+    def write_best(self, config: SweepConfig, best: TrialRecord) -> None:
+        """`best.toml`: the best trial, ready for a production training."""
+        source = {"sweep": self.name, "trial_id": best.trial.trial_id, "score": best.score}
+        direction = "max" if config.maximize else "min"
+        source |= {"epoch": best.score_epoch, "score_of": f"{best.which} epoch"}
+        source |= {"metric": config.metric, "direction": direction}
+        values: dict[str, Any] = {
+            "experiment" if config.experiment else "command": config.experiment or config.command,
+            "metric": config.metric,
+            "direction": direction,
+            "epochs": config.epochs or best.epochs,
+            "seed": best.trial.seed,
+            "hyperparameters": dict(best.trial.hyperparameters),
+            "source": source | ({"data": "synthetic"} if config.data.synthetic else {}),
+        }
+        self.best_toml.write_text(tomli_w.dumps(values))
+
+    def drop_best(self) -> None:
+        """No trial is the best any more, as when the best one of an interrupted sweep has diverged since."""
+        self.best_toml.unlink(missing_ok=True)
+        shutil.rmtree(self.best, ignore_errors=True)
+
+    def kept_epoch(self, trial_id: str) -> int | None:
+        """The epoch of a trial's checkpoint that was kept for its score; None of a last one, or of none."""
+        file = self.checkpoints / trial_id / SCORE
+        return int(json.loads(file.read_text())["epoch"]) if file.is_file() else None
+
+    def keep_checkpoints(self, by_trial: Mapping[str, str], wanted: Sequence[str], *, complete: bool) -> None:
+        """Copy the wanted trials' last checkpoints, or those of their best epochs, to `checkpoints/<id>/`.
+
+        complete: no trial will go on from a checkpoint, so Tune's own copies are dropped.
+        """
+        for trial_id in (self.shared / CHECKPOINTS).folders() if self.storage is not None else []:
+            if trial_id not in wanted:
+                (self.shared / CHECKPOINTS / trial_id).remove()
+        for trial_id, uri in by_trial.items():
+            source, target = Storage(uri), self.checkpoints / trial_id
+            if trial_id in wanted and source.is_dir() and not source.has("failed"):
+                shutil.rmtree(target, ignore_errors=True)
+                best = source / BEST_EPOCH
+                (best if best.is_dir() else source).download(target)
+            elif trial_id not in wanted:
+                shutil.rmtree(target, ignore_errors=True)
+            if complete:
+                source.remove()
+
+
+def as_json(value: Any) -> Any:
+    """A summary as JSON can hold it: a number that is not finite becomes null."""
+    match value:
+        case Mapping():
+            return {name: as_json(each) for name, each in value.items()}
+        case list() | tuple():
+            return [as_json(each) for each in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
+
+
+def status(record: TrialRecord) -> str:
+    """A record's status as `trials.csv` shows it."""
+    return "diverged" if record.diverged and record.status == "finished" else record.status
+
+
+def rounded(value: float | None, digits: int = 1) -> float | None:
+    """A reading for a file that a person reads; None stays None."""
+    return None if value is None or not math.isfinite(value) else round(value, digits)

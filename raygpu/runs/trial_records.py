@@ -1,0 +1,259 @@
+"""The records of a running sweep's trials: results in, a snapshot, the best trial and a summary out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any
+
+from raygpu.runs.clock import process_age_s
+from raygpu.errors import UnknownMetric, last_line
+from raygpu.search.trials import EpochResult, Scoring, Status, Trial, TrialRecord
+
+SIMULATED = "one simulated GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU of the sweep, or the simulated one."""
+
+    index: int
+    """Counted over all nodes of the sweep."""
+    node_id: str
+    local_id: str
+    """Ray's name of the device on its node: a number or a UUID."""
+    name: str
+    uuid: str | None = None
+    memory_gib: float | None = None
+    """The whole device's."""
+    rgu: float | None = None
+    """Worth in Reference GPU Units; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a sweep at one moment."""
+
+    elapsed_s: float
+    num_trials: int
+    running: int
+    finished: int
+    """Without those that diverged."""
+    stopped: int
+    failed: int
+    best: TrialRecord | None
+    samples_per_s: dict[int, float | None]
+    """By GPU: summed over the trials that run on it; None where none tells."""
+    time_left_s: float | None
+    diverged: int = 0
+
+    @property
+    def ended(self) -> int:
+        """Trials that will not go on."""
+        return self.finished + self.diverged + self.stopped + self.failed
+
+
+def diverged(record: TrialRecord) -> bool:
+    """Whether a trial has ended by diverging."""
+    return record.diverged and record.status == "finished"
+
+
+class Records:
+    """The trials' records. Any thread may call."""
+
+    def __init__(self, num_trials: int, scoring: Scoring, devices: Sequence[Device], epochs: int | None) -> None:
+        self.num_trials = num_trials
+        self.scoring = scoring
+        self.devices = list(devices)
+        self.epochs = epochs
+        self.by_id: dict[str, TrialRecord] = {}
+        self.retries = 0
+        """Number of times that a trial went on after its worker was lost."""
+        self.out_of_memory = 0
+        """Number of times that a trial went on with a larger share of its GPU."""
+        self.first_epoch_s: float | None = None
+        """Seconds from the start of this process to the first result of any trial."""
+        self._started = time.monotonic()
+        self._gpu_samples: dict[int, int] = {}
+        self._held_since: dict[str, float] = {}
+        """When what holds a share of a GPU was last charged for it."""
+        self._lock = RLock()
+
+    def start(self, trial: Trial) -> TrialRecord:
+        """A trial's worker has started: for the first time, again after a loss, or anew after a failure."""
+        with self._lock:
+            record = self.by_id.get(trial.trial_id)
+            if record is None or record.ended:
+                used = record.rgu_hours if record is not None else None
+                record = self.by_id[trial.trial_id] = TrialRecord(trial, rgu_hours=used, which=self.scoring.which)
+            record.status = "running"
+            return record
+
+    def add(
+        self,
+        trial_id: str,
+        results: Iterable[EpochResult],
+        gpu_index: int | None,
+        best: tuple[float, int] | None = None,
+    ) -> list[EpochResult]:
+        """Take in epochs; those not seen before (a trial that goes on from a checkpoint repeats some) come back.
+
+        best: the trial's best score and its epoch, as its worker knows them, whose parameters it has kept. A trial that
+        repeats epochs after a loss may have another one than before.
+        """
+        with self._lock:
+            record = self.by_id[trial_id]
+            record.gpu_index = gpu_index if gpu_index is not None else record.gpu_index
+            new = [result for result in results if result.epoch > record.epochs]
+            if new and self.first_epoch_s is None:
+                self.first_epoch_s = process_age_s()
+            for result in new:
+                record.epochs = result.epoch
+                record.metrics = dict(result.metrics)
+                record.diverged = self.scoring.diverged(result.metrics)
+                with suppress(UnknownMetric):
+                    record.standing.take(self.scoring, result)
+                if result.num_samples is not None and result.train_s is not None:
+                    record.samples_seen += result.num_samples
+                    record.train_s += result.train_s
+                    if gpu_index is not None:
+                        self._gpu_samples[gpu_index] = self._gpu_samples.get(gpu_index, 0) + result.num_samples
+                    record.samples_per_s = record.samples_seen / record.train_s
+                else:
+                    rate = result.samples_per_s  # a function's or script's own
+                    record.samples_per_s = rate if rate is not None and math.isfinite(rate) else None
+            if best is not None:
+                record.standing.best, record.standing.best_epoch = best
+            record.score = record.standing.score(self.scoring)
+            return new
+
+    def hold(self, holder: str) -> None:
+        """A Tune trial begins to hold its share of a GPU."""
+        with self._lock:
+            self._held_since[holder] = time.monotonic()
+
+    def charge(self, holder: str, trial_ids: Sequence[str], gpu_index: int | None, gpu_share: float) -> None:
+        """The RGU-hours since `holder` was last charged, in equal parts to those of its trials that have not ended."""
+        with self._lock:
+            now = time.monotonic()
+            since = self._held_since.get(holder, now)
+            self._held_since[holder] = now
+            value = next((device.rgu for device in self.devices if device.index == gpu_index), None)
+            running = [record for name in trial_ids if not (record := self.by_id[name]).ended]
+            if value is None:
+                return
+            for record in running:
+                hours = (now - since) / 3600 * gpu_share * value / len(running)
+                record.rgu_hours = (record.rgu_hours or 0.0) + hours
+
+    def rgu_hours(self) -> float | None:
+        """Return the RGU hours of all trials together; None where no GPU's worth is known."""
+        with self._lock:
+            known = [record.rgu_hours for record in self.by_id.values() if record.rgu_hours is not None]
+        return sum(known) if known else None
+
+    def any_scored(self) -> bool:
+        """Whether any trial has reported the metric."""
+        with self._lock:
+            return any(record.score is not None for record in self.by_id.values())
+
+    def end(self, trial_id: str, status: Status, *, error: str | None = None, reason: str | None = None) -> TrialRecord:
+        with self._lock:
+            record = self.by_id[trial_id]
+            record.status, record.error, record.reason = status, error, reason
+            return record
+
+    def failures(self) -> list[str]:
+        """The last line of each failed trial's error."""
+        with self._lock:
+            errors = [record.error for record in self.by_id.values() if record.status == "failed" and record.error]
+        return [last_line(error) for error in errors]
+
+    def interrupt(self, told: Callable[[TrialRecord], None]) -> bool:
+        """Mark what still runs as interrupted, and tell of it; whether the sweep is short of trials."""
+        with self._lock:
+            running = [record for record in self.by_id.values() if not record.ended]
+            for record in running:
+                record.status = "interrupted"
+                told(record)
+            return bool(running) or len(self.by_id) < self.num_trials
+
+    def ranked(self) -> list[TrialRecord]:
+        """Trials with a score, best first, those that diverged last and those that failed not at all."""
+        with self._lock:
+            scored = [r for r in self.by_id.values() if r.score is not None and r.status != "failed"]
+        sign = -1 if self.scoring.maximize else 1
+        return sorted(scored, key=lambda r: (r.diverged, sign * (r.score or 0.0), r.trial.trial_id))
+
+    def count(self, *statuses: Status) -> int:
+        """Trials of these statuses, without those that diverged."""
+        with self._lock:
+            return sum(record.status in statuses and not diverged(record) for record in self.by_id.values())
+
+    def count_diverged(self) -> int:
+        """Trials that ended since their loss or metric was no number any more."""
+        with self._lock:
+            return sum(map(diverged, self.by_id.values()))
+
+    def snapshot(self) -> Snapshot:
+        with self._lock:
+            elapsed_s = time.monotonic() - self._started
+            ranked = self.ranked()
+            return Snapshot(
+                elapsed_s=elapsed_s,
+                num_trials=self.num_trials,
+                running=self.count("running"),
+                finished=self.count("finished"),
+                stopped=self.count("stopped"),
+                failed=self.count("failed"),
+                best=ranked[0] if ranked and not ranked[0].diverged else None,
+                samples_per_s={device.index: self._rate(device.index) for device in self.devices},
+                time_left_s=self._time_left(elapsed_s),
+                diverged=self.count_diverged(),
+            )
+
+    def _rate(self, gpu_index: int) -> float | None:
+        """The sum of the latest throughputs of the trials that run on a GPU."""
+        rates = [
+            record.samples_per_s
+            for record in self.by_id.values()
+            if record.status == "running" and record.gpu_index == gpu_index and record.samples_per_s is not None
+        ]
+        return sum(rates) if rates else None
+
+    def _time_left(self, elapsed_s: float) -> float | None:
+        """By the share of the work that is done; a running trial counts by its epochs where their number is known."""
+        done = float(sum(record.ended for record in self.by_id.values()))
+        if self.epochs:
+            running = (r for r in self.by_id.values() if r.status == "running")
+            done += sum(min(1.0, record.epochs / self.epochs) for record in running)
+        return elapsed_s * (self.num_trials - done) / done if done else None
+
+    def gpu_throughput(self, wall_s: float) -> dict[int, float | None]:
+        """Training samples per second of each GPU over the whole run."""
+        with self._lock:
+            return {
+                device.index: self._gpu_samples[device.index] / wall_s if device.index in self._gpu_samples else None
+                for device in self.devices
+            }
+
+    def state(self) -> dict[str, Any]:
+        """Return the state that a resumed sweep starts from; picklable."""
+        with self._lock:
+            return {
+                "by_id": dict(self.by_id),
+                "gpu_samples": dict(self._gpu_samples),
+                "retries": self.retries,
+                "out_of_memory": self.out_of_memory,
+                "elapsed_s": time.monotonic() - self._started,
+            }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        with self._lock:
+            self.by_id, self._gpu_samples = state["by_id"], state["gpu_samples"]
+            self.retries, self.out_of_memory = state["retries"], state["out_of_memory"]
+            self._started = time.monotonic() - state["elapsed_s"]  # the time between the two does not count

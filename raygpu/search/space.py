@@ -1,0 +1,249 @@
+"""The search space: `[space]` of a configuration, parsed; trials drawn from it.
+
+    lr     = { loguniform = [1e-3, 1.0] }
+    layers = { choice = [1, 2] }
+    width2 = { choice = [32, 64], when = { layers = 2 } }     # only in trials of two layers
+    epochs = 5                                                # a constant
+
+The distributions carry Ray Tune's names and meanings (docs.ray.io, "Tune Search Space API"). What is drawn for one
+parameter of one trial depends on the seed, the trial's place and the parameter's name alone: more trials, or another
+parameter, leave the rest as it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raygpu.config import suggestion
+from raygpu.errors import BadInput
+from raygpu.search.trials import Trial
+
+Draw = Callable[[np.random.Generator, tuple[Any, ...]], Any]
+
+
+def _quantized(value: float, step: float) -> float:
+    # Rounding to the step's own decimals turns 0.30000000000000004 into 0.3.
+    return round(round(value / step) * step, 12)
+
+
+def _loguniform(rng: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(rng.uniform(math.log(low), math.log(high))))
+
+
+_DRAWS: dict[str, Draw] = {
+    "uniform": lambda rng, a: float(rng.uniform(a[0], a[1])),
+    "quniform": lambda rng, a: min(max(_quantized(rng.uniform(a[0], a[1]), a[2]), a[0]), a[1]),
+    "loguniform": lambda rng, a: _loguniform(rng, a[0], a[1]),
+    "qloguniform": lambda rng, a: min(max(_quantized(_loguniform(rng, a[0], a[1]), a[2]), a[0]), a[1]),
+    "randn": lambda rng, a: float(rng.normal(a[0], a[1])),
+    "qrandn": lambda rng, a: _quantized(rng.normal(a[0], a[1]), a[2]),
+    "randint": lambda rng, a: int(rng.integers(a[0], a[1])),
+    "qrandint": lambda rng, a: int(a[0] + a[2] * rng.integers(0, (a[1] - a[0]) // a[2] + 1)),
+    "lograndint": lambda rng, a: min(int(_loguniform(rng, a[0], a[1])), a[1] - 1),
+    "qlograndint": lambda rng, a: int(min(max(_quantized(_loguniform(rng, a[0], a[1]), a[2]), a[0]), a[1])),
+    "choice": lambda rng, a: a[int(rng.integers(len(a)))],
+}
+_NUM_ARGUMENTS = {name: 3 if name.startswith("q") else 2 for name in _DRAWS if name != "choice"}
+LARGEST = 2**62
+"""The largest size of a number in a distribution."""
+MOST_COMBINATIONS = 100_000
+"""Most combinations of a grid: more are no search."""
+KINDS = (*_DRAWS, "grid_search")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One hyper-parameter: a distribution, and the values of others on which it exists."""
+
+    name: str
+    kind: str
+    """One of KINDS, or "constant"."""
+    arguments: tuple[Any, ...]
+    when: Mapping[str, tuple[Any, ...]]
+
+    def active(self, values: Mapping[str, Any]) -> bool:
+        """Whether the parameter exists beside these values of the parameters that it depends on."""
+        return all(parent in values and values[parent] in allowed for parent, allowed in self.when.items())
+
+    def draw(self, seed: int, index: int) -> Any:
+        """This parameter's value in trial `index`."""
+        if self.kind == "constant":
+            return self.arguments[0]
+        rng = np.random.default_rng([seed, index, zlib.crc32(self.name.encode())])
+        return _DRAWS[self.kind](rng, self.arguments)
+
+    def options(self) -> tuple[Any, ...] | None:
+        """Every value, of a parameter that has only so many; None of a continuous one."""
+        match self.kind:
+            case "constant" | "choice" | "grid_search":
+                return self.arguments
+            case "randint":
+                return tuple(range(*self.arguments))
+            case "qrandint":
+                low, high, step = self.arguments
+                return tuple(range(low, high + 1, step))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Parameters, each after those that it depends on."""
+
+    parameters: tuple[Parameter, ...]
+
+    def draw(self, seed: int, index: int) -> dict[str, Any]:
+        """The hyper-parameters of trial `index` of a random search."""
+        values: dict[str, Any] = {}
+        for parameter in self.parameters:
+            if parameter.active(values):
+                values[parameter.name] = parameter.draw(seed, index)
+        return values
+
+    def grid(self) -> Iterator[dict[str, Any]]:
+        """Every combination; an inactive parameter is left out and multiplies nothing."""
+
+        def extend(values: dict[str, Any], rest: tuple[Parameter, ...]) -> Iterator[dict[str, Any]]:
+            if not rest:
+                yield values
+                return
+            first, *others = rest
+            if not first.active(values):
+                yield from extend(values, tuple(others))
+                return
+            for option in first.options() or ():
+                yield from extend({**values, first.name: option}, tuple(others))
+
+        return extend({}, self.parameters)
+
+
+def trial_seed(seed: int, index: int) -> int:
+    """The seed of trial `index`, below 2**31 so that every framework takes it."""
+    return int(np.random.SeedSequence([seed, index]).generate_state(1)[0] >> 1)
+
+
+def random_trials(space: Space, count: int, seed: int) -> list[Trial]:
+    """The trials of a random search: the same ones for the same seed, the first k of any larger count."""
+    return [Trial(Trial.name(i), trial_seed(seed, i), space.draw(seed, i)) for i in range(count)]
+
+
+def grid_trials(space: Space, count: int | None, seed: int) -> list[Trial]:
+    """The trials of a grid search, all combinations or a seeded sample of `count`, in the grid's order."""
+    if count is None:
+        points = list(space.grid())
+    else:
+        size = sum(1 for _ in space.grid())
+        chosen = set(np.random.default_rng(seed).permutation(size)[:count].tolist())
+        points = [point for i, point in enumerate(space.grid()) if i in chosen]
+    return [Trial(Trial.name(i), trial_seed(seed, i), point) for i, point in enumerate(points)]
+
+
+def parse(table: Mapping[str, Any], algorithm: str = "random") -> Space:
+    """The space that a `[space]` table describes. Raises BadInput with a line for each fault."""
+    if not table:
+        raise BadInput("space: empty; give at least one hyper-parameter, as in lr = { loguniform = [1e-4, 1e-1] }")
+    faults: list[str] = []
+    parameters: dict[str, Parameter] = {}
+    for name, value in table.items():
+        try:
+            parameters[name] = _parameter(name, value, algorithm)
+        except ValueError as error:
+            faults.append(f"space.{name}: {error}")
+    for parameter in parameters.values():
+        faults += [
+            f"space.{parameter.name}: when: no hyper-parameter {parent!r}{suggestion(parent, list(table))}"
+            for parent in parameter.when
+            if parent not in table
+        ]
+    if faults:
+        raise BadInput(faults)
+    space = Space(_in_order(parameters))
+    if algorithm == "grid" and next(itertools.islice(space.grid(), MOST_COMBINATIONS, None), None) is not None:
+        raise BadInput(
+            f'space: a grid of more than {MOST_COMBINATIONS:,} combinations; search.algorithm = "random" draws some'
+        )
+    return space
+
+
+def _parameter(name: str, value: Any, algorithm: str) -> Parameter:
+    if not isinstance(value, Mapping):
+        return Parameter(name, "constant", (value,), {})
+    when = value.get("when", {})
+    kinds = [key for key in value if key != "when"]
+    if len(kinds) != 1 or kinds[0] not in (*KINDS, "constant"):
+        read = ", ".join(map(repr, kinds)) or "nothing"
+        hint = suggestion(kinds[0], list(KINDS)) if len(kinds) == 1 else ""
+        raise ValueError(f"read {read}{hint}; one distribution of: {', '.join(KINDS)}")
+    kind = kinds[0]
+    arguments = (value[kind],) if kind == "constant" else _arguments(kind, value[kind])
+    parameter = Parameter(name, kind, arguments, _conditions(when))
+    if algorithm == "grid" and kind in ("randint", "qrandint"):
+        low, high, step = (*arguments, 1)[:3]
+        if (high - low) // step > MOST_COMBINATIONS:
+            raise ValueError(f"{kind}: more than {MOST_COMBINATIONS:,} values are no grid")
+    elif algorithm == "grid" and parameter.options() is None:
+        raise ValueError(f"{kind} has no end of values; a grid takes choice, grid_search, randint and qrandint")
+    if algorithm != "grid" and kind == "grid_search":
+        raise ValueError('grid_search needs search.algorithm = "grid"; otherwise write choice')
+    if algorithm == "optuna" and kind in ("randn", "qrandn"):
+        raise ValueError(f"optuna has no {kind}; write uniform or quniform")
+    return parameter
+
+
+def _arguments(kind: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ValueError(f"{kind}: read {value!r}; a list is wanted")
+    if kind in ("choice", "grid_search"):
+        if not value:
+            raise ValueError(f"{kind}: the list is empty")
+        if None in value:
+            raise ValueError(f"{kind}: None cannot be written to a file; use text, or leave it out by `when`")
+        return tuple(value)
+    count = _NUM_ARGUMENTS[kind]
+    meaning = "mean, deviation" if "randn" in kind else "low, high"
+    shape = f"[{meaning}{', step' if count == 3 else ''}]"
+    if len(value) != count or not all(_is_number(number) for number in value):
+        raise ValueError(f"{kind}: read {list(value)!r}; {shape} is wanted, {count} finite numbers")
+    if "int" in kind and not all(isinstance(number, int) for number in value):
+        raise ValueError(f"{kind}: read {list(value)!r}; whole numbers are wanted")
+    if max(map(abs, value)) > LARGEST:
+        raise ValueError(f"{kind}: read {list(value)!r}; numbers up to {LARGEST:g} are wanted")
+    if count == 3 and value[2] <= 0:
+        raise ValueError(f"{kind}: step {value[2]!r} is not above 0")
+    if "randn" in kind:
+        if value[1] <= 0:
+            raise ValueError(f"{kind}: deviation {value[1]!r} is not above 0")
+    elif value[0] >= value[1]:
+        raise ValueError(f"{kind}: low {value[0]!r} is not below high {value[1]!r}")
+    elif "log" in kind and value[0] <= 0:
+        raise ValueError(f"{kind}: low {value[0]!r} is not above 0, and its logarithm is needed")
+    return tuple(value)
+
+
+def _conditions(when: Any) -> dict[str, tuple[Any, ...]]:
+    if not isinstance(when, Mapping):
+        raise ValueError(f"when: read {when!r}; a table is wanted, as in when = {{ layers = [2, 3] }}")
+    return {parent: tuple(allowed) if isinstance(allowed, list) else (allowed,) for parent, allowed in when.items()}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _in_order(parameters: Mapping[str, Parameter]) -> tuple[Parameter, ...]:
+    """Each after those that it depends on, otherwise as written. Raises BadInput for a circle."""
+    placed: dict[str, Parameter] = {}
+    waiting = dict(parameters)
+    while waiting:
+        ready = [name for name, parameter in waiting.items() if all(parent in placed for parent in parameter.when)]
+        if not ready:
+            raise BadInput(f"space: {' and '.join(waiting)} depend on each other through when")
+        # One at a time, in the file's order: a grid then counts like nested loops as written.
+        placed[ready[0]] = waiting.pop(ready[0])
+    return tuple(placed.values())

@@ -1,0 +1,1 @@
+"""Functions and scripts of a person's own as trainings."""

@@ -1,0 +1,131 @@
+"""Any function as a training: `train(config)` runs in a thread, and each `raygpu.report` yields an epoch."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from raygpu import reporting
+from raygpu.reporting import Kept
+from raygpu.search.trials import EpochResult, Trial
+from raygpu.training.base import Settings
+
+
+class _Ended(BaseException):
+    """Raised inside the user's function, from `raygpu.report`, to end it; no `except Exception` catches it."""
+
+
+class FunctionTraining:
+    """A `Training` of a user's function, which goes on only while the next epoch is asked for.
+
+    The function gets one dict: the hyper-parameters, and `epochs` and `seed` unless the space has its own.
+    """
+
+    def __init__(self, function: Callable[[dict[str, Any]], Any], trial: Trial, settings: Settings) -> None:
+        self.function = function
+        self.epochs = settings.epochs
+        self.epoch = 0
+        self.config = {"seed": trial.seed, "epochs": settings.epochs, **trial.hyperparameters}
+        self._channel = _Handover()
+        self._thread = threading.Thread(target=self._run, name=trial.trial_id, daemon=True)
+        self._started = self._ended = False
+
+    def run_epoch(self) -> EpochResult | None:
+        """Let the function go on to its next report; raises what it raises."""
+        if self._ended or (self.epochs is not None and self.epoch >= self.epochs):
+            return None
+        if self._started:
+            self._channel.go.release()
+        else:
+            self._started = True
+            self._thread.start()
+        metrics = self._next()
+        if metrics is None:
+            return None
+        self.epoch += 1
+        if self.epoch == self.epochs:
+            # What comes after the last report, as saving a model, belongs to it; one more report ends the function.
+            self._channel.closing = True
+            self._channel.go.release()
+            self._next()
+        return EpochResult(self.epoch, metrics)
+
+    def _next(self) -> dict[str, float] | None:
+        """Wait for the next report; None at the function's end, and what it raised."""
+        result = self._channel.results.get()
+        if isinstance(result, dict):
+            return result
+        self._ended = True
+        if result is not None:
+            raise result
+        return None
+
+    def _run(self) -> None:
+        reporting.use(self._channel)
+        end: BaseException | None = None
+        try:
+            self.function(self.config)
+        except _Ended:
+            pass
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for it, SystemExit too
+            end = error
+        self._channel.results.put(end)
+
+    def save(self, folder: Path) -> None:
+        if self._channel.kept is not None:
+            self._channel.kept.dump(folder)
+
+    def has_saved(self, epoch: int) -> bool:
+        """Whether what `save` writes is of that epoch, the last one yielded."""
+        kept = self._channel.kept
+        if kept is None:
+            return False
+        return kept.epoch == epoch or (epoch == self.epochs and kept.epoch > epoch)
+
+    def load(self, folder: Path) -> None:
+        """The function starts again at its beginning, and finds its state by `raygpu.load()`."""
+        kept = Kept.load(folder)
+        if kept is not None:
+            self.epoch = self._channel.num_reports = kept.epoch
+            self._channel.kept = kept
+
+    def close(self) -> None:
+        """End the function at the report where it waits."""
+        if self._started and not self._ended:
+            self._channel.ending = self._channel.closing = True
+            self._channel.go.release()
+            self._thread.join(timeout=30)
+        reporting.use(None)
+
+
+class _Handover:
+    """The function's end of the channel: a report is handed over, then waits for `go`."""
+
+    def __init__(self) -> None:
+        self.results: queue.SimpleQueue[dict[str, float] | BaseException | None] = queue.SimpleQueue()
+        self.go = threading.Semaphore(0)
+        self.closing = False
+        """The next report ends the function."""
+        self.ending = False
+        """The report that waits does."""
+        self.num_reports = 0
+        self.kept: Kept | None = None
+
+    def report(self, metrics: dict[str, float]) -> None:
+        if self.closing:
+            raise _Ended
+        self.num_reports += 1
+        self.results.put(metrics)
+        self.go.acquire()
+        if self.ending:
+            raise _Ended
+
+    def checkpoint(self, state: Any) -> None:
+        self.kept = Kept.of(state, self.num_reports)
+
+    def load(self) -> Any | None:
+        return None if self.kept is None else pickle.loads(self.kept.state)

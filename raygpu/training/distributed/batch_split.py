@@ -1,0 +1,196 @@
+"""The spread of a production training over devices: its batches, its learning rate, and lines that tell of both."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+from raygpu.config import TrainConfig
+from raygpu.errors import BadInput, one_line
+from raygpu.experiment import Source, Splits, num_samples
+from raygpu.planning.batches import split
+from raygpu.training.distributed.loss_check import Difference, differences
+from raygpu.training.distributed.ranks import Parallel
+from raygpu.training.hyperparameters import OptimizerSettings, batch_size
+
+WARMUP = 0.05
+"""Part of all epochs over which a scaled learning rate rises where nothing is said."""
+LOOKED_AT = 64
+"""Samples whose loss is compared with that of parts, at least, where a batch has fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A training's batches over its devices."""
+
+    parallel: Parallel
+    lines: tuple[str, ...]
+    """For a person."""
+
+
+def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: int | None = None) -> Spread:
+    """Return the batch, shares and learning rate of each optimizer step.
+
+    devices: of all workers. global_batch: of an earlier start of the same run, whose steps go on.
+
+    Raises BadInput with a line for each fault.
+    """
+    try:
+        size, settings = batch_size(config.hyperparameters), OptimizerSettings.of(config.hyperparameters)
+    except ValueError as error:
+        raise BadInput(f"hyperparameters: {str(error).removeprefix('hyper-parameter ')}") from error
+    whole = global_batch or config.global_batch or size * devices * config.accumulate
+    ratios = config.chosen_ratios
+    faults = []
+    if len(ratios) not in (0, devices):
+        faults.append(f"ratios: read {config.ratios}, {_count(len(ratios), 'number')} for {_count(devices, 'device')}")
+    if whole < devices:
+        faults.append(f"global_batch: read {whole}; {devices} devices need {devices} samples at least, one each")
+    if num_train < devices:
+        faults.append(f"workers: {_count(devices, 'device')}, but there are {_count(num_train, 'training sample')}")
+    if faults:
+        raise BadInput(faults)
+    lines = []
+    if whole > num_train:
+        lines.append(f"a batch is all {num_train} training samples, not {whole}")
+        whole = num_train
+    factor = {"none": 1.0, "linear": whole / size, "sqrt": (whole / size) ** 0.5}[config.lr_scaling]
+    warmup = config.warmup_epochs
+    if warmup is None and factor != 1 and "warmup_epochs" not in config.hyperparameters:
+        warmup = WARMUP * (config.epochs or 1)
+    parallel = Parallel(whole, config.accumulate, ratios, config.ratios == "auto", config.compile, factor, warmup)
+    return Spread(parallel, (_batches(config, parallel, devices, size), *lines, _lr(settings, parallel)))
+
+
+def checked(config: TrainConfig, plan: Spread, devices: int, source: Source, code: Any, splits: Splits) -> Spread:
+    """The plan, once it is seen that the loss can be split as it says; with a line for what comes out inexact.
+
+    Raises BadInput where a batch is cut and its loss does not follow from those of its parts.
+    """
+    try:
+        with contextlib.chdir(source.folder):
+            return _checked(config, plan, devices, source, code, splits)
+    except BadInput:
+        raise
+    except Exception as error:  # the user's code: whatever it raises is the message
+        raise BadInput(f"experiment: {source.name}: a look at its loss failed: {one_line(error)}") from error
+
+
+def _checked(config: TrainConfig, plan: Spread, devices: int, source: Source, code: Any, splits: Splits) -> Spread:
+    parallel, lines, look_at = plan.parallel, list(plan.lines), _look(source)
+    if devices > 1 or parallel.accumulate > 1:
+        inputs, targets = splits.train_inputs, splits.train_targets
+        look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=False)
+        if source.kind == "torch":
+            parallel = _with_least(parallel, look.least_samples(), devices, splits.num_train)
+            lines += _state_lines(look, by_share=config.loss_by_share)
+        if config.loss_by_share:
+            lines.append("loss by share: each device's loss is of its share of a batch alone, as loss_by_share asks")
+        else:
+            most = max(parallel.global_batch, LOOKED_AT)
+            lines += [_told(found, source) for found in differences(look, inputs, targets, most)]
+    num_validation = num_samples(splits.validation_targets)
+    if num_validation > look_at.batch:
+        inputs, targets = splits.validation_inputs, splits.validation_targets
+        look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=True)
+        lines += [
+            f"validation/{found.name}, of {num_validation:,} samples, is the mean of batches of {look_at.batch:,},"
+            f" as it is no mean over samples: {found}; raygpu.Mean(total, weight) is exact"
+            for found in differences(look, inputs, targets)
+            if found.kind == "parts"
+        ]
+    return Spread(parallel, tuple(lines))
+
+
+def _look(source: Source) -> Any:
+    """The framework's way to look at a loss."""
+    if source.kind == "torch":
+        from raygpu.training.distributed.torch_loss_check import TorchLook
+
+        return TorchLook
+    from raygpu.training.distributed.keras_loss_check import KerasLook
+
+    return KerasLook
+
+
+def _with_least(parallel: Parallel, least: int, devices: int, num_train: int) -> Parallel:
+    """Each part of a batch gets as many samples as the model takes. Raises BadInput where there are too few."""
+    if least == 1:
+        return parallel
+    for name, samples in (("global_batch", parallel.global_batch), ("training samples", num_train)):
+        if samples < least * devices:
+            raise BadInput(
+                f"{name}: read {samples}; the model cannot be trained on a single sample (BatchNorm?), so {devices}"
+                f" devices need {least * devices} samples at least"
+            )
+    return replace(parallel, least=least)
+
+
+def _state_lines(look: Any, *, by_share: bool) -> list[str]:
+    """Return lines on effects of a batch's parts on a torch model that differ from those of the whole batch."""
+    lines, names, path = [], look.moving_buffers(), look.moving_state()
+    if names:
+        which = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        lines.append(
+            f"buffers that training changes ({which}): each part of a batch changes them by itself, and each step"
+            " begins with the first device's"
+        )
+    if written := look.written_parameters():
+        lines.append(
+            f"a forward pass writes to parameters in place ({', '.join(written[:3])}): each device changes its own copy"
+            " by its own share of a batch, and the first device's is kept"
+        )
+    if path is not None:
+        lines.append(f"{path} changes while it trains: each device, and each part of a batch, changes its own")
+    if not by_share and not look.gradient_adds_up():
+        lines.append(
+            "the gradient of a batch is not the mean of those of its parts (a hook, or scale_grad_by_freq?), though the"
+            " loss is: each part's is computed by itself"
+        )
+    return lines
+
+
+def _told(found: Difference, source: Source) -> str:
+    """A line for what cannot be exact. Raises BadInput for a loss that would be another one without a word."""
+    if found.kind == "unsteady":
+        return (
+            "the loss of the same samples changes from call to call, or is not finite: whether it is a mean over"
+            " samples, as splitting a batch needs, is not known"
+        )
+    if found.kind == "outputs":
+        return (
+            f"the model's outputs for a sample depend on the rest of its batch: the loss is {found}; each device has"
+            " its share alone"
+        )
+    assert found.value is not None
+    what = (
+        "no mean over samples" if found.value.kind == "a plain number" else f"{found.value.kind} that does not add up"
+    )
+    raise BadInput(
+        f"experiment: {source.name}: the loss is {what}: {found}. Each device's loss would be of its share alone:"
+        " return raygpu.Mean(total, weight) or raygpu.Sum(total) from loss(); for a loss that compares samples with"
+        " each other, --loss-by-share trains on each share's own"
+    )
+
+
+def _batches(config: TrainConfig, parallel: Parallel, devices: int, size: int) -> str:
+    shares = split(parallel.global_batch, parallel.ratios or [1.0] * devices)
+    parts = " + ".join(map(str, shares)) if len(shares) <= 8 else f"{min(shares)} to {max(shares)} on each device"
+    how = {"auto": ", to begin with, then by measured speeds", "equal": ""}.get(config.ratios, f", as {config.ratios}")
+    taken = f", each in {parallel.accumulate} parts" if parallel.accumulate > 1 else ""
+    whole = f"{parallel.global_batch} samples" if devices == 1 else f"{parallel.global_batch} samples: {parts}{how}"
+    return f"an optimizer step: {whole}{taken} (batch_size is {size})"
+
+
+def _lr(settings: OptimizerSettings, parallel: Parallel) -> str:
+    warmup = settings.warmup_epochs if parallel.warmup_epochs is None else parallel.warmup_epochs
+    lr = f"{settings.lr:g}"
+    if parallel.lr_factor != 1:
+        lr += f" x {parallel.lr_factor:.4g} = {settings.lr * parallel.lr_factor:.4g}"
+    rising = f", rising over {_count(round(warmup, 2), 'epoch')}" if warmup else ""
+    return f"{settings.optimizer}, learning rate {lr}{rising}, {settings.schedule}"
+
+
+def _count(number: float, thing: str) -> str:
+    return f"{number:g} {thing}" if number == 1 else f"{number:g} {thing}s"

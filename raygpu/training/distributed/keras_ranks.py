@@ -1,0 +1,371 @@
+"""One Keras model trained on several devices, each with its share of every batch: tf.distribute's mirrored strategies.
+
+`MirroredStrategy` has the devices of one process, `MultiWorkerMirroredStrategy` those of several. Each step is a call
+that computes a device's part of the gradient, weighted by its share so that the sum is the whole batch's, and a call
+that sums the parts and applies them: what a device does alone ends between the two, which is where it is timed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raygpu.experiment import Experiment, Splits
+from raygpu.planning.batches import epoch_order
+from raygpu.runs.training_progress import Wish
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.distributed.ranks import Norm, Parallel, ParallelTraining, Report
+from raygpu.training.keras.logical_devices import split
+from raygpu.training.keras.optimizers import clip, with_l2
+from raygpu.training.keras.quiet_import import keras, tf
+from raygpu.training.keras.reduction import PartGradient
+from raygpu.training.keras.solo import WEIGHTS, KerasSolo, chosen_rows, configure, random_states
+
+PROGRESS = "parallel.json"
+"""Beside the model and the optimizer, as `KerasSolo` writes them: what a training that is within an epoch needs."""
+
+
+def num_gpus() -> int:
+    """Return the number of GPUs that TensorFlow sees."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+class KerasRanks:
+    """The devices of this process, and of the others that TF_CONFIG names."""
+
+    def __init__(self, processes: int, local: int, settings: Settings, *, shared: bool = False) -> None:
+        """Before anything else of TensorFlow runs in this process.
+
+        local: devices of this one. shared: several processes share a GPU, which NCCL refuses.
+        """
+        configure(settings)
+        self.strategy = _strategy(processes, local, shared)
+        self.world = self.strategy.num_replicas_in_sync
+        self.local = self.world // processes
+        resolver = self.strategy.cluster_resolver if processes > 1 else None
+        self.rank = (resolver.task_id if resolver is not None else 0) * self.local
+        self._processes = processes
+        # Called from Python it would be traced anew each time.
+        self._gather: Any = tf.function(lambda values: self.strategy.gather(values, axis=0))
+
+    def gather(self, values: Sequence[Any]) -> list[Any]:
+        if self._processes == 1:
+            return list(values)
+        own = np.frombuffer(pickle.dumps(list(values)), np.uint8)
+        most = max(self._gathered(np.array([len(own)], np.int32)))
+        room = 1 << int(most).bit_length()  # few lengths: each new one is traced
+        found = self._gathered(np.pad(own, (0, room - len(own))))
+        processes = np.split(found.astype(np.uint8), self._processes)
+        return [value for each in processes for value in pickle.loads(each.tobytes())]
+
+    def _gathered(self, values: np.ndarray) -> np.ndarray:
+        """Return the values of all processes, one after the other."""
+        own = tf.constant(values, tf.int32)
+        given = self.strategy.experimental_distribute_values_from_function(lambda _: own)
+        found = np.asarray(self._gather(given))
+        return found.reshape(self.world, -1)[:: self.local].ravel()  # each of its devices gives the same
+
+
+def _strategy(processes: int, local: int, shared: bool) -> tf.distribute.Strategy:
+    if processes > 1:
+        kinds = tf.distribute.experimental.CommunicationImplementation
+        options = tf.distribute.experimental.CommunicationOptions(implementation=kinds.RING if shared else kinds.AUTO)
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    gpus = tf.config.list_physical_devices("GPU")
+    if local == 1:
+        return tf.distribute.OneDeviceStrategy("GPU:0" if gpus else "CPU:0")
+    if not gpus:
+        split(local, None)
+    return tf.distribute.MirroredStrategy([f"{'GPU' if gpus else 'CPU'}:{index}" for index in range(local)])
+
+
+class KerasParallel(ParallelTraining):
+    """Training of one trial of a `KerasExperiment` on several devices."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        splits: Splits,
+        trial: Trial,
+        settings: Settings,
+        parallel: Parallel,
+        ranks: KerasRanks,
+        *,
+        wish: Callable[[], Wish] = lambda: "",
+    ) -> None:
+        self._strategy = ranks.strategy
+        with self._strategy.scope():
+            self.solo = solo = KerasSolo(experiment, splits, trial, settings)
+            self._generator = (
+                keras.src.random.seed_generator.global_seed_generator()
+            )  # exists now, once for each device
+        super().__init__(parallel, ranks, wish, solo.settings, solo.num_train, solo.epochs)
+        if ranks.world > 1:
+            self._note_batch_norm()
+        self._data = self._copies()
+        """On each device of this process."""
+        self._layout = PartGradient([], "")
+        """Layout of a part's gradient, known once `_compute` is traced."""
+        self._compute_step: Any = tf.function(self._compute_all)
+        self._add_parts: Any = tf.function(self._add_all)
+        self._apply_step: Any = tf.function(self._apply_all)
+        self._order: Any = None
+        self._random: list[list[Any]] = []
+        """By device of this process: the states of what draws dropout and augmentation."""
+        self._loss_parts = np.zeros((ranks.local, 2))
+        """Numerator and denominator of this epoch's loss, over the samples of each device of this process."""
+        self._since = _Since(ranks.local)
+        self._trace()
+
+    def _note_batch_norm(self) -> None:
+        layers = [
+            layer
+            for layer in self.solo.model._flatten_layers()
+            if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
+        ]
+        if layers:
+            self.notes.append(
+                "BatchNormalization: each device normalises its share by itself; synchronized=True in the model"
+                " has them normalise the whole batch"
+            )
+
+    def _copies(self) -> list[Any]:
+        data = self.solo.train_data
+        if self.ranks.local == 1:
+            return [data]
+        copies = []
+        for device in self._strategy.extended.worker_devices:
+            with tf.device(device):
+                copies.append(tf.nest.map_structure(tf.identity, data))
+        return copies
+
+    # The two calls of a step, on every device of this process
+
+    def _trace(self) -> None:
+        order = tf.TensorSpec([self.num_train], tf.int64)
+        self._set_order(0)
+        spans = self._by_device([tf.constant([0, 2], tf.int64)] * self.ranks.local)
+        traced = self._compute_step.get_concrete_function(order, spans, tf.TensorSpec([], tf.float64))
+        states = random_states(traced)
+        devices = sorted({state.device for state in states}, key=lambda name: (len(name), name))
+        self._random = [[v for v in states if v.device == device] for device in devices]
+        self._random += [[] for _ in range(self.ranks.local - len(devices))]
+
+    def _by_device(self, values: Sequence[Any]) -> Any:
+        """One value for each device of this process."""
+        first = self.ranks.rank
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: values[context.replica_id_in_sync_group - first]
+        )
+
+    def _compute_all(self, order: Any, spans: Any, whole: Any) -> Any:
+        """Traced. order: the epoch's samples, int64 (num_train,). spans: of each device, the place in it where its
+        part begins, and its samples, int64 (2,). whole: samples of the batch.
+
+        Of each device: numerator and denominator of its part's loss, the seconds that it took, |g|^2 of its gradient,
+        and what `PartGradient` makes the whole gradient of.
+        """
+        return self._strategy.run(self._compute, args=(order, spans, whole))
+
+    def _compute(self, order: Any, span: Any, whole: Any) -> Any:
+        # Each device is traced in a thread, and what keras.random draws from is each thread's own.
+        name = keras.src.random.seed_generator.GLOBAL_SEED_GENERATOR
+        keras.src.backend.common.global_state.set_global_attribute(name, self._generator)
+        began = tf.timestamp()
+        solo, size = self.solo, tf.cast(span[1], tf.float64)
+        with tf.control_dependencies([began]):
+            rows = order[span[0] : span[0] + span[1]]
+        place = tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group) - self.ranks.rank
+        inputs, targets = (chosen_rows(part, rows) for part in self._data[place])
+        variables = solo.model.trainable_variables
+        with tf.GradientTape(persistent=True) as tape:
+            loss = solo.loss(inputs, targets)
+        self._layout, gradients = PartGradient.of(tape, loss, variables, size / whole)
+        del tape
+        square = tf.cast(tf.linalg.global_norm(gradients), tf.float64) ** 2 * (whole / size) ** 2
+        with tf.device("CPU:0"), tf.control_dependencies([tf.identity(square)]):  # the host waits for the device
+            seconds = tf.timestamp() - began
+        return loss.parts(size, size / whole), seconds, square, gradients
+
+    def _add_all(self, gradients: Any, more: Any) -> Any:
+        """Traced. The sums of two parts' gradients."""
+        return self._strategy.run(lambda a, b: [x + y for x, y in zip(a, b, strict=True)], args=(gradients, more))
+
+    def _apply_all(self, gradients: Any, lr: Any) -> Any:
+        """Traced. One optimizer step with the sum of all devices' gradients; its |g|^2."""
+        self.solo.optimizer.learning_rate = lr
+        return self._strategy.run(self._apply, args=(gradients,))
+
+    def _apply(self, gradients: Any) -> Any:
+        settings, context = self.solo.settings, tf.distribute.get_replica_context()
+        # A sum wants to know each part's device, which what has come from outside of the call does not tell.
+        summed = context.all_reduce(tf.distribute.ReduceOp.SUM, [tf.identity(gradient) for gradient in gradients])
+        summed, used = self._layout.whole(summed), self._layout.variables
+        square = tf.square(tf.linalg.global_norm(summed))
+        if settings.clip_norm is not None:
+            summed = clip(summed, settings.clip_norm)
+        self.solo.optimizer.apply(with_l2(settings, summed, used), used)
+        return square
+
+    def _arrays(self, values: Any) -> list[np.ndarray]:
+        """Wait for the devices of this process, and return the array of each."""
+        return [np.asarray(value) for value in self._strategy.experimental_local_results(values)]
+
+    def _locals(self, values: Any) -> list[float]:
+        """The same of scalars."""
+        return [float(value) for value in self._arrays(values)]
+
+    # An epoch
+
+    def _begin_epoch(self) -> None:
+        self._set_order(self.epoch + 1)
+        self._loss_parts = np.zeros((self.ranks.local, 2))
+        for local, states in enumerate(self._random):
+            for place, state in enumerate(states):
+                state.assign(tf.constant([self._draw(local, place), 0], state.dtype))
+
+    def _draw(self, local: int, place: int) -> int:
+        """As of a training on one device, but each device draws its own dropout and augmentation."""
+        rank = self.ranks.rank + local
+        words = [self.solo.seed, self.epoch + 1, place]
+        return int(np.random.default_rng([*words, rank] if rank else words).integers(2**20))
+
+    def _set_order(self, epoch: int) -> None:
+        self._order = tf.constant(epoch_order(self.solo.seed, epoch, self.num_train))
+
+    def _begin_steps(self) -> None:
+        """Devices are waited for before a step that is timed."""
+
+    def _wait(self) -> None:
+        self._since.settle(self._arrays, self._loss_parts)
+
+    def _take_step(self, start: int, end: int, lr: float) -> None:
+        ranks, since = self.ranks, self._since
+        portions = self.conductor.portions(start, end)
+        own = portions[ranks.rank : ranks.rank + ranks.local]
+        timed, normed = self.conductor.measures_speed, self.conductor.measures_noise
+        if timed:
+            self._wait()
+        gradients, firsts, parts = None, [portion.first for portion in own], len(own[0].sizes)
+        for number in range(parts):
+            sizes = [portion.sizes[number] for portion in own]
+            spans = [tf.constant([first, size], tf.int64) for first, size in zip(firsts, sizes, strict=True)]
+            found = self._compute_step(self._order, self._by_device(spans), tf.constant(end - start, tf.float64))
+            loss_parts, seconds, squares, part = found
+            gradients = part if gradients is None else self._add_parts(gradients, part)
+            since.losses.append(loss_parts)
+            if timed:
+                since.add_seconds(self._locals(seconds), again=number > 0)
+            firsts = [first + size for first, size in zip(firsts, sizes, strict=True)]
+        if timed and end - start != self.parallel.global_batch:
+            since.seconds.pop()
+        whole = self._apply_step(gradients, tf.constant(lr, tf.float32))
+        since.last = whole
+        since.samples = [done + portion.samples for done, portion in zip(since.samples, own, strict=True)]
+        # Of several parts each one's norm is known and their sum's is not; only of a mean does it tell of the samples.
+        if normed and parts == 1 and self._layout.kind == "a plain number":
+            since.norms.append((whole, squares, [portion.samples for portion in portions]))
+
+    # What devices tell each other
+
+    def _evaluate(self) -> dict[str, float]:
+        return self.solo.evaluate()
+
+    def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
+        since, self._since = self._since, _Since(self.ranks.local)
+        squares = [self._locals(squares) for _, squares, _ in since.norms]
+        norms = [Norm(self._locals(whole)[0], shares) for whole, _, shares in since.norms]
+        reports = [
+            Report(
+                samples=since.samples[local],
+                rate=self._rate(self.ranks.rank + local, [step[local] for step in since.seconds]),
+                most=math.inf,
+                loss_sum=float(self._loss_parts[local, 0]),
+                loss_weight=float(self._loss_parts[local, 1]),
+                squares=tuple(each[local] for each in squares),
+                wish=wish if local == 0 else "",
+            )
+            for local in range(self.ranks.local)
+        ]
+        return reports, norms
+
+    # Kept
+
+    def save(self, folder: Path) -> None:
+        random = [[state.numpy().tolist() for state in states] for states in self._random]
+        told = self.ranks.gather(list(zip(random, self._loss_parts.tolist(), strict=True)))
+        if self.ranks.rank:
+            return
+        self.solo.epoch = self.epoch
+        self.solo.save(folder)
+        loss_sum, loss_weight = np.sum([parts for _, parts in told], axis=0).tolist()
+        state = self._state() | {"random": [states for states, _ in told]}
+        state |= {"loss_sum": loss_sum, "loss_weight": loss_weight}
+        (folder / PROGRESS).write_text(json.dumps(state))
+
+    def load(self, folder: Path) -> None:
+        state = json.loads((folder / PROGRESS).read_text())
+        self._set_state(state)
+        self.solo.load(folder)
+        if self.step:
+            self._begin_epoch()
+            if not self.ranks.rank:
+                done = self._bounds[self.step - 1][1]
+                self._loss_parts[0] = state["loss_sum"], state.get("loss_weight", done)
+            if len(state["random"]) == self.ranks.world:  # else drawn anew: no rank is what it was
+                self._set_random(state["random"])
+
+    def _set_random(self, random: list[list[list[int]]]) -> None:
+        for local, states in enumerate(self._random):
+            for state, value in zip(states, random[self.ranks.rank + local], strict=True):
+                state.assign(tf.constant(value, state.dtype))
+
+    def load_parameters(self, folder: Path) -> None:
+        self.solo.model.load_weights(folder / WEIGHTS)
+
+    def close(self) -> None:
+        del self._compute_step, self._add_parts, self._apply_step, self._random, self._layout, self._data
+        self.solo.close()
+
+
+@dataclass(slots=True)
+class _Since:
+    """Work of this process' devices since the last exchange."""
+
+    local: int
+    samples: list[int] = field(init=False)
+    losses: list[Any] = field(default_factory=list)
+    """Numerator and denominator of the loss, by device, of each part of a step that has not been waited for."""
+    seconds: list[list[float]] = field(default_factory=list)
+    """Seconds of each step that was timed, by device."""
+    norms: list[tuple[Any, Any, list[int]]] = field(default_factory=list)
+    """|g|^2 of the whole and of each device's part, and ranks' shares, of each step measured for the noise scale."""
+    last: Any = None
+    """Result of the last step; the step has ended once this can be read."""
+
+    def __post_init__(self) -> None:
+        self.samples = [0] * self.local
+
+    def add_seconds(self, seconds: list[float], *, again: bool) -> None:
+        """again: of the same step's next part."""
+        if again:
+            self.seconds[-1] = [a + b for a, b in zip(self.seconds[-1], seconds, strict=True)]
+        else:
+            self.seconds.append(seconds)
+
+    def settle(self, read: Callable[[Any], list[np.ndarray]], loss_parts: np.ndarray) -> None:
+        """Wait for all steps, and add their losses to the devices' numerators and denominators."""
+        for losses in self.losses:
+            for local, parts in enumerate(read(losses)):
+                loss_parts[local] += parts
+        self.losses.clear()
+        if self.last is not None:
+            read(self.last)

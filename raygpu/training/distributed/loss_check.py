@@ -1,0 +1,242 @@
+"""A look, before training, at whether the loss of a batch follows from the losses of its parts.
+
+A batch is cut where several devices share it, or where one takes it in parts. The loss of some samples is compared with
+what the losses of parts of them come to, on the CPU, in evaluation mode, without any knowledge of how it is written.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from raygpu.experiment import Arrays, Mean, Sum, named, num_samples
+from raygpu.planning.batches import parts
+
+MOST = 256
+"""Samples that are compared, at most."""
+FEW = 8
+"""Samples that are compared where the model is slow."""
+VALUES = 64
+"""Distinct values of an array of targets that are looked for: each may be one that a mask leaves out."""
+LOOKED_AT = 4_000_000
+"""Numbers of an array that are searched for rare values."""
+SEARCHED = 200_000_000
+"""Numbers of an array that are searched for the smallest and the largest one."""
+BUDGET_S = 10.0
+"""Time of a comparison, about."""
+TOLERANCE = {True: 1e-6, False: 1e-4}
+"""Relative difference that rounding may make, in float64 and in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Value of a loss or a metric, as numerator and denominator."""
+
+    kind: Literal["a plain number", "a Mean", "a Sum"]
+    total: float
+    weight: float
+
+    @classmethod
+    def of(cls, value: Any) -> Value:
+        """Convert what `loss` or `metrics` returned."""
+        if isinstance(value, Mean):
+            return cls("a Mean", _number(value.total), _number(value.weight))
+        if isinstance(value, Sum):
+            return cls("a Sum", _number(value.total), 0.0)
+        return cls("a plain number", _number(value), 1.0)
+
+    @property
+    def result(self) -> float:
+        return self.total / (self.weight or 1.0)
+
+
+class Look(Protocol):
+    """An experiment's untrained model on some of its samples."""
+
+    exact: bool
+    """Whether it computes in float64."""
+
+    def values(self, rows: np.ndarray) -> Mapping[str, Value]:
+        """The loss and the metrics of these samples, from a forward pass of theirs alone."""
+
+    def hold(self, rows: np.ndarray) -> None:
+        """Keep the outputs of these samples for `held`. Raises ValueError where they cannot be cut into samples."""
+
+    def held(self, places: slice, seed: int = 0) -> Mapping[str, Value]:
+        """As `values`, from a part of the kept outputs; the experiment's state begins anew, and random numbers too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A loss or metric that does not follow from those of parts."""
+
+    name: str
+    kind: Literal["parts", "outputs", "unsteady"]
+    """parts: the loss of parts comes to another one. outputs: it does so only because the model's outputs for a sample
+    depend on the others. unsteady: it is another one each time, so that nothing can be compared."""
+    whole: float = math.nan
+    together: float = math.nan
+    """Value computed from the parts."""
+    sizes: tuple[int, ...] = ()
+    """Samples of each part."""
+    value: Value | None = None
+
+    def __str__(self) -> str:
+        cut = " + ".join(map(str, self.sizes)) if len(self.sizes) < 4 else f"{len(self.sizes)} parts"
+        return f"{self.whole:.6g} of {sum(self.sizes)} samples, but {self.together:.6g} from parts of {cut}"
+
+
+def differences(look: Look, inputs: Arrays, targets: Arrays, most: int = MOST) -> list[Difference]:
+    """One for each loss or metric that is not the mean, `Mean` or `Sum` that it says it is.
+
+    inputs, targets: of the split that `look` looks at. Raises what the experiment raises.
+    """
+    most = min(most, MOST, num_samples(targets))
+    if most < 2:
+        return []
+    rows = chosen_rows(inputs, targets, most)
+    look.values(rows[: min(2, most)])  # warm
+    began = time.perf_counter()
+    look.values(rows[: min(4, most)])
+    each = (time.perf_counter() - began) / min(4, most)
+    planned = len(list(cuts(most))) + 2
+    rows = chosen_rows(inputs, targets, max(min(FEW, most), min(most, int(BUDGET_S / (each * planned)))))
+    whole, again = look.values(rows), look.values(rows)
+    steady = {name: value for name, value in whole.items() if _same(value, again[name], look)}
+    looked = [_first_difference(look, rows, name, value) for name, value in steady.items()]
+    found = [difference for difference in looked if difference is not None]
+    if found:  # by itself, or because the experiment counts its calls
+        again = look.values(rows)
+        found = [difference for difference in found if _same(whole[difference.name], again[difference.name], look)]
+    unsteady = [name for name, value in whole.items() if not _same(value, again[name], look)]
+    return found + _unsteady(look, rows, unsteady)
+
+
+def cuts(count: int) -> Iterator[list[int]]:
+    """Sizes of parts: two halves, very unequal ones, several, and many small ones."""
+    if count >= 8:
+        yield [2, count - 2]
+        yield [count - 2, 2]
+        yield [count // 8, 3 * count // 8, count - count // 8 - 3 * count // 8]
+        yield parts(count, max(3, count // 8))
+        yield parts(count, count // 2)
+    yield [count // 2, count - count // 2]
+
+
+def chosen_rows(inputs: Arrays, targets: Arrays, count: int) -> np.ndarray:
+    """Samples with rare targets, those of one value side by side, and after them evenly spaced ones."""
+    total = num_samples(targets)
+    special = [row for array in named(targets).values() for row in _rows_of_values(array, VALUES)]
+    special += [row for array in named(inputs).values() if array.dtype.kind in "biu"
+                for row in _rows_of_values(array, 2)]  # fmt: skip
+    special = list(dict.fromkeys(special))[: max(2, 3 * count // 4)]
+    spaced = np.linspace(0, total - 1, min(total, 2 * count)).round().astype(int).tolist()
+    spaced = [*spaced[::2], *spaced[1::2], *range(min(total, 2 * count))]
+    return np.array(list(dict.fromkeys([*special, *spaced]))[:count])
+
+
+def _rows_of_values(array: np.ndarray, most: int) -> list[int]:
+    """Two samples with each distinct value: first those of the smallest, then of the largest, then of others.
+
+    Of numbers that all differ: the smallest, the largest, zero, and what is no number.
+    """
+    if array.dtype.kind not in "biuf" or not array.size:
+        return []
+    width = max(1, array[0].size)
+    step = max(1, math.ceil(array.size / LOOKED_AT))
+    flat = np.ascontiguousarray(array[::step]).reshape(-1)
+    values, firsts = np.unique(flat, return_index=True)
+    lasts = len(flat) - 1 - np.unique(flat[::-1], return_index=True)[1]
+    if array.dtype.kind == "f" and len(values) > most:
+        chosen = np.flatnonzero((values == 0) | ~np.isfinite(values)).tolist()
+    elif len(values) > most:
+        chosen = np.linspace(0, len(values) - 1, most).round().astype(int).tolist()
+    else:
+        chosen = list(range(len(values)))
+    order = dict.fromkeys([0, len(values) - 1, *chosen])
+    rows = [int(place[value]) // width * step for value in order for place in (firsts, lasts)]
+    if step > 1 and array.size <= SEARCHED:
+        rows = [int(array.argmin()) // width, int(array.argmax()) // width, *rows]
+    return rows
+
+
+def _first_difference(look: Look, rows: np.ndarray, name: str, whole: Value) -> Difference | None:
+    if not math.isfinite(whole.result):
+        return Difference(name, "unsteady")
+    for sizes in cuts(len(rows)):
+        values = [look.values(part)[name] for part in np.split(rows, np.cumsum(sizes)[:-1])]
+        found = _compared(look, name, whole, values, sizes)
+        if found is not None:
+            return _blamed(look, rows, found)
+    return None
+
+
+def _blamed(look: Look, rows: np.ndarray, found: Difference) -> Difference:
+    """Whether it is the loss, or the model, whose outputs depend on the batch."""
+    try:
+        look.hold(rows)
+        whole = look.held(slice(0, len(rows)))[found.name]
+        other = _compared(look, found.name, whole, _held_parts(look, found.name, found.sizes), found.sizes)
+    except Exception:  # noqa: BLE001 - the outputs cannot be cut, so the loss has to be what differs
+        return found
+    if other is not None or not _near(whole.result, found.whole, TOLERANCE[look.exact]):
+        return found
+    return Difference(found.name, "outputs", found.whole, found.together, found.sizes, found.value)
+
+
+def _held_parts(look: Look, name: str, sizes: Sequence[int]) -> list[Value]:
+    ends = np.cumsum(sizes).tolist()
+    return [look.held(slice(end - size, end))[name] for end, size in zip(ends, sizes, strict=True)]
+
+
+def _unsteady(look: Look, rows: np.ndarray, names: Sequence[str]) -> list[Difference]:
+    """Compare values that change from call to call, by one forward pass' outputs and the same state for each part."""
+    if not names:
+        return []
+    found: list[Difference] = []
+    try:
+        look.hold(rows)
+        whole, again = look.held(slice(0, len(rows))), look.held(slice(0, len(rows)), seed=1)
+    except Exception:  # noqa: BLE001 - the outputs cannot be cut
+        return [Difference(name, "unsteady") for name in names]
+    for name in names:
+        if not _same(whole[name], again[name], look) or not math.isfinite(whole[name].result):
+            found.append(Difference(name, "unsteady"))
+            continue
+        compared = (_compared(look, name, whole[name], _held_parts(look, name, sizes), sizes)
+                    for sizes in cuts(len(rows)))  # fmt: skip
+        found += [each for each in compared if each is not None][:1]
+    return found
+
+
+def _compared(look: Look, name: str, whole: Value, values: Sequence[Value], sizes: Sequence[int]) -> Difference | None:
+    """Return the difference between the parts' value and the whole's; None where they agree."""
+    if whole.kind == "a plain number":
+        pairs = [(size * value.total, float(size)) for value, size in zip(values, sizes, strict=True)]
+    else:
+        pairs = [(value.total, value.weight) for value in values]
+    weight = sum(weight for _, weight in pairs) or 1.0
+    together, scale = sum(total for total, _ in pairs) / weight, sum(abs(total) for total, _ in pairs) / weight
+    alike = all(value.kind == whole.kind for value in values)
+    if alike and abs(together - whole.result) <= TOLERANCE[look.exact] * max(scale, abs(whole.result)):
+        return None
+    return Difference(name, "parts", whole.result, together, tuple(sizes), whole)
+
+
+def _same(one: Value, other: Value, look: Look) -> bool:
+    return (math.isnan(one.result) and math.isnan(other.result)) or _near(
+        one.result, other.result, TOLERANCE[look.exact] / 10
+    )
+
+
+def _near(one: float, other: float, tolerance: float) -> bool:
+    return abs(one - other) <= tolerance * max(abs(one), abs(other))
+
+
+def _number(value: Any) -> float:
+    return float(value.detach() if hasattr(value, "detach") else value)

@@ -1,0 +1,162 @@
+"""The gradient of one optimizer step, from the losses of a batch's parts on one or several ranks.
+
+A plain loss is a mean over samples: the parts' gradients count by their samples. A `Mean` has a numerator and a
+denominator that add up over the parts, and is divided when all are known; a `Sum` is not divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from raygpu.experiment import Mean, Sum
+from raygpu.training.distributed.gradients import GradientSum, dense
+from raygpu.training.distributed.ranks import Ranks
+from raygpu.training.torch.reduction import objective
+
+Kind = Literal["a plain number", "a Mean", "a Sum"]
+Gradients = list[torch.Tensor | None]
+
+
+class StepGradient:
+    """Leaves the gradient of a step in the parameters: `begin`, `add` for each part, `end`. All ranks call alike."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks, device: torch.device) -> None:
+        self._parameters, self._ranks, self._device = parameters, ranks, device
+        self._sum = GradientSum(parameters, ranks) if ranks.world > 1 else None
+        self._kind: Kind | None = None
+        self._is_fraction = False
+        """Whether the denominator of a `Mean` has a gradient too, as of Dice."""
+        self._own, self._share = 1, 1.0
+        self._square: torch.Tensor | None = None
+        self._parts: torch.Tensor | None = None
+        """Numerator and denominator of a `Mean` so far; with several ranks, and all parts, of all."""
+        self._work: Any = None
+        """The sum of `_parts` over ranks, under way."""
+        self._numerators: Gradients = []
+        self._denominators: Gradients = []
+        for parameter in parameters:
+            parameter.grad = None
+
+    @property
+    def is_plain_mean(self) -> bool:
+        """Whether the loss is a mean over samples: |g|^2 of a part then tells of its number of samples."""
+        return self._kind == "a plain number"
+
+    def begin(self, own: int, share: float, square: torch.Tensor | None) -> None:
+        """Begin a step. own: this rank's samples. share: the weight of their mean gradient in the batch's.
+
+        square: |g|^2 of this rank's gradient is added to it, where the loss is a plain number.
+        """
+        self._own, self._share, self._square = own, share, square
+        self._parts, self._work = None, None
+        self._numerators, self._denominators = [], []
+
+    def add(self, loss: Any, size: int, *, last: bool) -> None:
+        """Take in the loss of a part, of `size` of this rank's samples; with the last one the ranks begin to sum."""
+        self._check(loss)
+        if isinstance(loss, Mean):
+            if last and size == self._own and self._sum is None:
+                return _backward(objective(loss))()  # the whole batch at once
+            return self._add_mean(loss, last=last)
+        if isinstance(loss, Sum):
+            return self._run(_backward(loss.total), 1.0, None, last=last)
+        part = loss if size == self._own else loss * (size / self._own)
+        return self._run(part.backward, self._share, self._square, last=last)
+
+    def end(self) -> None:
+        """Wait until the gradient is that of the whole batch."""
+        if self._work is not None:
+            self._work.wait()
+        if self._is_fraction and self._parts is not None:
+            self._combine()
+            if self._sum is not None:
+                self._sum.add(None, 1.0, None)
+                self._sum.end()
+            return
+        divisor = None if self._parts is None else _divisor(self._parts[1])
+        if self._sum is not None:
+            self._sum.end(divisor)
+            return
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad = dense(parameter.grad)
+                if divisor is not None:
+                    parameter.grad.div_(divisor)
+
+    def close(self) -> None:
+        if self._sum is not None:
+            self._sum.close()
+
+    def _check(self, loss: Any) -> None:
+        """Ranks that sum different things would wait for each other for ever: the first loss tells what all sum."""
+        kind: Kind = "a Mean" if isinstance(loss, Mean) else "a Sum" if isinstance(loss, Sum) else "a plain number"
+        is_fraction = isinstance(loss, Mean) and isinstance(loss.weight, torch.Tensor) and loss.weight.requires_grad
+        if self._kind is None:
+            self._kind = kind
+            told = self._ranks.gather([(kind, is_fraction)])
+            self._is_fraction = any(each for _, each in told)
+            if len({each for each, _ in told}) > 1:
+                kinds = ", ".join(f"{each} on rank {rank}" for rank, (each, _) in enumerate(told))
+                raise TypeError(f"loss() returned {kinds}; it has to be the same for every batch")
+        elif kind != self._kind:
+            raise TypeError(f"loss() returned {kind}, and {self._kind} before; it has to be the same for every batch")
+        elif is_fraction and not self._is_fraction:
+            raise TypeError("loss() returned a Mean whose weight has a gradient, and none before")
+
+    def _add_mean(self, loss: Mean, *, last: bool) -> None:
+        values = (torch.as_tensor(each, device=self._device).detach().double().reshape(()) for each in
+                  (loss.total, loss.weight))  # fmt: skip
+        parts = torch.stack(list(values))
+        self._parts = parts if self._parts is None else self._parts + parts
+        if last and self._sum is not None:
+            self._work = dist.all_reduce(self._parts, async_op=True)
+        if not self._is_fraction:
+            return self._run(_backward(loss.total), 1.0, None, last=last)
+        self._numerators = self._collected(_backward(loss.total, retain=True), self._numerators)
+        self._denominators = self._collected(_backward(loss.weight), self._denominators)
+
+    def _run(self, backward: Callable[[], None], weight: float, square: torch.Tensor | None, *, last: bool) -> None:
+        if last and self._sum is not None:
+            self._sum.add(backward, weight, square)
+        else:
+            backward()
+
+    def _collected(self, backward: Callable[[], None], earlier: Gradients) -> Gradients:
+        """The gradients of a backward pass, added to earlier ones; the parameters keep none."""
+        backward()
+        found = [None if parameter.grad is None else dense(parameter.grad) for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+        return [_added(one, other) for one, other in zip(earlier, found, strict=True)] if earlier else found
+
+    def _combine(self) -> None:
+        """This rank's part of the gradient of T / W: dT / W - T dW / W^2, with T and W of the whole batch."""
+        assert self._parts is not None
+        total, weight = self._parts[0], _divisor(self._parts[1])
+        for parameter, above, below in zip(self._parameters, self._numerators, self._denominators, strict=True):
+            above = None if above is None else above / weight.to(above.dtype.to_real())
+            factor = -total / weight**2
+            below = None if below is None else below * factor.to(below.dtype.to_real())
+            parameter.grad = _added(above, below)
+
+
+def _backward(value: Any, *, retain: bool = False) -> Callable[[], None]:
+    """The backward pass of a scalar; none of one that no parameter has made, as of a part without valid targets."""
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return lambda: None
+    return lambda: value.backward(retain_graph=retain)
+
+
+def _divisor(weight: torch.Tensor) -> torch.Tensor:
+    return torch.where(weight == 0, 1.0, weight)
+
+
+def _added(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other

@@ -1,0 +1,367 @@
+"""Base of data-parallel trainings in every framework: the loop, the split of a batch, the exchange between ranks.
+
+Every rank decides by itself and alike, from the same reports of all ranks, so no rank has to be asked.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+from raygpu.planning.batches import Balance, NoiseEstimator, NoiseScale, batch_bounds, parts
+from raygpu.runs.training_progress import Progress, Wish
+from raygpu.search.trials import EpochResult
+from raygpu.training.hyperparameters import OptimizerSettings
+
+EXCHANGE_S = 1.0
+"""Between two exchanges, about."""
+FIRST = (3, 6, 12, 24)
+"""Steps before which ranks exchange whatever the time: a split by speed has settled then."""
+LONGEST = 1000
+"""Steps between two exchanges, at most."""
+NOISE_EVERY = 8
+"""Steps of which one is measured for the gradient noise scale."""
+
+
+class Ranks(Protocol):
+    """This process among those that train together. A rank is a device; most processes drive one."""
+
+    rank: int
+    """Rank of this process' first device."""
+    local: int
+    """Devices of this process."""
+    world: int
+    """Devices of all processes."""
+
+    def gather(self, values: Sequence[Any]) -> list[Any]:
+        """Each rank's value, by rank, from those of this process' ranks; all processes call it, and each waits."""
+
+
+class OneRank:
+    """A training on one device."""
+
+    rank, local, world = 0, 1, 1
+
+    def gather(self, values: Sequence[Any]) -> list[Any]:
+        return list(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """Settings of a training that is spread over devices."""
+
+    global_batch: int
+    """Samples of an optimizer step, on all devices together."""
+    accumulate: int = 1
+    """Parts in which a device takes its share of them."""
+    ratios: tuple[float, ...] = ()
+    """Ratios of the devices' shares; empty for equal ones."""
+    balance: bool = False
+    """Whether the devices' speeds are measured, and the shares follow them."""
+    compile: bool = False
+    lr_factor: float = 1.0
+    """Factor by which the learning rate is scaled."""
+    warmup_epochs: float | None = None
+    """In place of the hyper-parameter's."""
+    least: int = 1
+    """Samples that the model has to have at once to be trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A rank's report to the others on its steps since the last exchange."""
+
+    samples: int
+    """Number of this rank's own samples since the last exchange."""
+    rate: float | None
+    """Samples/s of its device alone, without waiting for others: the median of whole steps; None where none was."""
+    most: float
+    """Samples of a global batch whose share fits this rank's memory."""
+    loss_sum: float
+    """Numerator of the loss of its samples of this epoch: of a plain mean, the sum of their losses."""
+    loss_weight: float = 0.0
+    """Its denominator: of a plain mean, their number; 0 of a sum."""
+    squares: tuple[float, ...] = ()
+    """|g|^2 of its part of the gradient, at each measured step."""
+    wish: Wish = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """A rank's samples of a batch: those of the epoch's order from `first` on."""
+
+    first: int
+    sizes: list[int]
+    """Number of samples of each part, one after the other."""
+
+    @property
+    def samples(self) -> int:
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A step that was measured for the noise scale."""
+
+    whole: float
+    """|g|^2 of the whole gradient."""
+    shares: Sequence[int]
+    """Number of samples of the batch, by rank."""
+
+
+@dataclass(slots=True)
+class Conductor:
+    """Keeps the ranks in step: when they exchange, and how a batch is split."""
+
+    parallel: Parallel
+    ranks: Ranks
+    noise: NoiseEstimator = field(default_factory=NoiseEstimator)
+    balance: Balance = field(init=False)
+    next_step: int = FIRST[0]
+    """Step of this process at which the next exchange is."""
+    taken: int = 0
+    """Steps of this process."""
+
+    def __post_init__(self) -> None:
+        if len(self.parallel.ratios) not in (0, self.ranks.world):
+            raise ValueError(f"{len(self.parallel.ratios)} ratios for {self.ranks.world} ranks")
+        self.balance = Balance(list(self.parallel.ratios or [1.0] * self.ranks.world))
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Number of samples of a whole batch, by rank."""
+        return tuple(self._split(self.parallel.global_batch))
+
+    def _split(self, total: int) -> list[int]:
+        """Samples of each rank, of which none has fewer than the model needs."""
+        shares, least = self.balance.split(total), self.parallel.least
+        while min(shares) < least:
+            largest = max(range(len(shares)), key=shares.__getitem__)
+            if shares[largest] <= least:
+                raise ValueError(f"{total} samples for {len(shares)} devices; each needs {least} at least")
+            shares[shares.index(min(shares))] += 1
+            shares[largest] -= 1
+        return shares
+
+    def bounds(self, num_samples: int) -> list[tuple[int, int]]:
+        """Start and end of each global batch of an epoch."""
+        least = max(2, self.parallel.least * self.ranks.world)
+        return list(batch_bounds(num_samples, self.parallel.global_batch, least))
+
+    def portions(self, start: int, end: int) -> list[Portion]:
+        """Return each rank's portion of a global batch, in as many parts: a layer may wait for the others in each."""
+        shares = self._split(end - start)
+        number = min(self.parallel.accumulate, *(share // self.parallel.least for share in shares))
+        firsts = [start + sum(shares[:rank]) for rank in range(len(shares))]
+        return [Portion(first, parts(own, number)) for first, own in zip(firsts, shares, strict=True)]
+
+    def due(self) -> bool:
+        """Counts a step; whether an exchange follows it."""
+        self.taken += 1
+        return self.taken >= self.next_step
+
+    @property
+    def measures_speed(self) -> bool:
+        """Whether the coming step is one of those, where measuring is not free."""
+        return self.taken < FIRST[-1] or self.taken % NOISE_EVERY == 0
+
+    @property
+    def measures_noise(self) -> bool:
+        """Whether the coming step is one of those."""
+        return self.ranks.world > 1 and self.taken % NOISE_EVERY == 0
+
+    def exchange(self, own: Sequence[Report], norms: Sequence[Norm], wall_s: float) -> Told:
+        """Tell the others, and decide alike what comes next.
+
+        own: of this process' ranks. norms: of each step measured for the noise scale. wall_s: since the last exchange.
+        """
+        told: list[tuple[Report, float]] = self.ranks.gather([(report, wall_s) for report in own])
+        reports = [report for report, _ in told]
+        for index, norm in enumerate(norms):
+            self.noise.add(norm.shares, [r.squares[index] for r in reports], norm.whole)
+        rates = tuple(r.rate for r in reports)
+        if self.parallel.balance and all(rates):
+            self.balance.most = [r.most for r in reports]
+            self.balance.tell(self.shares, [rate or 0.0 for rate in rates])
+        self._plan_next(told[0][1])
+        return Told(
+            tuple(r.samples for r in reports),
+            rates,
+            self.noise.scale(),
+            sum(r.loss_sum for r in reports) / (sum(r.loss_weight for r in reports) or 1.0),
+            reports[0].wish,
+        )
+
+    def _plan_next(self, wall_s: float) -> None:
+        """wall_s: rank 0's, of the steps since the last exchange."""
+        soon = next((number for number in FIRST if number > self.taken), None)
+        steps = max(1, self.taken - self._last)
+        self._last = self.taken
+        if soon is not None:
+            self.next_step = soon
+            return
+        self.next_step = self.taken + max(1, min(LONGEST, round(EXCHANGE_S * steps / max(wall_s, 1e-9))))
+
+    _last: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Result of an exchange, the same on every rank."""
+
+    samples: tuple[int, ...]
+    rates: tuple[float | None, ...]
+    noise: NoiseScale | None
+    loss: float
+    """Loss of the epoch so far."""
+    wish: Wish
+
+
+class ParallelTraining(ABC):
+    """One process' part of a training under way; all processes make the same calls."""
+
+    epoch = 0
+    """The last one that has ended."""
+    step = 0
+    """Number of steps done in the epoch that runs."""
+
+    def __init__(
+        self,
+        parallel: Parallel,
+        ranks: Ranks,
+        wish: Callable[[], Wish],
+        settings: OptimizerSettings,
+        num_train: int,
+        epochs: int,
+    ) -> None:
+        """wish: asked on rank 0 before each exchange."""
+        self.parallel, self.ranks, self._wish = parallel, ranks, wish
+        self.num_train, self.epochs = num_train, epochs
+        self.conductor = Conductor(parallel, ranks)
+        self.notes: list[str] = []
+        """For a person: what differs from a training on one device."""
+        warmup = settings.warmup_epochs if parallel.warmup_epochs is None else parallel.warmup_epochs
+        self._schedule = replace(settings, lr=settings.lr * parallel.lr_factor, warmup_epochs=warmup)
+        self._bounds = self.conductor.bounds(num_train)
+        self._train_s = 0.0
+
+    def advance(self) -> Progress | None:
+        """Train until the next exchange, which the end of an epoch is too; None when the training has ended."""
+        if self.epoch >= self.epochs:
+            return None
+        started = time.perf_counter()
+        self.take_steps(len(self._bounds))
+        return self._exchange(time.perf_counter() - started)
+
+    def take_steps(self, most: int) -> None:
+        """Until the next exchange, the end of the epoch, or so many."""
+        if self.step == 0:
+            self._train_s = 0.0
+            self._begin_epoch()
+        self._begin_steps()
+        for start, end in self._bounds[self.step : self.step + most]:
+            self._take_step(start, end, self._lr(self.step))
+            self.step += 1
+            if self.conductor.due():
+                break
+        self._wait()
+
+    def _lr(self, step: int) -> float:
+        steps = len(self._bounds)
+        return self._schedule.lr_at(self.epoch * steps + step, steps, self.epochs)
+
+    def _exchange(self, wall_s: float) -> Progress:
+        self._train_s += wall_s
+        ended = self.step == len(self._bounds)
+        reports, norms = self._report(self._wish() if self.ranks.rank == 0 else "")
+        validation = self._evaluate() if ended and self.ranks.rank == 0 else {}
+        told = self.conductor.exchange(reports, norms, wall_s)
+        lr, step, result = self._lr(self.step - 1), self.step, None
+        if ended:
+            self.epoch, self.step = self.epoch + 1, 0
+            metrics = {"train/loss": told.loss}
+            metrics |= {f"validation/{name}": value for name, value in validation.items()}
+            result = EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=self._train_s)
+        return Progress(
+            epoch=self.epoch + (not ended),
+            step=step,
+            steps=len(self._bounds),
+            lr=lr,
+            wall_s=wall_s,
+            samples=told.samples,
+            rates=told.rates,
+            shares=self.conductor.shares,
+            noise=told.noise,
+            wish=told.wish,
+            result=result,
+        )
+
+    def _rate(self, rank: int, seconds: Sequence[float]) -> float | None:
+        """Samples/s of a rank's device alone. seconds: of whole batches."""
+        return self.conductor.shares[rank] / median(seconds) if seconds else None
+
+    def _state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs to go on within an epoch, beside model, optimizer and random states."""
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "global_batch": self.parallel.global_batch,
+            "train_s": self._train_s,
+            "ratios": self.conductor.balance.ratios,
+        }
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError where another batch was trained with, as its steps are not this training's."""
+        batch = state["global_batch"]
+        if state["step"] and batch != self.parallel.global_batch:
+            raise ValueError(f"trained with batches of {batch}, not of {self.parallel.global_batch}")
+        self.epoch, self.step = state["epoch"], state["step"]
+        if self.parallel.balance and len(state["ratios"]) == self.ranks.world:
+            self.conductor.balance.ratios = list(state["ratios"])
+        if self.step:
+            self._train_s = state["train_s"]
+
+    @abstractmethod
+    def _begin_epoch(self) -> None:
+        """Set the order of samples, and what is random; the sum of losses is 0."""
+
+    @abstractmethod
+    def _begin_steps(self) -> None:
+        """The device has nothing to do yet."""
+
+    @abstractmethod
+    def _take_step(self, start: int, end: int, lr: float) -> None:
+        """One optimizer step of all ranks, on the epoch's samples from `start` to before `end`."""
+
+    @abstractmethod
+    def _wait(self) -> None:
+        """Until the device has done what it was given."""
+
+    @abstractmethod
+    def _evaluate(self) -> dict[str, float]:
+        """Means over the validation data. On rank 0 alone."""
+
+    @abstractmethod
+    def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
+        """Return this process' reports since the last exchange, by rank, and the steps measured for the noise scale."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write all that is needed to go on from here. Rank 0 writes, and all ranks call it."""
+
+    @abstractmethod
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote. Called before the first `advance`."""
+
+    @abstractmethod
+    def load_parameters(self, folder: Path) -> None:
+        """Begin with a trial's parameters: a warm start."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free memory. Called once, always."""

@@ -1,0 +1,202 @@
+"""A torch experiment, looked at before it is trained by several devices or in parts: see `loss_check`."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves, tree_map
+
+from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Sum
+from raygpu.training.distributed.loss_check import Value
+from raygpu.training.torch.data import Tensors, cast, rows, tensors
+from raygpu.training.torch.python_state import changed_attribute, plain_state
+from raygpu.training.torch.seeding import random_state_kept, seed_all
+from raygpu.training.torch.solo import EVALUATION_BATCH, forward, initial_model
+
+GRADIENT_SAMPLES = 16
+"""Samples whose gradient is compared with that of parts of them."""
+
+
+class TorchLook:
+    """An untrained model on the CPU, in float64 where its code takes that.
+
+    A loss is looked at as a training sees it, with gradients under way, unless it needs more than outputs then.
+    with_metrics: whether metrics are looked at too.
+    """
+
+    batch = EVALUATION_BATCH
+    """Samples of a batch of an evaluation."""
+
+    def __init__(
+        self, experiment: Experiment, hp: Mapping[str, Any], inputs: Arrays, targets: Arrays, *, with_metrics: bool
+    ) -> None:
+        self._experiment, self._with_metrics = experiment, with_metrics
+        self._hp, self._arrays = hp, (inputs, targets)
+        self.exact = self._with_gradient = False
+        self._held: tuple[Any, Tensors, Any] | None = None
+        with_gradient = (False,) if with_metrics else (True, False)
+        if not any(self._works(dtype, each) for dtype in (torch.float64, None) for each in with_gradient):
+            self._prepare(None)  # what its code raises shows when it is looked at
+
+    def _works(self, dtype: torch.dtype | None, with_gradient: bool) -> bool:
+        """Whether its code takes numbers of this type: by default its own."""
+        self.exact, self._with_gradient = dtype is not None, with_gradient
+        try:
+            self._prepare(dtype)
+            self.values(np.arange(2))
+        except Exception:  # noqa: BLE001 - code that names float32, or reads what only a training leaves
+            return False
+        return True
+
+    def _prepare(self, dtype: torch.dtype | None) -> None:
+        model = initial_model(self._experiment, Hyperparameters.of(self._hp), seed=0)
+        self.model: nn.Module = (model if dtype is None else model.double()).eval()
+        self._inputs, self._targets = (cast(tensors(part), dtype) for part in self._arrays)
+
+    def values(self, chosen: np.ndarray) -> dict[str, Value]:
+        with torch.set_grad_enabled(self._with_gradient):
+            outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
+            return self._values(self._experiment, outputs, rows(self._targets, torch.from_numpy(chosen)))
+
+    def _values(self, experiment: Any, outputs: Any, targets: Tensors) -> dict[str, Value]:
+        found = {"loss": experiment.loss(outputs, targets)}
+        if self._with_metrics:
+            found |= experiment.metrics(outputs, targets)
+        return {name: Value.of(value) for name, value in found.items()}
+
+    @torch.no_grad()
+    def hold(self, chosen: np.ndarray) -> None:
+        outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
+        leaves = tree_leaves(outputs)
+        if not all(isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (len(chosen),) for leaf in leaves):
+            raise ValueError("outputs that are not one for each sample")
+        if self._with_gradient:
+            outputs = tree_map(lambda leaf: leaf.requires_grad_(leaf.is_floating_point()), outputs)
+        self._held = outputs, rows(self._targets, torch.from_numpy(chosen)), copy.deepcopy(self._experiment)
+
+    def held(self, places: slice, seed: int = 0) -> dict[str, Value]:
+        assert self._held is not None
+        outputs, targets, experiment = self._held
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        random.seed(seed)
+        with torch.set_grad_enabled(self._with_gradient):
+            part = tree_map(lambda leaf: leaf[places].clone(), outputs)
+            return self._values(copy.deepcopy(experiment), part, rows(targets, places))
+
+    @torch.no_grad()
+    def least_samples(self) -> int:
+        """Samples that the model has to have at once to be trained: two with BatchNorm, for which one has no spread."""
+        for count in (1, 2):
+            model = copy.deepcopy(self.model).train()
+            some = torch.arange(count)
+            try:
+                outputs = forward(model, rows(self._inputs, some))
+                loss = self._experiment.loss(outputs, rows(self._targets, some))
+            except Exception:  # noqa: BLE001 - what one sample is too few for
+                continue
+            finite = all(bool(leaf.isfinite().all()) for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor))
+            if finite and loss is not None:
+                return count
+        return 1
+
+    @torch.no_grad()
+    def moving_buffers(self) -> list[str]:
+        """The names of buffers that a forward pass in training changes, those of BatchNorm apart."""
+        model = copy.deepcopy(self.model).train()
+        before = {name: buffer.clone() for name, buffer in buffers(model).items()}
+        try:
+            forward(model, rows(self._inputs, torch.arange(2)))
+        except Exception:  # noqa: BLE001 - it shows in the training
+            return []
+        return [name for name, buffer in buffers(model).items() if not torch.equal(buffer, before[name])]
+
+    @torch.no_grad()
+    def written_parameters(self) -> list[str]:
+        """The names of parameters that a forward pass in training writes to, as `Embedding(max_norm=...)` does."""
+        model = copy.deepcopy(self.model).train()
+        for parameter in model.parameters():
+            parameter.mul_(100)  # so that bounds on them act at once
+        before = {name: (p._version, p.detach().clone()) for name, p in model.named_parameters()}
+        try:
+            forward(model, rows(self._inputs, torch.arange(2)))
+        except Exception:  # noqa: BLE001 - it shows in the training
+            return []
+        now = dict(model.named_parameters())
+        return [
+            name
+            for name, (version, values) in before.items()
+            if now[name]._version != version or not torch.equal(now[name], values)
+        ]
+
+    def moving_state(self) -> str | None:
+        """An attribute, or other state in Python, that a step of training changes; None without any.
+
+        Where no attribute does, the loss tells: of the same samples, after others and as the first ones.
+        """
+        try:
+            with random_state_kept():
+                experiment, model = self._fresh()
+                some, others = torch.arange(2, 4), torch.arange(2)
+                self._training_loss(experiment, model, others)
+                before = plain_state(model, experiment)
+                after_others = self._training_loss(experiment, model, some)
+                path = changed_attribute(before, plain_state(model, experiment))
+                if path is not None or self.moving_buffers():
+                    return path
+                first = self._training_loss(*self._fresh(), some)
+                near = abs(first - after_others) <= (1e-9 if self.exact else 1e-5) * abs(first)
+                return None if near else "state that the model or the loss keeps"
+        except Exception:  # noqa: BLE001 - it shows in the training, or cannot be copied
+            return None
+
+    def _fresh(self) -> tuple[Experiment, nn.Module]:
+        """Copies of the experiment and of a model of its own that nothing has run through."""
+        experiment = copy.deepcopy(self._experiment)
+        model = initial_model(experiment, Hyperparameters.of(self._hp), seed=0)
+        return experiment, (model.double() if self.exact else model).train()
+
+    def _training_loss(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> float:
+        seed_all(0)
+        return Value.of(experiment.loss(forward(model, rows(self._inputs, some)), rows(self._targets, some))).result
+
+    def gradient_adds_up(self) -> bool:
+        """Whether the gradient of a few samples is the sum of those of parts of them, where that can be told.
+
+        It is not where hooks change it by more than a factor, or an embedding divides it by how often a row is used.
+        """
+        chosen = torch.arange(min(GRADIENT_SAMPLES, len(next(iter(tree_leaves(self._targets))))))
+        if not self._with_gradient or len(chosen) < 4:
+            return True
+        cut = [len(chosen) // 4, len(chosen) - len(chosen) // 4]
+        try:
+            whole, again = self._gradient(chosen), self._gradient(chosen)
+            together = [sum(each) for each in zip(*map(self._gradient, chosen.split(cut)), strict=True)]
+        except Exception:  # noqa: BLE001 - it shows in the training
+            return True
+        scale = max((float(each.norm()) for each in whole), default=0.0)
+        most = (1e-6 if self.exact else 1e-3) * scale
+        if any(float((one - other).norm()) > most for one, other in zip(whole, again, strict=True)):
+            return True  # drawn by chance
+        return all(float((one - other).norm()) <= most for one, other in zip(whole, together, strict=True))
+
+    def _gradient(self, chosen: torch.Tensor) -> list[torch.Tensor]:
+        """Return the gradient of the sum of these samples' losses, or of the numerator of their mean."""
+        experiment, model = copy.deepcopy((self._experiment, self.model))
+        loss = experiment.loss(forward(model, rows(self._inputs, chosen)), rows(self._targets, chosen))
+        (loss.total if isinstance(loss, Mean | Sum) else loss * len(chosen)).backward()
+        found = [torch.zeros(()) if p.grad is None else p.grad for p in model.parameters()]
+        return [each.to_dense() if each.is_sparse else each for each in found]
+
+
+def buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """A model's buffers, but for the statistics of BatchNorm."""
+    norms = {name for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    return {name: buffer for name, buffer in model.named_buffers() if name.rpartition(".")[0] not in norms}

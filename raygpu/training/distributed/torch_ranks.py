@@ -1,0 +1,377 @@
+"""One torch model trained by several processes, each with its share of every batch.
+
+The gradient is that of the whole batch, however unequal the shares: each rank's is weighted by its share before they
+are summed, while the backward pass still runs. When that has ended, a device has done its own work and waits for no
+other, which is when its speed is measured.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from raygpu.experiment import Experiment, Splits
+from raygpu.planning.batches import epoch_order
+from raygpu.runs.training_progress import Wish
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.distributed.gradients import broadcast, start_alike
+from raygpu.training.distributed.objective import StepGradient
+from raygpu.training.distributed.ranks import Norm, Parallel, ParallelTraining, Ranks, Report
+from raygpu.training.distributed.torch_loss_check import buffers
+from raygpu.training.torch.reduction import Accumulator
+from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.solo import CHECKPOINT, TorchSolo, forward
+
+MARGIN = 0.9
+"""Share of the free memory that a rank's samples of a batch may fill."""
+A_DAY = timedelta(days=1)
+"""Timeout of a rank that waits for another to evaluate or save: one that dies ends the wait at once."""
+
+
+class TorchRanks:
+    """The ranks of torch.distributed's default group. What they tell each other goes over gloo, not through a GPU."""
+
+    def __init__(self) -> None:
+        self.rank, self.local, self.world = dist.get_rank(), 1, dist.get_world_size()
+        self._group = dist.new_group(backend="gloo", timeout=A_DAY)
+
+    def gather(self, values: Sequence[Any]) -> list[Any]:
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, values[0], self._group)
+        return found
+
+
+class TorchParallel(ParallelTraining):
+    """Training of one trial of a `TorchExperiment`; with several ranks, torch.distributed has been started.
+
+    device, dtype: as of `TorchSolo`.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        splits: Splits,
+        trial: Trial,
+        settings: Settings,
+        parallel: Parallel,
+        ranks: Ranks,
+        *,
+        wish: Callable[[], Wish] = lambda: "",
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        self.solo = solo = TorchSolo(experiment, splits, trial, settings, device, dtype)
+        super().__init__(parallel, ranks, wish, solo.settings, solo.num_train, solo.epochs)
+        self._stopwatch = _Stopwatch(solo.device)
+        if (ranks.world > 1 or parallel.accumulate > 1) and (name := _hooked(solo.model)) is not None:
+            self.notes.append(f"the hook of {name} sees the gradient of each part of a batch, before they are summed")
+        if ranks.world > 1:
+            self._spread(solo.model)
+        self._gradient = StepGradient(solo.optimizer.parameters, ranks, solo.device)
+        if parallel.accumulate > 1 and _has_batch_norm(solo.model):
+            self.notes.append("BatchNorm: each part of a batch is normalised by itself")
+        if parallel.compile:
+            solo.model.compile()
+        self._order = torch.empty(0, dtype=torch.int64)
+        self._losses = Accumulator(solo.device)
+        self._earlier = 0.0, 0.0
+        """Numerator and denominator of the losses of this epoch before the checkpoint that was loaded."""
+        self._moving = _MovingBuffers(solo.model, ranks) if ranks.world > 1 else None
+        self._since = _Since()
+
+    def _spread(self, model: nn.Module) -> None:
+        start_alike(model, self.ranks)
+        # Statistics of BatchNorm are rank 0's, as it evaluates and saves: waiting for them would spoil the speeds.
+        if _has_batch_norm(model):
+            if self.solo.device.type == "cuda":
+                self.solo.model = _synchronized(model)
+            else:
+                self.notes.append(
+                    "BatchNorm: torch synchronises it on GPUs only; here each rank normalises its share by itself"
+                )
+
+    # An epoch
+
+    def _begin_epoch(self) -> None:
+        solo, epoch = self.solo, self.epoch + 1
+        # As of a training on one device, but each rank draws its own dropout and augmentation.
+        seed = solo.seed * 1_000_003 + epoch
+        if self.ranks.rank:
+            words = np.random.SeedSequence([solo.seed, epoch, self.ranks.rank]).generate_state(1, np.uint64)
+            seed = int(words[0])
+        seed_all(seed)
+        self._set_order()
+        self._losses, self._earlier = Accumulator(solo.device), (0.0, 0.0)
+
+    def _set_order(self) -> None:
+        solo = self.solo
+        self._order = torch.from_numpy(epoch_order(solo.seed, self.epoch + 1, solo.num_train)).to(solo.data.home)
+
+    def _begin_steps(self) -> None:
+        self._stopwatch.restart()
+
+    def _wait(self) -> None:
+        self.solo.wait()
+
+    def _take_step(self, start: int, end: int, lr: float) -> None:
+        solo, gradient = self.solo, self._gradient
+        portions = self.conductor.portions(start, end)
+        portion = portions[self.ranks.rank]
+        own, sizes = portion.samples, portion.sizes
+        square = torch.zeros((), device=solo.device) if self.conductor.measures_noise else None
+        solo.model.train()
+        if self._moving is not None:
+            self._moving.begin_step()
+        gradient.begin(own, self._share(own, end - start), square)
+        first = portion.first
+        for number, size in enumerate(sizes):
+            loss = self._loss(self._order[first : first + size])
+            self._losses.add(loss, size)
+            gradient.add(loss, size, last=number == len(sizes) - 1)
+            first += size
+        self._stopwatch.mark()
+        gradient.end()
+        if self._moving is not None:
+            self._moving.end_step()
+        self._stopwatch.lap(whole=end - start == self.parallel.global_batch)
+        measured = square is not None and gradient.is_plain_mean
+        norm = self._clip() if solo.settings.clip_norm is not None or measured else None
+        if measured:
+            assert square is not None
+            assert norm is not None
+            self._since.squares.append(square)
+            self._since.wholes.append(norm.float().square())
+            self._since.shares.append([each.samples for each in portions])
+        solo.optimizer.step(lr)
+        self._since.samples += own
+        self._since.part = max(self._since.part, *sizes)
+
+    def _share(self, own: int, whole: int) -> float:
+        """The weight of this rank's mean gradient, of `own` samples, in that of the batch of `whole`."""
+        return own / whole
+
+    def _loss(self, chosen: torch.Tensor) -> Any:
+        solo = self.solo
+        with solo.autocast():
+            inputs = solo.experiment.augment(solo.batch(solo.data.train_inputs, chosen), solo.hp)
+            targets = solo.batch(solo.data.train_targets, chosen)
+            return solo.experiment.loss(forward(solo.model, inputs), targets)
+
+    def _clip(self) -> torch.Tensor:
+        """The norm of the whole gradient, clipped where that is asked for."""
+        most = self.solo.settings.clip_norm
+        return nn.utils.clip_grad_norm_(self.solo.optimizer.parameters, math.inf if most is None else most)
+
+    # What ranks tell each other
+
+    def _evaluate(self) -> dict[str, float]:
+        found = self.solo.evaluate()
+        if self.solo.device.type == "cuda":  # its batches are no measure of a training's
+            torch.cuda.reset_peak_memory_stats(self.solo.device)
+        return found
+
+    def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
+        since, self._since = self._since, _Since()
+        loss_sum, loss_weight = self._loss_parts()
+        report = Report(
+            samples=since.samples,
+            rate=self._rate(self.ranks.rank, self._stopwatch.seconds()),
+            most=self._most(since.part),
+            loss_sum=loss_sum,
+            loss_weight=loss_weight,
+            squares=tuple(square.item() for square in since.squares),
+            wish=wish,
+        )
+        return [report], [Norm(whole.item(), s) for whole, s in zip(since.wholes, since.shares, strict=True)]
+
+    def _loss_parts(self) -> tuple[float, float]:
+        """Numerator and denominator of the epoch's loss so far, of this rank's samples."""
+        total, weight = self._losses.parts()
+        return self._earlier[0] + total.item(), self._earlier[1] + weight.item()
+
+    def _most(self, part: int) -> float:
+        """Samples of a batch whose share fits this device's memory, by what the largest part took."""
+        device = self.solo.device
+        if device.type != "cuda" or not part:
+            return math.inf
+        held = torch.cuda.memory_allocated(device)
+        each = (torch.cuda.max_memory_allocated(device) - held) / part
+        torch.cuda.reset_peak_memory_stats(device)
+        free, _ = torch.cuda.mem_get_info(device)
+        room = MARGIN * (free + torch.cuda.memory_reserved(device) - held)
+        return math.inf if each <= 0 else room / each * self.parallel.accumulate
+
+    # Kept
+
+    def save(self, folder: Path) -> None:
+        """`checkpoint.pt`, as `TorchSolo` writes it, with what a training that is within an epoch needs to go on."""
+        solo = self.solo
+        generators = torch.cuda.get_rng_state(solo.device) if solo.device.type == "cuda" else None
+        drawn = torch.get_rng_state(), generators, _host_generators()
+        told = self.ranks.gather([(drawn, self._loss_parts())])
+        if self.ranks.rank:
+            return
+        state = self._state() | {
+            "model": solo.model.state_dict(),
+            "optimizer": solo.optimizer.state_dict(),
+            "random": [drawn for drawn, _ in told],
+            "loss_sum": sum(loss_sum for _, (loss_sum, _) in told),
+            "loss_weight": sum(weight for _, (_, weight) in told),
+        }
+        torch.save(state, folder / CHECKPOINT)
+
+    def load(self, folder: Path) -> None:
+        solo = self.solo
+        state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+        self._set_state(state)
+        solo.model.load_state_dict(state["model"])
+        solo.optimizer.load_state_dict(state["optimizer"])
+        if self.step:
+            self._set_order()
+            self._losses, self._earlier = Accumulator(solo.device), (0.0, 0.0)
+            if not self.ranks.rank:
+                self._earlier = state["loss_sum"], state.get("loss_weight", self._bounds[self.step - 1][1])
+            self._set_random(state["random"])
+
+    def _set_random(self, states: list[Any]) -> None:
+        if len(states) != self.ranks.world:  # drawn anew: no rank is what it was
+            seed_all(self.solo.seed * 1_000_003 + self.epoch + 1 + self.ranks.rank * 7_919 + self.step)
+            return
+        cpu, cuda, *host = states[self.ranks.rank]
+        torch.set_rng_state(cpu)
+        for python, (kind, keys, *rest) in host:  # an older checkpoint has none
+            random.setstate(python)
+            np.random.set_state((kind, np.array(keys, np.uint32), *rest))
+        if cuda is not None and self.solo.device.type == "cuda":
+            torch.cuda.set_rng_state(cuda, self.solo.device)
+
+    def load_parameters(self, folder: Path) -> None:
+        state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+        self.solo.model.load_state_dict(state["model"])
+
+    def close(self) -> None:
+        self._gradient.close()
+        del self._gradient
+        self.solo.close()
+
+
+def _host_generators() -> tuple[Any, Any]:
+    """The states of Python's and NumPy's global generators, as a checkpoint can hold them."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), (kind, np.asarray(keys).tolist(), *rest)
+
+
+def _hooked(model: nn.Module) -> str | None:
+    """The first parameter that has a hook on its gradient."""
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            return name
+    return None
+
+
+def _has_batch_norm(model: nn.Module) -> bool:
+    """Whether a layer normalises by the batch as the model trains; one that is kept in evaluation mode does not."""
+    return any(isinstance(module, _BatchNorm) and module.training for module in model.train().modules())
+
+
+def _synchronized(model: nn.Module) -> nn.Module:
+    """With BatchNorm over all ranks' samples; layers that somebody wrote on top of torch's stay as they are."""
+    if type(model) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+        return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    for name, child in model.named_children():
+        setattr(model, name, _synchronized(child))
+    return model
+
+
+class _MovingBuffers:
+    """Keeps alike, on all ranks, the buffers that training changes: each step begins with those of rank 0.
+
+    Statistics of BatchNorm, which training does not read, are rank 0's: it evaluates and saves.
+    """
+
+    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
+        self._ranks, self._model = ranks, model
+        self._before: dict[str, torch.Tensor] | None = None
+        self._names: list[str] | None = None
+        """Names of the buffers that change, collected in the first step; None before it."""
+
+    def begin_step(self) -> None:
+        if self._names is None:
+            self._before = {name: buffer.clone() for name, buffer in buffers(self._model).items()}
+        elif self._names:
+            present = buffers(self._model)
+            broadcast([present[name] for name in self._names])
+
+    def end_step(self) -> None:
+        if self._before is None:
+            return
+        present = buffers(self._model)
+        own = [name for name, before in self._before.items() if not torch.equal(before, present[name])]
+        told = self._ranks.gather([own])
+        self._names, self._before = sorted({name for names in told for name in names}), None
+
+
+@dataclass(slots=True)
+class _Since:
+    """Work of a rank since the last exchange."""
+
+    samples: int = 0
+    part: int = 0
+    """The samples of the largest part."""
+    squares: list[torch.Tensor] = field(default_factory=list)
+    wholes: list[torch.Tensor] = field(default_factory=list)
+    shares: list[list[int]] = field(default_factory=list)
+
+
+class _Stopwatch:
+    """The seconds of a device's own work in each step: from the end of one synchronisation to where the next begins.
+
+    On a GPU by events in its stream, read when it has come to them.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._began: Any = None
+        self._ended: Any = None
+        self._laps: list[tuple[Any, Any]] = []
+
+    def _now(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def restart(self) -> None:
+        """The device has nothing to do yet."""
+        self._began = self._now()
+
+    def mark(self) -> None:
+        """Its own work is done."""
+        self._ended = self._now()
+
+    def lap(self, *, whole: bool) -> None:
+        """The others' is, too. whole: whether it is a whole batch, and counts."""
+        if whole:
+            self._laps.append((self._began, self._ended))
+        self._began = self._now()
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of each lap since the last call; on a GPU, wait for it first."""
+        laps, self._laps = self._laps, []
+        if self._cuda:
+            return [began.elapsed_time(ended) / 1000 for began, ended in laps]
+        return [ended - began for began, ended in laps]

@@ -1,0 +1,247 @@
+"""The audit of an array while it trains: one member is trained alone for some steps from its own state, and compared.
+
+A dry run cannot show what only later steps do. An audit takes copies: it leaves no trace in the array.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.planning.batches import batch_bounds, epoch_order
+from raygpu.training.base import NotAsAlone
+from raygpu.training.fused.member_generators import MemberStreams
+from raygpu.training.fused.program import Program
+from raygpu.training.fused.tile import Tile, gathered_tile
+from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.comparison import TOLERANCE, first_difference, relative_difference
+from raygpu.training.torch.data import DeviceData, Tensors, cast, gathered, moved, rows
+from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.reduction import backward
+from raygpu.training.torch.seeding import random_state_kept, seed_all
+from raygpu.training.torch.solo import cast_model, epoch_seed, forward, initial_model
+
+MEMBERS = 3
+"""Members that are stepped as a tile, and each alone."""
+CALM_EPS = 1e-3
+"""Adam's least `eps` in an audit."""
+LOSS_TOLERANCE, CHANGE_TOLERANCE = 1e-2, 0.1
+"""Largest relative difference between a compiled or replayed step and an eager one: of the loss, and of what the step
+changes. Above what rounding gives in single and mixed precision; a wrong step is off by its own size."""
+ROUNDINGS = 100
+"""Rounding errors of a parameter below which a step's change tells nothing."""
+
+
+class Array(Protocol):
+    """An array under way, as far as an audit looks at it: a `TorchArray`."""
+
+    experiment: Experiment
+    program: Program
+    data: DeviceData
+    device: torch.device
+    epoch: int
+    epochs: int
+    batch_size: int
+    steps_per_epoch: int
+    compiled_s: dict[int, float]
+    graphs: bool
+
+    def place(self, trial_id: str) -> tuple[Tile, int]: ...
+
+    def member_state(self, trial_id: str) -> dict[str, Any]: ...
+
+    def streams(self, tile: Tile) -> MemberStreams | None: ...
+
+    def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor: ...
+
+
+def is_due(epoch: int) -> bool:
+    """Whether an array is audited after this epoch: after 1, 2, 4, 8 ..."""
+    return epoch & (epoch - 1) == 0
+
+
+def audit(array: Array, trial_id: str) -> None:
+    """Raises NotAsAlone where a member's next steps differ from those of the same trial alone.
+
+    The steps are an epoch's first and last batch, in double precision if the model knows it. A model that runs out of
+    memory beside the array is not audited.
+    """
+    tile, place = array.place(trial_id)
+    if not all(bool(t.isfinite().all()) for s in tile.stacks() for t in (v[place] for v in s.values()) if _floats(t)):
+        return  # a member that diverged
+    try:
+        with random_state_kept():
+            _audit(array, tile, place)
+            _audit_compiled(array, tile)
+    except (torch.OutOfMemoryError, MemoryError):
+        return
+
+
+def _floats(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _audit(array: Array, tile: Tile, place: int) -> None:
+    batches = _batches(array)
+    others = [i for i in range(len(tile.trials)) if i != place]
+    chosen = [place, *random.Random(array.epoch).sample(others, min(len(others), MEMBERS - 1))]
+    names = [tile.trials[i].trial_id for i in chosen]
+    for dtype in (torch.float64, torch.float32):
+        try:
+            wanted = [_Alone(array, name, dtype).train(batches) for name in names]
+        except Exception:
+            if dtype == torch.float32:
+                raise
+            continue
+        break
+    copy = gathered_tile([(tile, i) for i in chosen], len(chosen)).cast(dtype)
+    copy.settings = [_calm(settings) for settings in copy.settings]
+    _step(array, copy, batches, dtype)
+    stacked = copy.parameters | copy.fixed | copy.buffers
+    for row, (trial_id, expected) in enumerate(zip(names, wanted, strict=True)):
+        found = {name: stacked[array.program.owners[name]][row] for name in expected}
+        differs = first_difference if dtype == torch.float64 else _whole_difference
+        if (name := differs(found, expected, dtype)) is not None:
+            raise NotAsAlone(
+                f"{name} of {trial_id} after epoch {array.epoch}: some steps from there differ from the same steps of"
+                " the trial alone; the model keeps state in Python, or does something else in later steps"
+            )
+
+
+def _calm(settings: OptimizerSettings) -> OptimizerSettings:
+    """Adam with an `eps` at which a gradient that is nothing but rounding makes no step of full size."""
+    return settings if settings.optimizer == "sgd" else replace(settings, eps=max(settings.eps, CALM_EPS))
+
+
+def _whole_difference(
+    found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], dtype: torch.dtype
+) -> str | None:
+    """As `first_difference`, of all parameters together: single values of float32 may be noise."""
+    floating = [name for name, value in wanted.items() if value.is_floating_point()]
+    one, other = (torch.cat([values[name].flatten() for name in floating]) for values in (found, wanted))
+    return "the parameters" if relative_difference(one, other) > TOLERANCE[dtype] else None
+
+
+def _batches(array: Array) -> list[tuple[int, int, int]]:
+    """Number, start and end of an epoch's first and last batch."""
+    bounds = list(batch_bounds(array.data.num_train, array.batch_size))
+    return [(number, *bounds[number]) for number in sorted({0, len(bounds) - 1})]
+
+
+class _Alone:
+    """A member's trial alone, from the member's state."""
+
+    def __init__(self, array: Array, trial_id: str, dtype: torch.dtype) -> None:
+        tile, place = array.place(trial_id)
+        self.array, self.trial, self.dtype = array, tile.trials[place], dtype
+        self.settings = _calm(tile.settings[place])
+        state = array.member_state(trial_id)
+        self.hp = Hyperparameters(self.trial.hyperparameters)
+        model = initial_model(array.experiment, self.hp, self.trial.seed)
+        self.model: nn.Module = cast_model(model, dtype).to(array.device)
+        self.model.load_state_dict(state["model"])
+        self.optimizer = Optimizer(self.settings, self.model.parameters())
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def train(self, batches: Sequence[tuple[int, int, int]]) -> dict[str, torch.Tensor]:
+        """Its parameters and buffers after steps on these batches."""
+        array, data = self.array, self.array.data
+        order = torch.from_numpy(epoch_order(self.trial.seed, array.epoch, data.num_train)).to(data.home)
+        self.model.train()
+        seed_all(epoch_seed(self.trial.seed, array.epoch))
+        with array.program.training():
+            for number, start, end in batches:
+                inputs, targets = (
+                    cast(moved(rows(part, order[start:end]), array.device), self.dtype)
+                    for part in (data.train_inputs, data.train_targets)
+                )
+                outputs = forward(self.model, array.experiment.augment(inputs, self.hp))
+                self.optimizer.num_steps = (array.epoch - 1) * array.steps_per_epoch + number
+                backward(array.experiment.loss(outputs, targets))
+                if self.settings.clip_norm is not None:
+                    nn.utils.clip_grad_norm_(self.optimizer.parameters, self.settings.clip_norm)
+                step = (array.epoch - 1) * array.steps_per_epoch + number
+                self.optimizer.step(self.settings.lr_at(step, array.steps_per_epoch, array.epochs))
+        return self.model.state_dict()
+
+
+def _step(array: Array, tile: Tile, batches: Sequence[tuple[int, int, int]], dtype: torch.dtype | None) -> None:
+    """Steps of a tile, eager and without mixed precision."""
+    program, tile.streams = array.program, array.streams(tile)
+    context: Any = program.context
+    program.context = _no_context
+    try:
+        with program.training():
+            for number, start, end in batches:
+                program.eager_step(tile, *_batch(array, tile, start, end, dtype), _numbers(array, tile, number, dtype))
+    finally:
+        program.context = context
+
+
+def _no_context() -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def _batch(array: Array, tile: Tile, start: int, end: int, dtype: torch.dtype | None) -> tuple[Tensors, Tensors]:
+    data = array.data
+    orders = [torch.from_numpy(epoch_order(t.seed, array.epoch, data.num_train)) for t in tile.trials]
+    chosen = torch.stack(tile.rows_of(orders))[:, start:end].to(data.home)
+    inputs, targets = (gathered(part, chosen, array.device) for part in (data.train_inputs, data.train_targets))
+    return cast(inputs, dtype), cast(targets, dtype)
+
+
+def _numbers(array: Array, tile: Tile, step: int, dtype: torch.dtype | None) -> torch.Tensor:
+    settings = tile.rows_of(tile.settings)
+    numbers = array.program.optimizer.numbers(settings, array.epoch, array.steps_per_epoch, array.epochs)[step]
+    return numbers.to(array.device, dtype or array.program.number_type)
+
+
+def _audit_compiled(array: Array, tile: Tile) -> None:
+    """Compare the compiled step of a tile with the eager one."""
+    if (tile.width in array.compiled_s or array.graphs) and not same_steps(array, tile):
+        raise NotAsAlone(f"after epoch {array.epoch} the compiled or replayed step differs from the eager one")
+
+
+def same_steps(array: Array, tile: Tile) -> bool:
+    """Whether an array's steps on a copy of a tile do what eager steps do, as far as the precision tells: the losses of
+    two of them, and what the first one changes in each member."""
+    losses, changes, least = _stepped(array, tile, array.program.eager_step)
+    found_losses, found_changes, _ = _stepped(array, tile, array.step)
+    finite = losses.isfinite() & found_losses.isfinite()
+    if not torch.allclose(found_losses[finite], losses[finite], rtol=LOSS_TOLERANCE, atol=LOSS_TOLERANCE):
+        return False
+    difference, size = (found_changes - changes).norm(dim=1), changes.norm(dim=1).clamp(min=least)
+    diverged = ~changes.isfinite().all(dim=1)
+    return bool((diverged | (difference <= CHANGE_TOLERANCE * size)).all())
+
+
+def _stepped(
+    array: Array, tile: Tile, step: Callable[..., torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The losses of two steps on a copy of a tile; what the first one changed in each row's parameters and buffers; and
+    the size of a row's change that may be rounding."""
+    copy = gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
+    copy.settings = [_calm(settings) for settings in copy.settings]
+    copy.streams = array.streams(copy)
+    before = _flat(copy)
+    with array.program.training():
+        arguments = (*_batch(array, copy, 0, array.batch_size, None), _numbers(array, copy, 0, None))
+        first = step(copy, *arguments).clone()
+        changes = _flat(copy) - before
+        second = step(copy, *arguments)
+    least = before.norm(dim=1).max() * ROUNDINGS * torch.finfo(array.program.number_type).eps
+    return torch.stack([first, second]).double(), changes, least
+
+
+def _flat(tile: Tile) -> torch.Tensor:
+    """All floating-point parameters and buffers, (width, n)."""
+    stacked = [value for stack in (tile.parameters, tile.buffers) for value in stack.values() if _floats(value)]
+    real = [torch.view_as_real(value) if value.is_complex() else value for value in stacked]
+    return torch.cat([value.reshape(tile.width, -1).double() for value in real], dim=1)

@@ -1,0 +1,55 @@
+"""A tile's step as a CUDA graph: recorded once, replayed without the host launching its kernels one by one."""
+
+from __future__ import annotations
+
+import torch
+
+from raygpu.training.fused.program import Program
+from raygpu.training.fused.tile import Tile
+from raygpu.training.torch.data import Tensors, copied
+
+NUM_WARM_UP = 3
+"""Steps before the recording, as PyTorch's notes on CUDA graphs ask for."""
+
+
+class GraphedStep:
+    """The step of one tile, for batches of one shape.
+
+    copy: of the tile, for the steps that warm up; the tile itself is not changed by the recording.
+    Raises ValueError for a model whose random numbers depend on its values.
+    """
+
+    def __init__(
+        self, program: Program, tile: Tile, copy: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor
+    ) -> None:
+        self._program, self._tile = program, tile
+        self._inputs, self._targets, self._numbers = copied(inputs), copied(targets), numbers.clone()
+        drawn = program.drawn(copy, inputs, targets)  # outside: a graph cannot set the members' generators
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(NUM_WARM_UP):
+                program.supplied_step(copy, self._inputs, self._targets, self._numbers, drawn)
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._losses = program.supplied_step(tile, self._inputs, self._targets, self._numbers, drawn)
+
+    def __call__(self, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
+        """The losses, packed, (width, ...); the next call overwrites them."""
+        _copy(self._inputs, inputs)
+        _copy(self._targets, targets)
+        self._numbers.copy_(numbers)
+        self._program.drawn(self._tile, inputs, targets)
+        self._graph.replay()
+        return self._losses
+
+
+def _copy(into: Tensors, parts: Tensors) -> None:
+    if isinstance(into, dict):
+        assert isinstance(parts, dict)
+        for name, tensor in into.items():
+            tensor.copy_(parts[name])
+    else:
+        assert isinstance(parts, torch.Tensor)
+        into.copy_(parts)

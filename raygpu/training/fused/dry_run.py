@@ -1,0 +1,284 @@
+"""Whether trials can be fused: what shapes their program, and a dry run of an array against the same trials alone."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from raygpu.config.sections import Precision
+from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.search.signature import differing_names
+from raygpu.search.trials import EpochResult, Trial
+from raygpu.training.base import NotAsAlone, Settings
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.fused.refusal import CodeWatch, refusal, slow_loop
+from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings, batch_size
+from raygpu.training.torch.comparison import first_difference
+from raygpu.training.torch.data import rows, tensors
+from raygpu.training.torch.python_state import changed_attribute, hooked, plain_state
+from raygpu.training.torch.reduction import backward
+from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, random_state_kept
+from raygpu.training.torch.solo import TorchSolo, epoch_seed, forward, initial_model
+
+NUM_SAMPLES = 8
+"""Samples of a first look, which tells how long a step takes."""
+NUM_EPOCHS = 2
+"""Epochs of a dry run: what a model keeps between steps shows in the second."""
+BUDGET_S = 10.0
+"""Seconds that a dry run may take; where batches of the real size take longer, it has smaller ones."""
+COSTS = 16
+"""Steps of one training that a dry run costs in each epoch: four trials alone and in two tiles, in double precision."""
+FORWARD_S = 3.0
+"""Seconds that a forward pass of a whole batch may take to see which hyper-parameters it reads."""
+WARM_S = 0.5
+"""Seconds of a first look below which it is not repeated."""
+STEP, ADAM_STEP = 0.1, 0.01
+"""The norm of a dry run's first step of SGD; the learning rate of its steps of Adam."""
+VISIBLE_CLIP_NORM, VISIBLE_EPS = 1.0, 1e-3
+"""The least `clip_norm` and Adam's least `eps` of a dry run."""
+PYTHONS = getattr(random.random, "__self__", None)
+"""The generator that the functions of `random` draw from."""
+
+
+def check(trial: Trial) -> None:
+    """Whether raygpu's own numbers of a trial are sound; a trial with bad ones has to fail alone. Raises ValueError."""
+    batch_size(trial.hyperparameters)
+    OptimizerSettings.of(trial.hyperparameters)
+
+
+def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
+    """The hyper-parameters that shape a trial's program. Raises what the experiment raises, on the CPU."""
+    hp = Hyperparameters(trial.hyperparameters)
+    with random_state_kept(), torch.no_grad():
+        model = initial_model(experiment, hp, trial.seed)
+        started = time.perf_counter()
+        _look(experiment, model, hp, splits, min(NUM_SAMPLES, splits.num_train))
+        whole = min(batch_size(trial.hyperparameters), splits.num_train)
+        if whole > NUM_SAMPLES and (time.perf_counter() - started) * whole / NUM_SAMPLES < FORWARD_S:
+            _look(experiment, model, hp, splits, whole)
+    return frozenset(hp.names_read) | READ_BY_RAYGPU
+
+
+def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits: Splits, count: int) -> list[str]:
+    """Run what the experiment runs on a batch of the first samples; the parameters that a forward pass has changed."""
+    few = slice(0, count)
+    inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
+    versions = {name: p._version for name, p in model.named_parameters()}
+    experiment.loss(forward(model.train(), experiment.augment(inputs, hp)), targets)
+    inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
+    experiment.metrics(forward(model.eval(), inputs), targets)
+    return [name for name, parameter in model.named_parameters() if parameter._version != versions[name]]
+
+
+def obstacle(
+    experiment: Experiment, splits: Splits, trials: Sequence[Trial], precision: Precision = "float32"
+) -> str | None:
+    """Why these trials of one signature cannot be fused, in a line that names the cause; None if they can.
+
+    Each takes a few optimizer steps in an array and alone, in batches of the real size if that takes seconds only, and
+    has to come to the same numbers. A model that keeps state in Python or draws random numbers that are not torch's is
+    refused, and so is an operator without a rule for vmap, which would run as a slow loop.
+    """
+    try:
+        with random_state_kept():
+            trials = _telling(experiment, splits, trials)
+            part = _part(experiment, splits, trials[0])
+            if precision == "bf16":  # too rough to be compared, but it has to run
+                _array(experiment, part, trials, _settings(precision), None).run_epoch()
+            return _changed_in_place(experiment, part, trials[0]) or _compared(experiment, part, trials)
+    except NotAsAlone as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - whatever vmap or the user's code raises is the reason
+        return refusal(error)
+
+
+def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
+    """The first samples: a whole batch and a short one after it, or fewer samples where steps on them take long."""
+    whole = batch_size(trial.hyperparameters)
+    few = splits.first(max(2, min(NUM_SAMPLES, whole)))
+    seconds = [WARM_S]
+    while len(seconds) < 3 and seconds[-1] >= min(seconds):  # the first steps of a process take longer
+        started = time.perf_counter()
+        _Alone(experiment, few, trial, torch.float32)
+        seconds.append(time.perf_counter() - started)
+    each = seconds[-1] / (NUM_EPOCHS * few.num_train)
+    affordable = int(BUDGET_S / (NUM_EPOCHS * COSTS * each))
+    return splits.first(max(few.num_train, min(whole + max(2, whole // 3), affordable)))
+
+
+def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> list[Trial]:
+    """The trials with steps that are large enough to show what differs in their gradients, and no larger.
+
+    Adam's step would otherwise be as large for a gradient that is nothing but rounding.
+    """
+    same_lr = "lr" not in differing_names(trials)
+    lr = STEP / max(1.0, _gradient_norm(experiment, splits, trials[0]))
+    found = []
+    for place, trial in enumerate(trials):
+        values = dict(trial.hyperparameters)
+        if values.get("clip_norm") is not None:
+            values["clip_norm"] = max(values["clip_norm"], VISIBLE_CLIP_NORM)
+        if values.get("optimizer", "sgd") == "sgd":
+            values["lr"] = lr * (1 if same_lr else 1 + place / 10)
+        else:
+            values["lr"] = ADAM_STEP * (1 if same_lr else 1 + place / 10)
+            values["eps"] = max(values.get("eps", 0.0), VISIBLE_EPS)
+        found.append(replace(trial, hyperparameters=values))
+    return found
+
+
+def _gradient_norm(experiment: Experiment, splits: Splits, trial: Trial) -> float:
+    """The norm of a trial's first gradient, on a few samples; 1 if it is not finite."""
+    hp = Hyperparameters(trial.hyperparameters)
+    few = slice(0, min(NUM_SAMPLES, splits.num_train))
+    inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
+    model = initial_model(experiment, hp, trial.seed)
+    loss = experiment.loss(forward(model.train(), experiment.augment(inputs, hp)), targets)
+    backward(loss)
+    norms = [p.grad.float().norm() if not p.grad.is_sparse else p.grad.to_dense().norm()
+             for p in model.parameters() if p.grad is not None]  # fmt: skip
+    norm = torch.stack(norms).norm().item() if norms else 1.0
+    return norm if math.isfinite(norm) else 1.0
+
+
+def _draws_in_python(training: Callable[[], object]) -> bool:
+    """Whether a training draws from Python's global generator, in this thread: what starts Ray may draw in others."""
+    seen = False
+
+    def watch(frame: FrameType, event: str, function: Any) -> None:
+        nonlocal seen
+        drawn = event == "c_call" and getattr(function, "__self__", None) is PYTHONS
+        seen = seen or (drawn and function.__name__ not in ("seed", "getstate", "setstate"))
+
+    sys.setprofile(watch)
+    try:
+        training()
+    finally:
+        sys.setprofile(None)
+    return seen
+
+
+class _Alone:
+    """One trial trained alone: what it came to, and what its Python code did beside."""
+
+    def __init__(self, experiment: Experiment, splits: Splits, trial: Trial, dtype: torch.dtype) -> None:
+        solo = TorchSolo(experiment, splits, trial, _settings("float32"), torch.device("cpu"), dtype)
+        fresh = plain_state(solo.model, experiment)
+        self.results = [solo.run_epoch()]
+        self.plain = plain_state(solo.model, experiment)
+        """Plain attributes after the first epoch: some models then keep tensors for speed."""
+        for _ in range(NUM_EPOCHS - 1):
+            self.results.append(solo.run_epoch())
+        self.kept = {path: text for path, text in self.plain.items() if fresh.get(path) != text}
+        """Plain attributes that the first epoch has set or changed, by path."""
+        self.changed = changed_attribute(self.plain, plain_state(solo.model, experiment))
+        last_seed = epoch_seed(trial.seed, solo.epoch)
+        self.numpy_drew, self.python_drew = numpy_has_drawn(last_seed), python_has_drawn(last_seed)
+        self.hook = hooked(solo.model)
+        self.state: dict[str, torch.Tensor] = solo.model.state_dict()
+
+
+def _alone(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> tuple[list[_Alone], torch.dtype]:
+    """Each trial alone, in double precision if its code knows it."""
+    for dtype in (torch.float64, torch.float32):
+        try:
+            return [_Alone(experiment, splits, trial, dtype) for trial in trials], dtype
+        except Exception:
+            if dtype == torch.float32:
+                raise
+    raise AssertionError("not reached")
+
+
+def _array(
+    experiment: Experiment, splits: Splits, trials: Sequence[Trial], settings: Settings, dtype: torch.dtype | None
+) -> TorchArray:
+    """Two equal tiles: what a model keeps in Python between its steps would pass from one to the other."""
+    again = [replace(trial, trial_id=f"{trial.trial_id} again") for trial in trials]
+    cpu = torch.device("cpu")
+    array = TorchArray(experiment, splits, [*trials, *again], settings, width=len(trials), device=cpu, dtype=dtype)
+    array.audits = False  # all members are compared
+    return array
+
+
+def _compared(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> str | None:
+    """Return why the array differs from the trials alone, or would in later steps; None if it does not."""
+    with CodeWatch() as watch:
+        expected, dtype = _alone(experiment, splits, trials)
+    if (reason := _state_in_python(expected)) is not None:
+        return reason
+    if watch.reasons:
+        return watch.reasons[0]
+    first = expected[0]
+    if first.numpy_drew or (
+        first.python_drew and _draws_in_python(lambda: _Alone(experiment, splits, trials[0], dtype))
+    ):
+        return "it draws Python's or NumPy's random numbers, which all members of an array would have in common"
+    array = _array(experiment, splits, trials, _settings("float32"), dtype)
+    with warnings.catch_warnings(record=True) as caught, CodeWatch() as watch:
+        warnings.simplefilter("always")
+        epochs = [array.run_epoch() for _ in range(NUM_EPOCHS)]
+    for warning in caught:
+        if "batching rule" in str(warning.message):
+            return slow_loop(str(warning.message))
+    if watch.reasons:
+        return watch.reasons[0]
+    for member, alone in zip(array.trials, [*expected, *expected], strict=True):
+        values, wanted = dict(array.member_state(member.trial_id)["model"]), dict(alone.state)
+        for fused, result in zip(epochs, alone.results, strict=True):
+            assert fused is not None
+            assert result is not None
+            values |= _numbers(fused[member.trial_id])
+            wanted |= _numbers(result)
+        if (name := first_difference(values, wanted, dtype)) is not None:
+            return f"{name} of {member.trial_id.split()[0]} differs from the same trial alone: {_cause(expected)}"
+    if not all(bool(value.isfinite().all()) for value in expected[0].state.values() if value.is_floating_point()):
+        return "its parameters are not finite after a few steps, so that nothing can be compared"
+    return None
+
+
+def _numbers(result: EpochResult) -> dict[str, torch.Tensor]:
+    return {f"{name} of epoch {result.epoch}": torch.tensor(value).double() for name, value in result.metrics.items()}
+
+
+def _changed_in_place(experiment: Experiment, splits: Splits, trial: Trial) -> str | None:
+    """Whether a forward pass writes to parameters, which in an array are not the member's own."""
+    hp = Hyperparameters(trial.hyperparameters)
+    with torch.no_grad():
+        names = _look(experiment, initial_model(experiment, hp, trial.seed), hp, splits, splits.num_train)
+    return f"a forward pass changes the parameter {names[0]} in place" if names else None
+
+
+def _state_in_python(expected: Sequence[_Alone]) -> str | None:
+    """Why members' Python code would not stand for each other, by what it does in trainings alone."""
+    for alone in expected:
+        if alone.hook is not None:
+            return f"{alone.hook}, which does not run in an array"
+        if alone.changed is not None:
+            return f"{alone.changed} changes while it trains: Python code of an array runs once for all its members"
+    for path, text in expected[0].kept.items():
+        if any(alone.plain.get(path) != text for alone in expected):
+            return f"{path} is set while it trains, by each trial to another value: an array would have one for all"
+    return None
+
+
+def _cause(expected: Sequence[_Alone]) -> str:
+    """Return an explanation of why a member differs from the same trial alone."""
+    for alone in expected[1:]:
+        if (path := changed_attribute(expected[0].plain, alone.plain)) is not None:
+            return f"{path} differs between trials, and is no parameter or buffer, and does not come from reading hp"
+    return "vmap does not follow something that the model does, or computes an operator differently"
+
+
+def _settings(precision: Precision) -> Settings:
+    return Settings(NUM_EPOCHS, torch.get_num_threads(), precision, Path())

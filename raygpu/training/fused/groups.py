@@ -1,0 +1,112 @@
+"""The choice of a sweep's fused trials: groups of one signature that pass a dry run; the others are trained alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from raygpu.config.sections import Precision
+from raygpu.errors import one_line
+from raygpu.experiment import Experiment, Splits
+from raygpu.search.signature import ITS_OWN, Group, Signature, Signatures, representatives
+from raygpu.search.trials import Trial
+from raygpu.training.hyperparameters import READ_BY_RAYGPU, batch_size
+
+
+class Grouper(Protocol):
+    """Decides which trials may share an array."""
+
+    alone: dict[Signature, str]
+    """Signatures that could, and do not, and why."""
+
+    def groups(self, trials: Sequence[Trial]) -> list[Group]: ...
+
+    def refuse(self, trial: Trial, reason: str) -> None:
+        """From now on, trials of this one's signature are trained alone."""
+
+    def refused(self, trial: Trial) -> bool:
+        """Whether trials of this one's signature are trained alone from now on."""
+
+
+class Fuser:
+    """Groups trials, and remembers what it found: Optuna's trials come a generation at a time.
+
+    folder: where the experiment's relative paths start.
+    """
+
+    def __init__(
+        self, experiment: Experiment, splits: Splits, precision: Precision = "float32", folder: str | Path = "."
+    ) -> None:
+        from raygpu.training.fused import dry_run
+
+        self._dry_run = dry_run
+        self._experiment = experiment
+        self._splits = splits
+        self._precision = precision
+        self._folder = Path(folder).absolute()
+        self._signatures = Signatures(lambda trial: dry_run.names_read(experiment, trial, splits), dry_run.check)
+        self._obstacles: dict[tuple[tuple[str, str], ...], str | None] = {}
+        self.alone: dict[Signature, str] = {}
+
+    def groups(self, trials: Sequence[Trial]) -> list[Group]:
+        """The trials in groups, in the order in which each group's first one comes."""
+        with contextlib.chdir(self._folder):
+            return self._groups(trials)
+
+    def refuse(self, trial: Trial, reason: str) -> None:
+        """From now on, trials of this one's signature are trained alone."""
+        self.alone[self._signature(trial)] = reason
+
+    def refused(self, trial: Trial) -> bool:
+        """Whether trials of this one's signature are trained alone from now on."""
+        return self._signature(trial) in self.alone
+
+    def _signature(self, trial: Trial) -> Signature:
+        with contextlib.chdir(self._folder):
+            (signature,) = self._signatures.of_each([trial])
+        if isinstance(signature, Exception):
+            raise signature
+        return signature
+
+    def _groups(self, trials: Sequence[Trial]) -> list[Group]:
+        found: dict[Signature, Group] = {}
+        faulty: list[Group] = []
+        for trial, signature in zip(trials, self._signatures.of_each(trials), strict=True):
+            if isinstance(signature, Exception):
+                faulty.append(Group(Signature(()), [trial], one_line(signature)))
+            else:
+                found.setdefault(signature, Group(signature)).trials.append(trial)
+        for group in found.values():
+            group.reason = self._obstacle(group) or self.alone.get(group.signature)
+        return [*found.values(), *faulty]
+
+    def _obstacle(self, group: Group) -> str | None:
+        if len(group.trials) == 1:
+            return ITS_OWN
+        values = group.signature.values
+        # Each optimizer is tested against torch.optim's; what a model does may depend on the size of a batch.
+        size = str(batch_size(group.trials[0].hyperparameters))
+        key = (*(value for value in values if value[0] not in READ_BY_RAYGPU), ("batch_size", size))
+        if key not in self._obstacles:
+            chosen = representatives(group.trials, group.signature)
+            self._obstacles[key] = self._dry_run.obstacle(self._experiment, self._splits, chosen, self._precision)
+        return self._obstacles[key]
+
+
+class Together:
+    """Keras trials need not be alike to share a process whose device is split between them."""
+
+    def __init__(self) -> None:
+        self.alone: dict[Signature, str] = {}
+
+    def refuse(self, trial: Trial, reason: str) -> None:
+        raise AssertionError("trials that share a split device are trained each by its own program")
+
+    def refused(self, trial: Trial) -> bool:
+        return False
+
+    def groups(self, trials: Sequence[Trial]) -> list[Group]:
+        """All of them in one group."""
+        return [Group(Signature(()), list(trials))] if trials else []

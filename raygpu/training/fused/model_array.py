@@ -1,0 +1,354 @@
+"""Trials of one signature trained as one array of torch models: stacked parameters, one program for all members.
+
+    array = TorchArray(experiment, splits, trials, settings)
+    while (results := array.run_epoch()) is not None:     # {trial_id: EpochResult}
+        array.drop(losers(results))                       # the rest is compacted
+
+Each member equals the same trial trained alone (`torch_solo`): the same initial parameters, the same order of data and
+the same random numbers (dropout), from its own seed, and the same rule for every number.
+
+An array of more members than its width trains them in tiles of that width, one after the other in every epoch. Tiles
+are independent, so the width is a matter of speed and memory alone.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Collection, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.planning.array_tiles import arrange
+from raygpu.planning.batches import batch_bounds, epoch_order, num_batches
+from raygpu.planning.gpu_shares import Affine
+from raygpu.search.trials import EpochResult, Trial
+from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone, Settings
+from raygpu.training.fused.audit import audit, is_due
+from raygpu.training.fused.cuda_graph import GraphedStep
+from raygpu.training.fused.guard import Guard, require_distinct
+from raygpu.training.fused.member_generators import MemberStreams
+from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
+from raygpu.training.fused.program import Program, num_samples
+from raygpu.training.fused.tile import Tile, first_rows, gathered_tile, joined
+from raygpu.training.hyperparameters import OptimizerSettings, batch_size
+from raygpu.training.torch.data import DeviceData, Tensors, gathered, moved, rows
+from raygpu.training.torch.python_state import hooked
+from raygpu.training.torch.reduction import Accumulator
+from raygpu.training.torch.solo import (
+    CHECKPOINT,
+    cast_model,
+    default_device,
+    epoch_seed,
+    evaluation_parts,
+    initial_model,
+    prepare_torch,
+)
+
+DEFAULT_WIDTH = 64
+
+
+class TorchArray:
+    """The members of an array under way.
+
+    trials: of one signature. width: members that step as one program; more of them train in turns.
+    device: by default the GPU that this process sees, else the CPU. dtype: of parameters and floating-point data.
+    Raises what the experiment raises, ValueError for trials that cannot share an array, RuntimeError where the models'
+    shapes differ, and NotAsAlone, here or in `run_epoch`, where a member would not equal its training alone.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        splits: Splits,
+        trials: Sequence[Trial],
+        settings: Settings,
+        *,
+        width: int | None = None,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if settings.epochs is None:
+            raise ValueError("epochs: not given; a TorchExperiment trains for a fixed number of epochs")
+        if not trials:
+            raise ValueError("trials: none given; an array needs at least one member")
+        require_distinct(trials)
+        self.experiment = experiment
+        self.epochs = settings.epochs
+        self.epoch = 0
+        self.audits = True
+        """Whether a member is trained alone for some steps now and then, and compared."""
+        self.device = device or default_device()
+        context = prepare_torch(settings, self.device)
+        self.data = DeviceData.of(splits, self.device, dtype)
+        hps = [Hyperparameters(trial.hyperparameters) for trial in trials]
+        sizes = {batch_size(hp) for hp in hps}
+        if len(sizes) != 1:
+            raise ValueError(f"batch_size: members of one array need one, but have {sorted(sizes)}")
+        self.batch_size = min(sizes.pop(), self.data.num_train)
+        self.steps_per_epoch = num_batches(self.data.num_train, self.batch_size)
+        optimizers = [OptimizerSettings.of(hp) for hp in hps]
+        optimizer = ArrayOptimizer(optimizers)
+        self.width = min(width or DEFAULT_WIDTH, len(trials))
+        self.asked_width = width
+        self.eager = Affine(0.0, 0.0)
+        self.compiled_s: dict[int, float] = {}
+        """Seconds of a compiled step, by width."""
+        self.not_compiled: set[int] = set()
+        """Widths at which compiling failed, or gained nothing."""
+        self.graphs = False
+        """Whether the steps of whole batches are recorded as CUDA graphs and replayed."""
+
+        hp = Hyperparameters(trials[0].hyperparameters)
+        self._guard = Guard(trials, hp, self.device)
+
+        def model(place: int) -> nn.Module:
+            read = hp if place == 0 else hps[place]
+            return cast_model(initial_model(experiment, read, trials[place].seed), dtype)
+
+        base = model(0)
+        if (hook := hooked(base)) is not None:
+            raise NotAsAlone(f"{hook}, which does not run in an array")
+        inputs, targets = (
+            moved(rows(part, slice(0, min(4, self.batch_size))), torch.device("cpu"))
+            for part in (self.data.train_inputs, self.data.train_targets)
+        )
+        self.program = Program(experiment, hp, base, optimizer, self.device, context, inputs, targets)
+        self._guard.require_shared_reads()
+        self.tiles = [
+            self._new_tile([model(place) for place in part], [trials[i] for i in part], [optimizers[i] for i in part])
+            for part in (part.members for part in arrange(len(trials), self.width, self.eager, {}))
+        ]
+
+    def _new_tile(self, models: list[nn.Module], trials: list[Trial], settings: list[OptimizerSettings]) -> Tile:
+        parameters = self._stacked([dict(model.named_parameters()) for model in models])
+        buffers = self._stacked([dict(model.named_buffers()) for model in models])
+        trained = {name: tensor for name, tensor in parameters.items() if name in self.program.trained}
+        fixed = {name: tensor for name, tensor in parameters.items() if name not in self.program.trained}
+        return Tile(trials, settings, trained, fixed, buffers, self.program.optimizer.new_buffers(trained))
+
+    def _stacked(self, parts: list[dict[str, torch.Tensor]]) -> Stacked:
+        return {name: torch.stack([part[name].detach() for part in parts]).to(self.device) for name in parts[0]}
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The members that are left."""
+        return [trial for tile in self.tiles for trial in tile.trials]
+
+    def run_epoch(self) -> dict[str, EpochResult] | None:
+        """Train and evaluate the next epoch of every member, by trial id; None after the last one."""
+        if self.epoch >= self.epochs or not self.tiles:
+            return None
+        self.epoch += 1
+        for tile in self.tiles:
+            tile.streams = self.streams(tile)
+        with self._guard.epoch():
+            started = time.perf_counter()
+            losses = torch.cat([self._train(tile)[: len(tile.trials)] for tile in self.tiles]).tolist()
+            train_s = time.perf_counter() - started  # reading the losses has waited for the device
+            evaluated = [(tile, self._evaluate(tile)) for tile in self.tiles]
+        if self.audits and (is_due(self.epoch) or self.epoch == self.epochs):
+            self.audit(random.Random(self.epoch).choice(self.trials).trial_id)
+        values = {
+            name: torch.cat([part[name][: len(tile.trials)] for tile, part in evaluated]).tolist()
+            for name in evaluated[0][1]
+        }
+        return {
+            trial.trial_id: EpochResult(
+                self.epoch,
+                {"train/loss": losses[i], **{f"validation/{name}": column[i] for name, column in values.items()}},
+                num_samples=self.data.num_train,
+                train_s=train_s,
+            )
+            for i, trial in enumerate(self.trials)
+        }
+
+    def audit(self, trial_id: str) -> None:
+        """Train a member alone for some steps from its present state; raises NotAsAlone where they differ."""
+        audit(self, trial_id)
+
+    def streams(self, tile: Tile) -> MemberStreams | None:
+        """The random numbers of a tile's members in this epoch; None of models that draw none."""
+        if not self.program.draws:
+            return None
+        return MemberStreams(tile.rows_of([epoch_seed(t.seed, self.epoch) for t in tile.trials]), self.device)
+
+    def _train(self, tile: Tile) -> torch.Tensor:
+        """One pass of a tile over the training data; the mean loss of each row, on the device."""
+        data = self.data
+        orders = [torch.from_numpy(epoch_order(trial.seed, self.epoch, data.num_train)) for trial in tile.trials]
+        order = torch.stack(tile.rows_of(orders)).to(data.home)
+        settings = tile.rows_of(tile.settings)
+        numbers = self.program.optimizer.numbers(settings, self.epoch, self.steps_per_epoch, self.epochs)
+        numbers = numbers.to(self.device, self.program.number_type)
+        sums = Accumulator(self.device, (tile.width,))
+        with self.program.training():
+            for number, (start, end) in enumerate(batch_bounds(data.num_train, self.batch_size)):
+                chosen = order[:, start:end]
+                inputs = gathered(data.train_inputs, chosen, self.device)
+                targets = gathered(data.train_targets, chosen, self.device)
+                sums.add_packed(self.step(tile, inputs, targets, numbers[number]), end - start)
+        return sums.value()
+
+    def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
+        """`Program.step`, replayed as a CUDA graph where that is on and the batch is whole."""
+        if not self.graphs or num_samples(inputs) != self.batch_size:
+            return self.program.step(tile, inputs, targets, numbers)
+        if tile.graphed is None:
+            copy = gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
+            copy.streams = self.streams(copy)
+            tile.graphed = GraphedStep(self.program, tile, copy, inputs, targets, numbers)
+        return tile.graphed(inputs, targets, numbers)
+
+    def _evaluate(self, tile: Tile) -> dict[str, torch.Tensor]:
+        """Means over the validation data of each member, as `TorchSolo.evaluate` takes them."""
+        sums: dict[str, Accumulator] = {}
+        for part in evaluation_parts(self.data.num_validation):
+            for name, values in self._evaluate_batch(tile, part).items():
+                each = sums.setdefault(name, Accumulator(self.device, (tile.width,)))
+                each.add_packed(values, part.stop - part.start)
+        return {name: each.value() for name, each in sums.items()}
+
+    def _evaluate_batch(self, tile: Tile, part: slice) -> dict[str, torch.Tensor]:
+        inputs = moved(rows(self.data.validation_inputs, part), self.device)
+        targets = moved(rows(self.data.validation_targets, part), self.device)
+        return self.program.evaluate(tile, inputs, targets)
+
+    def drop(self, trial_ids: Collection[str]) -> None:
+        """Take members out; those that are left move together into as few tiles as hold them."""
+        if not any(trial.trial_id in trial_ids for trial in self.trials):
+            return
+        self._arrange([(tile, i) for tile, i in self._members() if tile.trials[i].trial_id not in trial_ids])
+
+    def rearrange(self) -> None:
+        """Cut the members into tiles anew, after `width` or `compiled_s` has changed."""
+        self._arrange(self._members())
+
+    def trial_steps(self, width: int) -> Generator[None, None, None]:
+        """Steps of copies of the first members, without end and without a trace: to be timed."""
+        tile = gathered_tile(self._members()[:width], width)
+        tile.streams = self.streams(tile)
+        order = torch.from_numpy(epoch_order(tile.trials[0].seed, 1, self.data.num_train))[: self.batch_size]
+        chosen = order.expand(width, -1).to(self.data.home)
+        settings = tile.rows_of(tile.settings)
+        numbers = self.program.optimizer.numbers(settings, 1, self.steps_per_epoch, self.epochs)[0]
+        numbers = numbers.to(self.device, self.program.number_type)
+        while True:
+            with self.program.training():
+                inputs = gathered(self.data.train_inputs, chosen, self.device)
+                targets = gathered(self.data.train_targets, chosen, self.device)
+                self.step(tile, inputs, targets, numbers)
+            yield
+
+    def trial_evaluation(self, width: int) -> tuple[int, int]:
+        """The first batch of an evaluation of copies of the first members, to be timed and to see what memory it takes:
+        its samples, and those of all of it."""
+        tile = gathered_tile(self._members()[:width], width)
+        tile.streams = self.streams(tile)
+        part = next(evaluation_parts(self.data.num_validation))
+        self._evaluate_batch(tile, part)
+        return part.stop, self.data.num_validation
+
+    def wait(self) -> None:
+        """Until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _members(self) -> list[tuple[Tile, int]]:
+        return [(tile, i) for tile in self.tiles for i in range(len(tile.trials))]
+
+    def _arrange(self, members: Sequence[tuple[Tile, int]]) -> None:
+        """Cut members, given by their present tiles and places, into tiles anew."""
+        parts = arrange(len(members), self.width, self.eager, self.compiled_s)
+        self.tiles = [gathered_tile([members[i] for i in part.members], part.width) for part in parts]
+
+    def member_state(self, trial_id: str) -> dict[str, Any]:
+        """A member as its training alone would have saved it: `model` and `optimizer` state dicts and the epoch."""
+        tile, i = self.place(trial_id)
+        return _member_state(self._as_saved([tile]), i)
+
+    def save_member(self, trial_id: str, folder: Path) -> None:
+        """`checkpoint.pt`, which `TorchSolo` loads, and whose `model` loads into `model(hp)`."""
+        torch.save(self.member_state(trial_id), folder / CHECKPOINT)
+
+    def place(self, trial_id: str) -> tuple[Tile, int]:
+        """The tile of a member, and its row there. Raises KeyError for one that was dropped."""
+        for tile in self.tiles:
+            for i, trial in enumerate(tile.trials):
+                if trial.trial_id == trial_id:
+                    return tile, i
+        raise KeyError(f"{trial_id} is no member, or was dropped")
+
+    def save(self, folder: Path) -> None:
+        """`array.pt`: the members that are left, stacked, and the epoch. `save_saved_members` takes some out of it."""
+        torch.save(self._as_saved(self.tiles), folder / ARRAY_CHECKPOINT)
+
+    def _as_saved(self, tiles: Sequence[Tile]) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "num_steps": self.epoch * self.steps_per_epoch,
+            "trial_ids": [trial.trial_id for tile in tiles for trial in tile.trials],
+            "num_buffers": [settings.num_buffers for tile in tiles for settings in tile.settings],
+            "tiles": [[first_rows(stack, len(tile.trials)) for stack in tile.stacks()] for tile in tiles],
+            "names": self.program.state_names,
+            "owners": self.program.owners,
+            "optimized": self.program.optimized,
+        }
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote: members that it lacks are dropped, and others in it are left out."""
+        state = torch.load(folder / ARRAY_CHECKPOINT, map_location=self.device, weights_only=True)
+        self.drop({trial.trial_id for trial in self.trials} - set(state["trial_ids"]))
+        places = {name: i for i, name in enumerate(state["trial_ids"])}
+        saved = [joined(stacks) for stacks in zip(*state["tiles"], strict=True)]
+        for tile in self.tiles:
+            chosen = [places[trial.trial_id] for trial in tile.trials]
+            # What only members needed that have left since, such as a momentum, comes last and is left out.
+            for own, stack in zip(tile.stacks(), saved, strict=False):
+                for name, tensor in own.items():
+                    tensor.copy_(stack[name][tile.rows_of(chosen)])
+        self.epoch = state["epoch"]
+
+    def close(self) -> None:
+        """Give the device memory back."""
+        self.tiles = []
+        del self.data, self.program
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def save_saved_members(array_folder: Path, folders: Mapping[str, Path]) -> None:
+    """As `TorchArray.save_member`, from what `TorchArray.save` wrote. folders: of each wanted trial in it."""
+    saved = torch.load(array_folder / ARRAY_CHECKPOINT, map_location="cpu", weights_only=True)
+    for trial_id, folder in folders.items():
+        torch.save(_member_state(saved, saved["trial_ids"].index(trial_id)), folder / CHECKPOINT)
+
+
+def _member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
+    """The i-th member of what `TorchArray._as_saved` returned, in the form that `TorchSolo` saves."""
+    num_buffers = saved["num_buffers"][i]
+    for tile in saved["tiles"]:
+        count = len(next(iter(tile[0].values())))
+        if i < count:
+            break
+        i -= count
+    parameters, fixed, buffers, *moments = ({name: t[i].clone() for name, t in stack.items()} for stack in tile)
+    model = {**parameters, **fixed, **buffers}
+    return {
+        "model": {name: model[saved["owners"][name]] for name in saved["names"]},
+        "optimizer": {
+            "num_steps": saved["num_steps"],
+            "buffers": [
+                [
+                    stack[name] if name in parameters else torch.zeros_like(model[name])
+                    for stack in moments[:num_buffers]
+                ]
+                for name in saved["optimized"]
+            ],
+        },
+        "epoch": saved["epoch"],
+    }

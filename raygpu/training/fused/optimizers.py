@@ -1,0 +1,124 @@
+"""SGD, Adam and AdamW for an array of models: every number is a row, one value a member.
+
+torch.optim refuses a vector of learning rates. The rules are those of `optimizers.py`, which takes torch.optim's own
+steps; here every tensor has the members as its first axis. What differs from step to step or from member to member is
+computed on the host in double precision for a whole epoch, so that a step is tensors in, tensors changed: it can be
+compiled, or captured as a CUDA graph. Nothing is summed over members, so one that diverges leaves the others alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from raygpu.training.hyperparameters import OptimizerName, OptimizerSettings
+from raygpu.training.torch.optimizers import real
+
+Stacked = dict[str, torch.Tensor]
+"""By parameter name; the first axis of every tensor counts the members."""
+
+
+class ArrayOptimizer:
+    """The rules of one kind of optimizer, specialised by what any member uses at all.
+
+    members: of one kind (`settings.optimizer`); their numbers may differ.
+    """
+
+    def __init__(self, members: Sequence[OptimizerSettings]) -> None:
+        kinds = {settings.optimizer for settings in members}
+        if len(kinds) != 1:
+            raise ValueError(f"optimizer: members of one array need one kind, but have {', '.join(sorted(kinds))}")
+        self.kind: OptimizerName = kinds.pop()
+        self.uses_momentum = self.kind == "sgd" and any(s.momentum for s in members)
+        self.uses_nesterov = any(s.nesterov for s in members)
+        self.uses_decay = any(s.weight_decay for s in members)
+        self.uses_clipping = any(s.clip_norm is not None for s in members)
+        self.num_buffers = max(s.num_buffers for s in members)
+        self.columns = {
+            "sgd": ("lr", "momentum", "nesterov", "weight_decay", "clip_norm"),
+            "adam": ("step_size", "rate1", "beta2", "rate2", "root2", "eps", "weight_decay", "clip_norm"),
+            "adamw": ("step_size", "rate1", "beta2", "rate2", "root2", "eps", "shrink", "clip_norm"),
+        }[self.kind]
+
+    @property
+    def program(self) -> tuple[str, bool, bool, bool, bool]:
+        """Key of a step's operations; arrays with equal keys may share a compiled program."""
+        return (self.kind, self.uses_momentum, self.uses_nesterov, self.uses_decay, self.uses_clipping)
+
+    def new_buffers(self, parameters: Stacked) -> list[Stacked]:
+        """The optimizer's state before the first step."""
+        return [{name: torch.zeros_like(p) for name, p in parameters.items()} for _ in range(self.num_buffers)]
+
+    def numbers(
+        self, members: Sequence[OptimizerSettings], epoch: int, steps_per_epoch: int, epochs: int
+    ) -> torch.Tensor:
+        """The numbers of each step of an epoch (counted from 1), float64 (steps, columns, width)."""
+        steps = np.arange((epoch - 1) * steps_per_epoch, epoch * steps_per_epoch)
+        table = np.empty((steps_per_epoch, len(self.columns), len(members)))
+        for place, settings in enumerate(members):
+            lrs = settings.lr_at_each(steps, steps_per_epoch, epochs)
+            for column, values in enumerate(self._numbers(settings, steps, lrs)):
+                table[:, column, place] = values
+        return torch.from_numpy(table)
+
+    def _numbers(self, s: OptimizerSettings, steps: np.ndarray, lrs: np.ndarray) -> list[np.ndarray | float]:
+        """In the order of `columns`."""
+        clip_norm = np.inf if s.clip_norm is None else s.clip_norm
+        if self.kind == "sgd":
+            return [lrs, s.momentum, float(s.nesterov), s.weight_decay, clip_norm]
+        beta1, beta2 = s.betas
+        decay = 1 - lrs * s.weight_decay if self.kind == "adamw" else s.weight_decay
+        step_size, root = lrs / (1 - beta1 ** (steps + 1)), (1 - beta2 ** (steps + 1)) ** 0.5
+        return [step_size, 1 - beta1, beta2, 1 - beta2, root, s.eps, decay, clip_norm]
+
+    def step(self, parameters: Stacked, gradients: Stacked, buffers: list[Stacked], numbers: torch.Tensor) -> None:
+        """Change parameters and buffers in place. numbers: (columns, width), one step of `numbers()`."""
+        n = dict(zip(self.columns, numbers.unbind(0), strict=True))
+        scale = _clip_scale(gradients, n["clip_norm"]) if self.uses_clipping else None
+        # In the order of torch.optim's own operations: a float32 array then follows solo training to the last bits.
+        for name, parameter in parameters.items():
+            p, gradient, *own = real(parameter, gradients[name], *(buffer[name] for buffer in buffers))
+            row = {column: _row(values, p) for column, values in n.items()}
+            gradient = gradient if scale is None else gradient * _row(scale, p)
+            if self.kind == "sgd":
+                self._sgd(p, gradient, own, row)
+            else:
+                self._adam(p, gradient, own, row)
+
+    def _sgd(self, p: torch.Tensor, gradient: torch.Tensor, own: list[torch.Tensor], row: Stacked) -> None:
+        if self.uses_decay:
+            gradient = torch.addcmul(gradient, p, row["weight_decay"])
+        if self.uses_momentum:
+            (velocity,) = own
+            velocity.mul_(row["momentum"]).add_(gradient)
+            if self.uses_nesterov:
+                looking_ahead = torch.addcmul(gradient, velocity, row["momentum"])
+                gradient = torch.where(row["nesterov"] > 0, looking_ahead, velocity)
+            else:
+                gradient = velocity
+        p.addcmul_(gradient, row["lr"], value=-1)
+
+    def _adam(self, p: torch.Tensor, gradient: torch.Tensor, own: list[torch.Tensor], row: Stacked) -> None:
+        if self.kind == "adamw":
+            p.mul_(row["shrink"])
+        elif self.uses_decay:
+            gradient = torch.addcmul(gradient, p, row["weight_decay"])
+        mean, square = own
+        mean.lerp_(gradient, row["rate1"])
+        square.mul_(row["beta2"]).addcmul_(gradient * row["rate2"], gradient)
+        denominator = square.sqrt().div_(row["root2"]).add_(row["eps"])
+        p.addcdiv_(mean * row["step_size"], denominator, value=-1)
+
+
+def _row(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A value for each member, shaped to multiply a stacked tensor."""
+    return values.to(like.dtype).view(-1, *[1] * (like.dim() - 1))
+
+
+def _clip_scale(gradients: Stacked, clip_norm: torch.Tensor) -> torch.Tensor:
+    """Return the factor by which torch.nn.utils.clip_grad_norm_ would scale each member's gradient."""
+    norms = [torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1).to(clip_norm.dtype) for g in gradients.values()]
+    whole = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    return torch.where(clip_norm.isinf(), 1.0, (clip_norm / (whole + 1e-6)).clamp(max=1.0))

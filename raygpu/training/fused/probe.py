@@ -1,0 +1,133 @@
+"""A look at one member's step before an array is made: which parameters train, whether it draws random numbers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.training.fused.member_generators import DrawRecorder, Draws
+from raygpu.training.torch.data import Tensors, copied
+from raygpu.training.torch.reduction import objective
+from raygpu.training.torch.seeding import random_state_kept
+from raygpu.training.torch.solo import forward
+
+NO_PADDING = 2**64 - 1
+"""Padding index -1 as a node of the graph holds it, in an unsigned number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Facts about the step of one model, which hold for all members of its array."""
+
+    trained: frozenset[str]
+    """The parameters that the loss depends on; an optimizer leaves the others alone, their decay included."""
+    step_draws: Draws
+    """The random operators of a step."""
+    evaluation_draws: Draws
+    """The random operators of an evaluation."""
+    padded: bool
+    """Whether a step looks up embeddings with a padding index."""
+
+
+class PaddedEmbedding(TorchFunctionMode):
+    """Embeddings whose padding row gets no gradient, in a form that holds under vmap.
+
+    vmap puts the members' tables below each other and looks all members up in one table, whose gradient then leaves out
+    the padding row of the first member alone. Here the rows that were looked up at the padding index are detached.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is functional.embedding:
+            return self._embedding(*args, **(kwargs or {}))
+        if func is torch.embedding:
+            return self._torch_embedding(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _embedding(self, input: Any, weight: Any, padding_idx: int | None = None, *args: Any, **kwargs: Any) -> Any:
+        rows = functional.embedding(input, weight, None, *args, **kwargs)
+        if padding_idx is None:
+            return rows
+        return self._detached(rows, input, padding_idx % len(weight))
+
+    def _torch_embedding(self, weight: Any, indices: Any, padding_idx: int = -1, *args: Any, **kwargs: Any) -> Any:
+        rows = torch.embedding(weight, indices, -1, *args, **kwargs)
+        return rows if padding_idx < 0 else self._detached(rows, indices, padding_idx)
+
+    def _detached(self, rows: torch.Tensor, indices: torch.Tensor, padding_idx: int) -> torch.Tensor:
+        return torch.where((indices == padding_idx).unsqueeze(-1), rows.detach(), rows)
+
+
+class OwnTensors(TorchFunctionMode):
+    """Tensors that a model makes inside `torch.vmap` are each member's own, so that random numbers can fill them.
+
+    like: any tensor of the members, inside vmap.
+    """
+
+    MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.Tensor.new_empty, torch.Tensor.new)
+
+    def __init__(self, like: torch.Tensor) -> None:
+        super().__init__()
+        self._zero = torch.zeros_like(like.detach().reshape(-1)[0])
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func not in self.MAKERS:
+            return made
+        zero = self._zero.to(made.dtype)
+        return made | zero if made.dtype == torch.bool else made + zero
+
+
+def probed(experiment: Experiment, hp: Hyperparameters, model: nn.Module, inputs: Tensors, targets: Tensors) -> Probe:
+    """Take the gradient of one batch and evaluate it, with a copy of the model on the CPU. Raises what they raise."""
+    probe = copy.deepcopy(model)
+
+    def step() -> torch.Tensor:
+        probe.train()
+        loss = objective(experiment.loss(forward(probe, experiment.augment(copied(inputs), hp)), copied(targets)))
+        loss.backward()
+        return loss
+
+    @torch.no_grad()
+    def evaluation() -> None:
+        probe.eval()
+        outputs, expected = forward(probe, copied(inputs)), copied(targets)
+        experiment.loss(outputs, expected)
+        experiment.metrics(outputs, expected)
+
+    with random_state_kept():
+        loss = step()
+        trained = frozenset(name for name, p in probe.named_parameters() if p.grad is not None)
+        return Probe(trained, _draws(step), _draws(evaluation), _pads_embeddings(loss))
+
+
+def _draws(run: Callable[[], Any]) -> Draws:
+    """The random operators of a run. Recording imports torch's compiler, which takes seconds: only if there are any."""
+    before = torch.default_generator.get_state()
+    run()
+    if torch.equal(torch.default_generator.get_state(), before):
+        return Draws()
+    with DrawRecorder() as recorder:
+        run()
+    return recorder.draws
+
+
+def _pads_embeddings(loss: torch.Tensor) -> bool:
+    """Whether a loss comes from embeddings with a padding index, by the nodes of its graph."""
+    nodes, seen = [loss.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if getattr(node, "_saved_padding_idx", NO_PADDING) not in (-1, NO_PADDING):
+            return True
+        nodes += [parent for parent, _ in node.next_functions]
+    return False

@@ -1,0 +1,308 @@
+"""Computations of an array's members: one step of all of them, and their evaluation.
+
+The stateless form of one model (`torch.func.functional_call`) is mapped over stacked parameters by `torch.vmap`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
+from raygpu.training.fused.probe import OwnTensors, PaddedEmbedding, probed
+from raygpu.training.fused.random_inputs import RandomInputs, traced
+from raygpu.training.fused.tile import Tile
+from raygpu.training.torch.data import Tensors, copied
+from raygpu.training.torch.reduction import objective, packed
+
+Drawn = list[torch.Tensor]
+"""The random numbers of a step, as `RandomInputs` has them."""
+Step = Callable[..., torch.Tensor]
+"""Called with the stacks of a tile, inputs, targets, numbers and, where the model draws any, random numbers."""
+
+
+OUTPUTS = ""
+"""No metric has this name."""
+
+
+class Program:
+    """The step and the evaluation of all arrays of one signature.
+
+    model: any member's, used for its code alone. context: of the forward pass (mixed precision).
+    inputs, targets: a few samples on the CPU, to see which parameters the loss depends on.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        hp: Hyperparameters,
+        model: nn.Module,
+        optimizer: ArrayOptimizer,
+        device: torch.device,
+        context: Callable[[], AbstractContextManager[None]],
+        inputs: Tensors,
+        targets: Tensors,
+    ) -> None:
+        self.experiment = experiment
+        self.hp = hp
+        self.optimizer = optimizer
+        self.context = context
+        self.optimized = [name for name, p in model.named_parameters() if p.requires_grad]
+        """Names of the parameters for which the optimizer of a training alone holds state, in its order."""
+        found = probed(experiment, hp, model, inputs, targets)
+        self.trained = found.trained
+        self._step_draws, self._evaluation_draws = found.step_draws, found.evaluation_draws
+        self._padded = found.padded
+        self.state_names = list(model.state_dict())
+        self.owners = _owners(model)
+        """Name under which each name's tensor is stacked: tied parameters have several names."""
+        if unknown := [name for name in self.state_names if name not in self.owners]:
+            raise ValueError(f"{', '.join(unknown)}: extra state of a module cannot be stacked")
+        floating = [p.dtype for p in model.parameters() if p.is_floating_point()]
+        self.number_type = torch.float64 if torch.float64 in floating else torch.float32
+        self.model = model.to(device)
+        torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which vmap does not know
+        self._metrics_are_fused = True
+        self._compiled: dict[tuple[int, int], Step] = {}
+        """By a tile's width and its batch size."""
+        self._random_inputs: dict[tuple[int, int], RandomInputs] = {}
+
+    @property
+    def draws(self) -> bool:
+        """Whether the members draw random numbers: each from its own generators."""
+        return bool(self._step_draws or self._evaluation_draws)
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Around the steps of an epoch."""
+        self.model.train()
+        with sdpa_kernel(SDPBackend.MATH):  # the others have no rule for vmap, which would run them one by one
+            yield
+
+    def compile(self, width: int, batch_size: int) -> None:
+        """From now on, tiles of this width step through a compiled program; it is made at the first such step."""
+        function = type(self)._traceable_step
+        # A code object of its own: torch keeps what it compiled by code object, and with the guards on everything but
+        # tensors left out (they cost as much as the step of a small model) would take another program's for this one.
+        own = types.FunctionType(function.__code__.replace(co_name=f"_step_{width}_{batch_size}"), function.__globals__)
+        step = types.MethodType(own, self)
+        self._compiled[width, batch_size] = self._compiled_at_first(step) if self._step_draws else _compiled(step)
+
+    def _compiled_at_first(self, step: Step) -> Step:
+        """As `_compiled`, at the first call: random operators are replaced by their numbers in a graph of operators,
+        since torch.compile does not follow a dispatch mode."""
+        made: list[Step] = []
+
+        def supplied(*arguments: Any) -> torch.Tensor:
+            *others, drawn = arguments
+            with RandomInputs.supplied(drawn):
+                return step(*others)
+
+        def call(*arguments: Any) -> torch.Tensor:
+            if not made:
+                made.append(_compiled(traced(supplied, arguments)))
+            return made[0](*arguments)
+
+        return call
+
+    def forget(self, width: int, batch_size: int) -> None:
+        """Tiles of this width step eagerly again."""
+        del self._compiled[width, batch_size]
+
+    def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
+        """One optimizer step of every member; their losses as `packed` gives them, (width, ...), on the device.
+
+        inputs, targets: (width, batch, ...). numbers: as `ArrayOptimizer.step` takes them.
+        """
+        if tile.streams and (tile.width, num_samples(inputs)) in self._compiled:
+            return self.supplied_step(tile, inputs, targets, numbers, self.drawn(tile, inputs, targets))
+        return self.supplied_step(tile, inputs, targets, numbers, [])
+
+    def drawn(self, tile: Tile, inputs: Tensors, targets: Tensors) -> Drawn:
+        """The random numbers of the tile's next step, for `supplied_step`: the same tensors at each call, filled anew.
+
+        Raises ValueError for a model whose random numbers depend on its values.
+        """
+        if tile.streams is None:
+            return []
+        key = tile.width, num_samples(inputs)
+        if key not in self._random_inputs:
+            run = partial(self._losses, tile.parameters, tile.fixed, tile.buffers, copied(inputs), copied(targets))
+            self._random_inputs[key] = RandomInputs.of(run, tile.streams.expect(self._step_draws))
+        return self._random_inputs[key].draw(tile.streams.expect(self._step_draws))
+
+    def supplied_step(
+        self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor, drawn: Drawn
+    ) -> torch.Tensor:
+        """As `step`, with random numbers that are drawn already; without any, the members' generators are asked."""
+        compiled = self._compiled.get((tile.width, num_samples(inputs)))
+        if compiled is None:
+            return self.eager_step(tile, inputs, targets, numbers, drawn)
+        stacks = tile.parameters, tile.fixed, tile.buffers, tile.moments
+        return compiled(*stacks, inputs, targets, numbers, *([drawn] if drawn else []))
+
+    def eager_step(
+        self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor, drawn: Drawn | None = None
+    ) -> torch.Tensor:
+        """As `supplied_step`, and never compiled."""
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in tile.parameters.items()}
+        with torch.enable_grad():
+            with self._random_numbers(tile, drawn):
+                losses, (told, changed) = self._losses(leaves, tile.fixed, tile.buffers, inputs, targets)
+            # Members do not meet in a forward pass, so the gradient of the sum has each one's own.
+            found = torch.autograd.grad(losses.sum(), [*leaves.values()], allow_unused=True, materialize_grads=True)
+        gradients = dict(zip(leaves, found, strict=True))
+        self._update(tile.parameters, gradients, tile.buffers, changed, tile.moments, numbers)
+        return told
+
+    def _random_numbers(self, tile: Tile, drawn: Drawn | None) -> AbstractContextManager[Any]:
+        """Where a step's random numbers come from."""
+        if drawn:
+            return RandomInputs.supplied(drawn)
+        return tile.streams.expect(self._step_draws) if tile.streams else nullcontext()
+
+    def _losses(
+        self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, Stacked]]:
+        """`_loss` of all members."""
+        with PaddedEmbedding() if self._padded else nullcontext():
+            return vmap(self._loss, randomness="different")(parameters, fixed, buffers, inputs, targets)
+
+    def _traceable_step(
+        self,
+        parameters: Stacked,
+        fixed: Stacked,
+        buffers: Stacked,
+        moments: list[Stacked],
+        inputs: Tensors,
+        targets: Tensors,
+        numbers: torch.Tensor,
+    ) -> torch.Tensor:
+        """`eager_step` as torch.compile takes it. On its own it is slower, and importing the compiler takes seconds."""
+        mapped = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
+        gradients, (_, (told, changed)) = mapped(parameters, fixed, buffers, inputs, targets)
+        self._update(parameters, gradients, buffers, changed, moments, numbers)
+        return told
+
+    @torch.no_grad()
+    def _update(
+        self,
+        parameters: Stacked,
+        gradients: Stacked,
+        buffers: Stacked,
+        changed: Stacked,
+        moments: list[Stacked],
+        numbers: torch.Tensor,
+    ) -> None:
+        self.optimizer.step(parameters, gradients, moments, numbers)
+        for name, tensor in changed.items():
+            buffers[name].copy_(tensor)
+
+    def _loss(
+        self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, Stacked]]:
+        """One member's objective on its batch; its loss, packed, and its buffers after it."""
+        state = {**parameters, **fixed, **{name: tensor.clone() for name, tensor in buffers.items()}}
+        own = OwnTensors(next(iter(parameters.values()))) if self._step_draws.in_place else nullcontext()
+        with self.context(), own:
+            outputs = self._forward(state, self.experiment.augment(inputs, self.hp))
+            loss = self.experiment.loss(outputs, targets)
+        return objective(loss), (packed(loss), {name: state[name] for name in buffers})
+
+    def _forward(self, state: Stacked, inputs: Tensors) -> Any:
+        """state: also holds the buffers that the forward pass has put in place of others."""
+        if isinstance(inputs, dict):
+            return functional_call(self.model, state, (), inputs)
+        return functional_call(self.model, state, (inputs,))
+
+    @torch.no_grad()
+    def evaluate(self, tile: Tile, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
+        """`loss` and the metrics of every member on one batch, the same for all: packed, on the device."""
+        self.model.eval()
+        state = {**tile.parameters, **tile.fixed, **tile.buffers}
+        streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
+        with self.context(), sdpa_kernel(SDPBackend.MATH), streams:
+            if self._metrics_are_fused:
+                before = tile.streams.state() if tile.streams else []
+                try:
+                    return self._evaluated(state, copied(inputs), copied(targets))
+                except torch.OutOfMemoryError:
+                    raise
+                except (RuntimeError, ValueError, TypeError):  # numpy, .item() and the like: one member after the other
+                    self._metrics_are_fused = False
+                    if tile.streams:
+                        tile.streams.set_state(before)
+                        tile.streams.expect(self._evaluation_draws)
+            return self._evaluated_by_member(tile.width, state, inputs, targets)
+
+    def _evaluated(self, state: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
+        def one(own: Stacked) -> dict[str, torch.Tensor]:
+            outputs = self._outputs(own, inputs)
+            loss = self.experiment.loss(outputs, targets)
+            values = {"loss": loss, **self.experiment.metrics(outputs, targets)}
+            return {name: packed(value) for name, value in values.items()}
+
+        return dict(vmap(one, randomness="different")(state))
+
+    def _outputs(self, own: Stacked, inputs: Tensors) -> Any:
+        """One member's outputs in an evaluation."""
+        with OwnTensors(next(iter(own.values()))) if self._evaluation_draws.in_place else nullcontext():
+            return self._forward(dict(own), inputs)
+
+    def _evaluated_by_member(
+        self, width: int, state: Stacked, inputs: Tensors, targets: Tensors
+    ) -> dict[str, torch.Tensor]:
+        """As `_evaluated`, with metrics that vmap cannot map."""
+
+        def one(own: Stacked) -> dict[str, Any]:
+            outputs = self._outputs(own, inputs)
+            return {OUTPUTS: outputs, "loss": packed(self.experiment.loss(outputs, targets))}
+
+        values = dict(vmap(one, randomness="different")(state))
+        outputs = values.pop(OUTPUTS)
+        each = [self.experiment.metrics(_member(outputs, i), copied(targets)) for i in range(width)]
+        return values | {name: torch.stack([packed(own[name]) for own in each]) for name in each[0]}
+
+
+def _compiled(step: Step) -> Step:
+    compiled: Step = torch.compile(
+        step,
+        fullgraph=True,
+        dynamic=False,
+        options={"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe},
+    )
+    return compiled
+
+
+def num_samples(inputs: Tensors) -> int:
+    """Samples of each member's batch. inputs: (width, batch, ...)."""
+    return (next(iter(inputs.values())) if isinstance(inputs, dict) else inputs).shape[1]
+
+
+def _owners(model: nn.Module) -> dict[str, str]:
+    """For each name in the state dict, the first name of the same tensor."""
+    first: dict[int, str] = {}
+    everything = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: first.setdefault(id(tensor), name) for name, tensor in everything}
+
+
+def _member(outputs: Any, place: int) -> Any:
+    """One member's part of stacked outputs: a tensor, or a dict, tuple or list of them."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs[place]
+    if isinstance(outputs, Mapping):
+        return {name: _member(value, place) for name, value in outputs.items()}
+    if hasattr(outputs, "_fields"):  # a named tuple
+        return type(outputs)(*(_member(value, place) for value in outputs))
+    if isinstance(outputs, tuple | list):
+        return type(outputs)(_member(value, place) for value in outputs)
+    return outputs

@@ -1,0 +1,84 @@
+"""A tile: the members of an array that step as one program, as stacked tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from raygpu.search.trials import Trial
+from raygpu.training.fused.member_generators import MemberStreams
+from raygpu.training.fused.optimizers import Stacked
+from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.data import in_precision
+
+
+class Tile:
+    """Some members of an array, stacked: the tensors that one step changes."""
+
+    def __init__(
+        self,
+        trials: list[Trial],
+        settings: list[OptimizerSettings],
+        parameters: Stacked,
+        fixed: Stacked,
+        buffers: Stacked,
+        moments: list[Stacked],
+    ) -> None:
+        self.trials = trials
+        self.settings = settings
+        self.parameters = parameters
+        """Parameters that are trained."""
+        self.fixed = fixed
+        """Parameters that are frozen, or that the loss does not depend on."""
+        self.buffers = buffers
+        self.moments = moments
+        """The optimizer's state."""
+        self.graphed: Callable[..., torch.Tensor] | None = None
+        """The step as a recorded CUDA graph, once there is one."""
+        self.streams: MemberStreams | None = None
+        """The rows' random numbers; None of models that draw none."""
+
+    @property
+    def width(self) -> int:
+        """The rows of the stacks: the members, and repetitions of the first one that fill a compiled width."""
+        return len(next(iter(self.parameters.values())))
+
+    def rows_of(self, values: Sequence[Any]) -> list[Any]:
+        """A value for each row, from one for each member."""
+        return [*values, *[values[0]] * (self.width - len(values))]
+
+    def stacks(self) -> Iterator[Stacked]:
+        """All tensors of the members, by name, in a fixed order."""
+        yield from (self.parameters, self.fixed, self.buffers, *self.moments)
+
+    def cast(self, dtype: torch.dtype) -> Tile:
+        """A copy whose floating-point tensors have another precision."""
+        parameters, fixed, buffers, *moments = (
+            {name: in_precision(tensor, dtype).clone() for name, tensor in stack.items()} for stack in self.stacks()
+        )
+        return Tile(self.trials, self.settings, parameters, fixed, buffers, moments)
+
+
+def gathered_tile(members: Sequence[tuple[Tile, int]], width: int) -> Tile:
+    """A tile of the chosen rows of others, filled up to `width` with the first one's."""
+    filled = [*members, *[members[0]] * (width - len(members))]
+    stacks = [[*tile.stacks()] for tile, _ in filled]
+    joined = [
+        {name: torch.stack([own[k][name][i] for own, (_, i) in zip(stacks, filled, strict=True)]) for name in first}
+        for k, first in enumerate(stacks[0])
+    ]
+    trials, settings = [t.trials[i] for t, i in members], [t.settings[i] for t, i in members]
+    parameters, fixed, buffers, *moments = joined
+    return Tile(trials, settings, parameters, fixed, buffers, moments)
+
+
+def joined(stacks: Sequence[Mapping[str, torch.Tensor]]) -> Stacked:
+    """The rows of several stacks of the same names, one after the other."""
+    return {name: torch.cat([stack[name] for stack in stacks]) for name in stacks[0]}
+
+
+def first_rows(stack: Stacked, count: int) -> Stacked:
+    """The first `count` rows: a copy, unless there are no others."""
+    return {name: tensor if len(tensor) == count else tensor[:count].clone() for name, tensor in stack.items()}

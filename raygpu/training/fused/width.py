@@ -1,0 +1,188 @@
+"""Choose the width of an array's tiles and whether their step is compiled: measured when the array starts.
+
+lines = settle(array, memory_limit)       # a few steps at a few widths, on copies
+array.drop(losers); lines = resettle(array)
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from raygpu.errors import one_line
+from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.planning.array_tiles import LADDER, best_width, level, next_rung, repays, widest
+from raygpu.planning.gpu_shares import Affine
+from raygpu.search.trials import Trial
+from raygpu.training.fused.audit import same_steps
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.memory_usage import GIB, forget_peak, peak_bytes
+from raygpu.training.torch.solo import default_device, initial_model
+
+NUM_STEPS = 4
+SLOWER = 0.9
+"""Share of the best throughput so far: no wider tile is tried after one that falls below it."""
+MOST_COMPILED = {"cpu": 128, "cuda": 512}
+"""A compiled step has little fixed cost left to share. On a CPU, the widest of `fused_throughput`'s record."""
+LEAST, CLEAR = 4, 32
+"""The narrowest tile that is measured, and the one up to which a slow step is taken for a disturbance."""
+COPIES = 3
+"""Number of copies of a member's parameters in memory: themselves, and up to two of the optimizer's."""
+
+
+def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: float | None = None) -> list[str]:
+    """Choose the width, and compile the step if that repays; lines for the person.
+
+    memory_limit: bytes that the array may take. epochs_to_come: of a mean member, where some will stop early.
+    """
+    count = len(array.trials)
+    lines = use_graphs(array)
+    step_s, most = _measured_widths(array, memory_limit)
+    if not step_s:
+        array.width = level(count, most)
+        lines.append(f"width {array.width} of {count} trials: more do not fit in the GPU's memory")
+    else:
+        array.eager = Affine.fit(step_s)
+        best = min(most, best_width(step_s, max(most, min(step_s))))
+        array.width = level(count, best)
+        curve = ", ".join(f"{w}: {_rate(array, w, s)}" for w, s in step_s.items())
+        lines.append(f"width {array.width} of {count} trials (measured {curve})")
+        epochs = min(epochs_to_come or array.epochs, array.epochs - array.epoch)
+        eager_s = epochs * array.steps_per_epoch * count * step_s.get(best, array.eager.at(best)) / best
+        if repays(array.device.type, eager_s, first=_nothing_compiled()):
+            most_compiled = array.width if array.asked_width else MOST_COMPILED[array.device.type]
+            width = level(count, min(most, most_compiled))
+            lines.append(_compile(array, width, f"{eager_s:.0f} s of steps to come"))
+        else:
+            lines.append(f"step not compiled: {eager_s:.1f} s of steps to come do not repay it")
+    array.rearrange()
+    return lines
+
+
+def _measured_widths(array: TorchArray, memory_limit: int | None) -> tuple[dict[int, float], int]:
+    """Seconds of a step at each width that was tried, and the widest that memory allows."""
+    count = len(array.trials)
+    widths = [w for w in LADDER if LEAST <= w < count] + [min(count, LADDER[-1])]
+    if array.asked_width is not None:
+        widths = [array.width]
+    step_s: dict[int, float] = {}
+    num_bytes: dict[int, int] = {}
+    for width in widths:
+        if width > widest(count, num_bytes, memory_limit):
+            break
+        try:
+            step_s[width], num_bytes[width] = measured(array, width)
+        except torch.cuda.OutOfMemoryError:
+            return step_s, max(1, width // 2)
+        if width > CLEAR and width / step_s[width] < SLOWER * max(w / s for w, s in step_s.items()):
+            break
+    return step_s, widest(count, num_bytes, memory_limit)
+
+
+def use_graphs(array: TorchArray) -> list[str]:
+    """On CUDA, replay recorded steps from now on if that works and is the faster way."""
+    if array.device.type != "cuda":
+        return []
+    width = min(LEAST, len(array.trials))
+    launched_s, _ = measured(array, width)
+    array.graphs = True
+    try:
+        replayed_s, _ = measured(array, width)
+        if not same_steps(array, array.tiles[0]):
+            array.graphs = False
+            return ["step not recorded as a CUDA graph: replayed, it differs from the launched one"]
+    except Exception as error:  # noqa: BLE001 - an operator that waits for the host: launching is as right
+        array.graphs = False
+        return [f"step not recorded as a CUDA graph: {one_line(error)[:200]}"]
+    array.graphs = replayed_s < launched_s
+    times = f"{1e3 * replayed_s:.2f} ms replayed, {1e3 * launched_s:.2f} ms launched, at width {width}"
+    return [f"step {'recorded' if array.graphs else 'not recorded'} as a CUDA graph: {times}"]
+
+
+def resettle(array: TorchArray) -> list[str]:
+    """After members were dropped: compile a narrower step if those that are left repay it."""
+    count = len(array.trials)
+    if not array.compiled_s or not count or (width := next_rung(count, [*array.compiled_s])) is None:
+        return []
+    if width in array.not_compiled:
+        return []
+    seconds = (array.epochs - array.epoch) * array.steps_per_epoch * array.eager.at(count)
+    if not repays(array.device.type, seconds):
+        return []
+    line = _compile(array, width, f"{count} trials are left, {seconds:.0f} s of steps to come")
+    array.rearrange()
+    return [line]
+
+
+def capacity(experiment: Experiment, trial: Trial, gpu_fraction: float, host_memory_gib: float) -> tuple[int, int]:
+    """Bytes that an array may take, and how many members' parameters and optimizer state fit in half of them.
+
+    gpu_fraction: the array's share of its GPU. host_memory_gib: what it may take where there is no GPU.
+    """
+    device = default_device()
+    limit = int(host_memory_gib * GIB)
+    if device.type == "cuda":
+        limit = int(torch.cuda.get_device_properties(device).total_memory * gpu_fraction)
+    model = initial_model(experiment, Hyperparameters(trial.hyperparameters), trial.seed)
+    parameters = sum(p.nbytes for p in model.parameters())
+    member = parameters * COPIES + sum(b.nbytes for b in model.buffers())
+    return limit, max(1, limit // 2 // max(1, member))
+
+
+def measured(array: TorchArray, width: int) -> tuple[float, int]:
+    """Seconds of one step of that many members, and the peak of memory with an evaluation; nothing is changed."""
+    forget_peak(array.device)
+    steps = array.trial_steps(width)
+    next(steps)  # the first one allocates, and compiles what is to be compiled
+    array.wait()
+    times = []
+    for _ in range(NUM_STEPS):
+        started = time.perf_counter()
+        next(steps)
+        array.wait()
+        times.append(time.perf_counter() - started)
+    steps.close()
+    array.trial_evaluation(width)
+    array.wait()
+    return min(times), peak_bytes(array.device)
+
+
+def _nothing_compiled() -> bool:
+    """Whether torch's compiler has kept nothing on this machine so far; told without importing it."""
+    named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    folders = [Path(named)] if named else Path(tempfile.gettempdir()).glob("torchinductor_*")
+    return not any(any(folder.glob("*")) for folder in folders)
+
+
+def _compile(array: TorchArray, width: int, why: str) -> str:
+    """Compile the step for a width, and keep it if it is the faster one; what happened."""
+    started = time.perf_counter()
+    array.program.compile(width, array.batch_size)
+    try:
+        step_s, _ = measured(array, width)
+    except Exception as error:  # noqa: BLE001 - no compiler here, or an operator that it does not know: eager is as right
+        array.program.forget(width, array.batch_size)
+        array.not_compiled.add(width)
+        return f"step not compiled: {one_line(error)[:200]}"
+    compile_s = time.perf_counter() - started
+    eager_s = array.eager.at(width)
+    if step_s >= eager_s:
+        array.program.forget(width, array.batch_size)
+        array.not_compiled.add(width)
+        return (
+            f"step not compiled: at width {width} it is no faster ({1e3 * step_s:.2f} ms, {1e3 * eager_s:.2f} ms eager)"
+        )
+    array.width = max(array.width if array.compiled_s else 0, width)
+    array.compiled_s[width] = step_s
+    return (
+        f"step compiled in {compile_s:.1f} s at width {width}, since {why}: {_rate(array, width, step_s)},"
+        f" {eager_s / step_s:.1f}x the eager step"
+    )
+
+
+def _rate(array: TorchArray, width: int, step_s: float) -> str:
+    return f"{width * array.batch_size / step_s:,.0f} samples/s"

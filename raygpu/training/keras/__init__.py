@@ -1,0 +1,1 @@
+"""One Keras model trained alone, and several on logical devices of one process."""

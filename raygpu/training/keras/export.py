@@ -1,0 +1,32 @@
+"""A trained Keras model as a program of its own: what is kept of it needs no code of the experiment's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from raygpu.experiment import Arrays, Experiment
+from raygpu.training.base import Exported
+from raygpu.training.keras.quiet_import import keras, tf
+from raygpu.training.keras.solo import in_float32, no_gpu, tensors, trained_model
+
+
+def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays, folder: Path) -> Exported:
+    """inputs: a few samples. folder: for the program.
+
+    Raises what Keras raises, and TypeError of a model whose output is no tensor.
+    """
+    with no_gpu():
+        model = trained_model(experiment, hp, checkpoint, inputs)
+        given = tensors(inputs)
+        outputs = model(given, training=False)
+        if not tf.is_tensor(outputs):
+            raise TypeError(f"the model's output is {type(outputs).__name__}; one tensor is wanted")
+        program = folder / "saved_model"
+        spec = tf.nest.map_structure(lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), given)
+        archive = keras.export.ExportArchive()
+        archive.track(model)
+        archive.add_endpoint("serve", lambda inputs: model(inputs, training=False), input_signature=[spec])
+        archive.write_out(program, verbose=False)
+    return Exported(model, in_float32(outputs).numpy(), program)

@@ -1,0 +1,37 @@
+"""TensorFlow's first device as several logical ones, in one process: a training on each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from raygpu.training.keras.quiet_import import tf
+
+
+def split(count: int, memory_gib: float | None) -> list[Callable[[], Any]]:
+    """A context for each of `count` logical devices, in which a training is made and runs.
+
+    memory_gib: what each takes of a GPU at once, and never more; needed there. Once TensorFlow has started, a process
+    has the devices that it started with.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    device = (gpus or tf.config.list_physical_devices("CPU"))[0]
+    limit = round(1024 * memory_gib) if gpus and memory_gib is not None else None
+    parts = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for _ in range(count)]
+    with contextlib.suppress(RuntimeError):
+        tf.config.set_logical_device_configuration(device, parts)
+    return [partial(tf.device, part.name) for part in tf.config.list_logical_devices(device.device_type)[:count]]
+
+
+def on_gpu() -> bool:
+    """Whether TensorFlow trains on a GPU here."""
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def cap(limit_mib: int) -> None:
+    """The first GPU as one logical device of that much memory; once TensorFlow has started, what it has stays."""
+    with contextlib.suppress(RuntimeError):
+        gpu = tf.config.list_physical_devices("GPU")[0]
+        tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit_mib)])

@@ -1,0 +1,82 @@
+"""SGD, Adam and AdamW in Keras with the meaning that torch.optim gives to their numbers.
+
+Keras differs in three places that a comparison of frameworks, or a sweep moved from one to the other, would see: its
+momentum sums steps where torch's sums gradients (unequal as soon as a schedule changes the learning rate); its epsilon
+is added before the correction of Adam's bias; and every weight decay is decoupled, also that of SGD and Adam.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.keras.quiet_import import keras
+
+
+def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
+    """The optimizer of a trial. Its learning rate is to be assigned before each step."""
+    if settings.optimizer == "sgd":
+        return Sgd(settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
+    decay = settings.weight_decay if settings.optimizer == "adamw" else None
+    beta_1, beta_2 = settings.betas
+    return Adam(settings.lr, beta_1=beta_1, beta_2=beta_2, epsilon=settings.eps, weight_decay=decay)
+
+
+class _Reduced:
+    """Takes gradients that are summed over all devices already; Keras' own would sum them once more."""
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        return grads_and_vars
+
+
+class Sgd(_Reduced, keras.optimizers.SGD):
+    """torch.optim.SGD: velocity = momentum * velocity + gradient; weight -= lr * velocity."""
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        lr = keras.ops.cast(learning_rate, variable.dtype)
+        update = keras.ops.cast(gradient, variable.dtype)
+        if self.momentum:
+            velocity = self.momentums[self._get_variable_index(variable)]
+            self.assign(velocity, velocity * self.momentum + update)
+            update = update + self.momentum * velocity if self.nesterov else velocity
+        self.assign_sub(variable, update * lr)
+
+
+class Adam(_Reduced, keras.optimizers.Adam):
+    """torch.optim.Adam, and AdamW with `weight_decay`: epsilon is added after both moments' bias is corrected."""
+
+    epsilon: Any
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        # Keras adds epsilon to sqrt(v), torch to sqrt(v / (1 - beta_2^t)).
+        dtype = variable.dtype
+        step = keras.ops.cast(self.iterations + 1, dtype)
+        unbiased = keras.ops.sqrt(1 - keras.ops.power(keras.ops.cast(self.beta_2, dtype), step))
+        epsilon = self.epsilon
+        self.epsilon = epsilon * unbiased
+        try:
+            super().update_step(gradient, variable, learning_rate)
+        finally:
+            self.epsilon = epsilon
+
+
+def with_l2(settings: OptimizerSettings, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    """The gradients plus weight_decay * weight, as torch's SGD and Adam have it; AdamW's are left as they are."""
+    if settings.optimizer == "adamw" or not settings.weight_decay:
+        return gradients
+    return [
+        gradient + settings.weight_decay * keras.ops.convert_to_tensor(variable)
+        for gradient, variable in zip(gradients, variables, strict=True)
+    ]
+
+
+def clip(gradients: list[Any], norm: float) -> list[Any]:
+    """The gradients, scaled down so that the norm of all of them together is at most `norm`.
+
+    torch.nn.utils.clip_grad_norm_'s formula: scale = min(1, norm / (total + 1e-6)).
+    """
+    total = keras.ops.sqrt(
+        sum(keras.ops.sum(keras.ops.square(keras.ops.cast(gradient, "float32"))) for gradient in gradients)
+    )
+    scale = keras.ops.minimum(1.0, norm / (total + 1e-6))
+    return [gradient * keras.ops.cast(scale, gradient.dtype) for gradient in gradients]

@@ -1,0 +1,122 @@
+"""Losses and metrics of a Keras batch as numerator and denominator, which add up exactly over batches and parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from raygpu.experiment import Mean, Sum
+from raygpu.training.keras.quiet_import import tf
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The loss of a batch: of a plain number `total`, of a `Mean` `total / weight`; and the model's penalties."""
+
+    kind: Literal["a plain number", "a Mean", "a Sum"]
+    total: Any
+    weight: Any
+    """Denominator of a `Mean`; else None."""
+    penalty: Any
+    """The sum of what regularizers and `add_loss()` gave, which is a mean over samples; None without any."""
+
+    @classmethod
+    def of(cls, value: Any, penalties: Sequence[Any], cast: Callable[[Any], Any]) -> Loss:
+        """Traced. value: what `loss` returned. cast: out of half precision."""
+        is_mean = isinstance(value, Mean)
+        total = cast(tf.convert_to_tensor(value.total if isinstance(value, Mean | Sum) else value))
+        weight = tf.cast(value.weight, total.dtype) if is_mean else None
+        penalty = tf.add_n([tf.cast(each, total.dtype) for each in penalties]) if penalties else None
+        kind = "a Mean" if is_mean else "a Sum" if isinstance(value, Sum) else "a plain number"
+        return cls(kind, total, weight, penalty)  # type: ignore[arg-type]
+
+    def objective(self) -> Any:
+        """Traced. The scalar whose gradient an optimizer step takes."""
+        total = self.total if self.weight is None else self.total / divisor(self.weight)
+        return total if self.penalty is None else total + self.penalty
+
+    def parts(self, count: Any, share: Any = 1.0) -> Any:
+        """Traced. Numerator and denominator of what a training reports, float64 (2,).
+
+        count: samples, float64. share: theirs of the batch, by which the penalties of a `Sum` count.
+        """
+        weight = {"a plain number": count, "a Mean": self.weight, "a Sum": 0.0}[self.kind]
+        total, weight = tf.cast(self.total, tf.float64), tf.cast(weight, tf.float64)
+        if self.kind == "a plain number":
+            total *= weight
+        if self.penalty is not None:
+            total += tf.cast(self.penalty, tf.float64) * (share if self.kind == "a Sum" else weight)
+        return tf.stack([tf.reshape(total, []), tf.reshape(weight, [])])
+
+
+@dataclass(slots=True)
+class PartGradient:
+    """The gradient of a part of a batch, as numbers that add up over parts and devices, and how to make one of them."""
+
+    variables: list[Any]
+    """Variables that have a gradient."""
+    kind: str
+    weight_has_gradient: bool = False
+    penalty_has_gradient: bool = False
+
+    @classmethod
+    def of(cls, tape: Any, loss: Loss, variables: Sequence[Any], share: Any) -> tuple[PartGradient, list[Any]]:
+        """Traced. tape: a persistent one, on which `loss` was computed. share: the part's of the batch's samples."""
+        scale = tf.cast(share, loss.total.dtype)
+        if loss.weight is None:
+            with tape:
+                value = loss.total if loss.kind == "a Sum" else loss.total * scale
+                if loss.penalty is not None:
+                    value += loss.penalty * scale
+            found = tape.gradient(value, variables)
+            used = [variable for variable, each in zip(variables, found, strict=True) if each is not None]
+            return cls(used, loss.kind), _dense(found, variables, used)
+        above = tape.gradient(loss.total, variables)
+        below = tape.gradient(loss.weight, variables)
+        beside = [None] * len(variables) if loss.penalty is None else tape.gradient(loss.penalty, variables)
+        rows = list(zip(variables, above, below, beside, strict=True))
+        used = [variable for variable, *each in rows if any(gradient is not None for gradient in each)]
+        has = [any(gradient is not None for gradient in each) for each in (below, beside)]
+        gradients = _dense(above, variables, used)
+        gradients += _dense(below, variables, used) if has[0] else []
+        gradients += [each * scale for each in _dense(beside, variables, used)] if has[1] else []
+        ends = [tf.reshape(tf.cast(each, tf.float64), []) for each in (loss.total, loss.weight)]
+        return cls(used, loss.kind, *has), [*gradients, *ends]
+
+    def whole(self, summed: Sequence[Any]) -> list[Any]:
+        """Traced. The gradient of the batch, from the sum over its parts."""
+        count = len(self.variables)
+        gradients = list(summed[:count])
+        if self.kind != "a Mean":
+            return gradients
+        total, weight = summed[-2], divisor(summed[-1])
+        others = [list(summed[start : start + count]) for start in range(count, len(summed) - 2, count)]
+        gradients = [each / tf.cast(weight, each.dtype) for each in gradients]
+        if self.weight_has_gradient:
+            factor = total / weight**2
+            below = others.pop(0)
+            gradients = [each - part * tf.cast(factor, part.dtype) for each, part in zip(gradients, below, strict=True)]
+        if self.penalty_has_gradient:
+            gradients = [each + part for each, part in zip(gradients, others.pop(0), strict=True)]
+        return gradients
+
+
+def value_parts(value: Any, count: Any) -> Any:
+    """Traced. Numerator and denominator of a metric or a loss, float64 (2,). count: samples, float64."""
+    return Loss.of(value, [], lambda tensor: tensor).parts(count)
+
+
+def divisor(weight: Any) -> Any:
+    """Traced. 1 in place of a denominator of 0: a sum, or a mean over nothing."""
+    return tf.where(tf.equal(weight, 0), tf.ones_like(weight), weight)
+
+
+def _dense(found: Sequence[Any], variables: Sequence[Any], used: Sequence[Any]) -> list[Any]:
+    """A gradient for each variable that is used: zeros where there is none. Embeddings give sparse ones."""
+    kept = {id(variable) for variable in used}
+    return [
+        tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
+        for variable, gradient in zip(variables, found, strict=True)
+        if id(variable) in kept
+    ]

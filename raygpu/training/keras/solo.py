@@ -1,0 +1,323 @@
+"""One Keras model trained alone on TensorFlow: the same loop, batches and numbers as `TorchSolo`.
+
+An epoch is one call of a `tf.function` that loops on the device: a Python call for each batch would cost more than a
+small model's step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, num_samples, take
+from raygpu.planning.batches import batch_bounds, epoch_order
+from raygpu.search.trials import EpochResult, Trial
+from raygpu.training.base import Settings
+from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings, batch_size
+from raygpu.training.keras.optimizers import clip, make_optimizer, with_l2
+from raygpu.training.keras.quiet_import import keras, tf
+from raygpu.training.keras.reduction import Loss, value_parts
+
+WEIGHTS = "model.weights.h5"
+OPTIMIZER = "optimizer.npz"
+# Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
+EVALUATION_BATCH = 1024
+CALL_S = 0.02
+"""Minimum duration of a timed call, in seconds: long enough to hide what a call from Python costs."""
+
+
+class KerasSolo:
+    """A `Training` of one trial of a `KerasExperiment`, on the GPU that this process sees, else the CPU.
+
+    `augment`, `loss` and `metrics` are traced once: what they draw by `keras.random` changes from batch to batch and
+    is seeded for each epoch; what they draw by NumPy or `random` is drawn once and stays.
+    """
+
+    def __init__(self, experiment: Experiment, splits: Splits, trial: Trial, settings: Settings) -> None:
+        if settings.epochs is None:
+            raise ValueError("epochs: not given; a KerasExperiment trains for a fixed number of epochs")
+        self.experiment = experiment
+        self.hp = Hyperparameters(trial.hyperparameters)
+        self.seed = trial.seed
+        self.epochs = settings.epochs
+        self.num_train = splits.num_train
+        self.num_validation = num_samples(splits.validation_targets)
+        bounds = list(batch_bounds(self.num_train, min(batch_size(self.hp), self.num_train)))
+        self.bounds = np.asarray(bounds, np.int32)
+        self.settings = OptimizerSettings.of(self.hp)
+        configure(settings)
+        self.train_data = tensors(splits.train_inputs), tensors(splits.train_targets)
+        self.validation_data = tensors(splits.validation_inputs), tensors(splits.validation_targets)
+        self.model = initial_model(experiment, self.hp, trial.seed, splits.train_inputs, settings.precision)
+        self.optimizer = make_optimizer(self.settings)
+        self.optimizer.build(self.model.trainable_variables)
+        self.epoch = 0
+        self._train_steps: Any = None
+        self._evaluate_rows: Any = tf.function(self._evaluate_batch)
+        self._random_states: list[Any] = []
+
+    def run_epoch(self) -> EpochResult | None:
+        """Train and evaluate the next epoch; None after the last one."""
+        if self.epoch >= self.epochs:
+            return None
+        if self._train_steps is None:
+            self._trace()  # before the clock starts: it is no part of the throughput
+        self.epoch += 1
+        self._reseed()
+        started = time.perf_counter()
+        train_loss = self._train()
+        train_s = time.perf_counter() - started
+        metrics = {"train/loss": train_loss}
+        metrics |= {f"validation/{name}": value for name, value in self.evaluate().items()}
+        return EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=train_s)
+
+    def _trace(self) -> None:
+        rows, bounds = tf.TensorSpec([self.num_train], tf.int64), tf.TensorSpec([None, 2], tf.int32)
+        lrs = tf.TensorSpec([None], tf.float32)
+        self._train_steps = tf.function(self._train_batches).get_concrete_function(rows, bounds, lrs)
+        self._random_states = random_states(self._train_steps)
+
+    def _reseed(self) -> None:
+        """Dropout and augmentation: their own stream for each epoch, so that going on needs no saved random state."""
+        for place, state in enumerate(self._random_states):
+            draw = np.random.default_rng([self.seed, self.epoch, place]).integers(2**20)
+            state.assign(tf.constant([draw, 0], state.dtype))
+
+    def _train(self) -> float:
+        """One pass over the training data; its mean loss."""
+        return self._run_steps(self.epoch, len(self.bounds))
+
+    def _run_steps(self, epoch: int, count: int) -> float:
+        """The first `count` steps of an epoch; their mean loss, which waits for the device."""
+        order, steps = epoch_order(self.seed, epoch, self.num_train), len(self.bounds)
+        first_step = (epoch - 1) * steps
+        lrs = [self.settings.lr_at(first_step + step, steps, self.epochs) for step in range(count)]
+        total, weight = self._train_steps(
+            tf.constant(order), tf.constant(self.bounds[:count]), tf.constant(lrs, tf.float32)
+        ).numpy()
+        return float(total / (weight or 1.0))
+
+    def trial_steps(self) -> Iterator[int]:
+        """Steps without end, to be timed: the samples of so many that a call of them takes CALL_S or an epoch.
+
+        What they do to the model stays.
+        """
+        if self._train_steps is None:
+            self._trace()
+        count = 1
+        while True:
+            started = time.perf_counter()
+            self._run_steps(1, count)
+            if time.perf_counter() - started < CALL_S:
+                count = min(2 * count, len(self.bounds))
+            yield int(self.bounds[count - 1][1])
+
+    def trial_evaluation(self) -> tuple[int, int]:
+        """The first batch of an evaluation, to be timed: its samples, and those of all of it."""
+        self.evaluate(most=EVALUATION_BATCH)
+        return min(EVALUATION_BATCH, self.num_validation), self.num_validation
+
+    def wait(self) -> None:
+        """Each call of `trial_steps` has waited."""
+
+    def _train_batches(self, order: Any, bounds: Any, lrs: Any) -> Any:
+        """Traced. Numerator and denominator of the loss, after one optimizer step for each batch.
+
+        order: the samples, int64 (num_train,). bounds: start and end of each batch, int32 (steps, 2).
+        lrs: a learning rate for each step.
+        """
+        parts = tf.zeros([2], tf.float64)
+        for step in tf.range(tf.shape(bounds)[0]):
+            start, end = bounds[step, 0], bounds[step, 1]
+            loss = self._step(order[start:end], lrs[step])
+            parts += loss.parts(tf.cast(end - start, tf.float64))
+        return parts
+
+    def _step(self, rows: Any, lr: Any) -> Loss:
+        """Traced. One optimizer step on these samples; their loss."""
+        inputs, targets = (chosen_rows(part, rows) for part in self.train_data)
+        variables = self.model.trainable_variables
+        with tf.GradientTape() as tape:
+            loss = self.loss(inputs, targets)
+            objective = loss.objective()
+        found = zip(tape.gradient(objective, variables), variables, strict=True)
+        # Embeddings give sparse gradients, which neither the norm nor a decay can use.
+        pairs = [(tf.convert_to_tensor(gradient), variable) for gradient, variable in found if gradient is not None]
+        gradients, used = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
+        if self.settings.clip_norm is not None:
+            gradients = clip(gradients, self.settings.clip_norm)
+        self.optimizer.learning_rate = lr
+        self.optimizer.apply(with_l2(self.settings, gradients, used), used)
+        return loss
+
+    def loss(self, inputs: Any, targets: Any) -> Loss:
+        """Traced. The loss of these samples in training, with the model's penalties."""
+        outputs = in_float32(self.model(self.experiment.augment(inputs, self.hp), training=True))
+        value = self.experiment.loss(outputs, targets)
+        return Loss.of(value, self.model.losses, in_float32)  # of regularizers, and what layers gave to add_loss()
+
+    def evaluate(self, most: int | None = None) -> dict[str, float]:
+        """Means over the validation data, or its first `most` samples. It is taken in batches; `Mean` and `Sum` add up
+        exactly, and a plain number counts by the size of its batch."""
+        sums: dict[str, Any] = {}
+        count = min(self.num_validation, most or self.num_validation)
+        for start in range(0, count, EVALUATION_BATCH):
+            end = min(start + EVALUATION_BATCH, count)
+            for name, value in self._evaluate_rows(tf.constant(start), tf.constant(end)).items():
+                sums[name] = sums[name] + value if name in sums else value
+        totals = {name: value.numpy() for name, value in sums.items()}
+        return {name: float(total / (weight or 1.0)) for name, (total, weight) in totals.items()}
+
+    def _evaluate_batch(self, start: Any, end: Any) -> dict[str, Any]:
+        """Traced. Loss and metrics, as numerator and denominator, of the validation samples `start` to before `end`."""
+        inputs, targets = (chosen_rows(part, slice(start, end)) for part in self.validation_data)
+        outputs = in_float32(self.model(inputs, training=False))
+        values = {"loss": self.experiment.loss(outputs, targets), **self.experiment.metrics(outputs, targets)}
+        count = tf.cast(end - start, tf.float64)
+        return {name: value_parts(value, count) for name, value in values.items()}
+
+    def save(self, folder: Path) -> None:
+        """`model.weights.h5`, Keras' own format, and `optimizer.npz`: the optimizer's variables and the epoch."""
+        self.model.save_weights(folder / WEIGHTS)
+        variables = {str(place): variable.numpy() for place, variable in enumerate(self.optimizer.variables)}
+        np.savez(folder / OPTIMIZER, epoch=self.epoch, **variables)
+
+    def load(self, folder: Path) -> None:
+        self.model.load_weights(folder / WEIGHTS)
+        with np.load(folder / OPTIMIZER) as state:
+            for place, variable in enumerate(self.optimizer.variables):
+                variable.assign(state[str(place)])
+            self.epoch = int(state["epoch"])
+
+    def close(self) -> None:
+        """Give memory and graphs back to the next trial of this process."""
+        del self.model, self.optimizer, self.train_data, self.validation_data
+        del self._train_steps, self._evaluate_rows, self._random_states
+        keras.utils.clear_session(free_memory=False)  # True collects too, and a collection visits every object there is
+        gc.collect()  # traced functions and models refer to each other
+
+
+def initial_model(
+    experiment: Experiment, hp: Mapping[str, Any], seed: int, inputs: Arrays, precision: str = "float32"
+) -> keras.Model:
+    """The model with the parameters that the trial's seed gives. A model without shapes gets them from `inputs`."""
+    _check_backend()
+    keras.utils.set_random_seed(seed % 2**32)  # NumPy's seeds end there
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bf16" else policy)
+    try:
+        model = experiment.model(hp)
+    finally:
+        keras.config.set_dtype_policy(policy)
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model(hp) returned {type(model).__name__}; a keras.Model is wanted")
+    if not model.built:
+        model(tensors(take(inputs, slice(0, 2))), training=False)
+    return model
+
+
+def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays) -> keras.Model:
+    """A checkpoint's. inputs: a few samples, which give shapes to a model without."""
+    model = initial_model(experiment, Hyperparameters(hp), 0, inputs)
+    model.load_weights(checkpoint / WEIGHTS)
+    return model
+
+
+def random_states(traced: Any) -> list[Any]:
+    """Return the states that a traced function draws from: of the model's Dropout layers, of an experiment's own
+    generators, and of keras.random's. They are in the order of their making, the same in every process."""
+    states = [variable for variable in traced.variables if "seed_generator_state" in variable.name]
+    return sorted(states, key=lambda variable: (len(variable.name), variable.name))
+
+
+def predict(
+    experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays
+) -> tuple[str, list[np.ndarray]]:
+    """A checkpoint's architecture as text, and its outputs on `inputs`, one array a sample, on the CPU."""
+    with no_gpu():
+        model = trained_model(experiment, hp, checkpoint, inputs)
+        outputs = model(tensors(inputs), training=False)
+    lines: list[str] = []
+    model.summary(line_length=100, print_fn=lambda text, **_: lines.append(text))
+    if not tf.is_tensor(outputs):
+        return "\n".join(lines), []
+    return "\n".join(lines), list(in_float32(outputs).numpy())
+
+
+def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
+    """The hyper-parameters that shape a trial's program. Raises what the experiment raises, on the CPU."""
+    hp = Hyperparameters(trial.hyperparameters)
+    few = slice(0, 4)
+    with no_gpu():
+        model = initial_model(experiment, hp, trial.seed, splits.train_inputs)
+        model(experiment.augment(tensors(take(splits.train_inputs, few)), hp), training=False)
+    return frozenset(hp.names_read) | READ_BY_RAYGPU
+
+
+def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
+    """Return the names of the metrics, found by evaluating a few samples on the CPU before anything is started."""
+    few = slice(0, 4)
+    with no_gpu():
+        model = initial_model(experiment, Hyperparameters.of(hp), 0, splits.validation_inputs)
+        outputs = model(tensors(take(splits.validation_inputs, few)), training=False)
+        targets = tensors(take(splits.validation_targets, few))
+        experiment.loss(outputs, targets)
+        names = ["loss", *experiment.metrics(outputs, targets)]
+    return ["train/loss", *(f"validation/{name}" for name in names)]
+
+
+def configure(settings: Settings) -> None:
+    """TensorFlow's threads, GPU memory and matrix-product precision for this process."""
+    tf.config.experimental.enable_tensor_float_32_execution(settings.precision == "tf32")
+    # A process that trains a second trial has started TensorFlow already, with the settings of the first.
+    with contextlib.suppress(RuntimeError):
+        tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
+    with contextlib.suppress(RuntimeError):  # apart from the threads: either may be settled already
+        for gpu in tf.config.list_physical_devices("GPU"):
+            if tf.config.get_logical_device_configuration(gpu) is None:  # else memory is capped, and cannot grow
+                tf.config.experimental.set_memory_growth(gpu, True)
+
+
+@contextlib.contextmanager
+def no_gpu() -> Iterator[None]:
+    """Keep the driver's process off the GPUs: once TensorFlow has started on one, it holds a context there."""
+    with contextlib.suppress(RuntimeError):  # has started: only what runs in here can be kept away
+        tf.config.set_visible_devices([], "GPU")
+    with tf.device("/CPU:0"):
+        yield
+
+
+def _check_backend() -> None:
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"Keras runs on {keras.backend.backend()!r}, from KERAS_BACKEND or ~/.keras/keras.json; raygpu trains "
+            "Keras models on TensorFlow: set KERAS_BACKEND=tensorflow"
+        )
+
+
+def tensors(arrays: Arrays) -> Any:
+    """On the device that TensorFlow chooses: the first GPU that it sees, or the CPU."""
+    if isinstance(arrays, Mapping):
+        return {name: tf.constant(array) for name, array in arrays.items()}
+    return tf.constant(arrays)
+
+
+def chosen_rows(given: Any, rows: Any) -> Any:
+    """The chosen samples of one tensor or of each named one; rows: a slice or indices."""
+    if isinstance(given, dict):
+        return {name: chosen_rows(tensor, rows) for name, tensor in given.items()}
+    return given[rows] if isinstance(rows, slice) else tf.gather(given, rows)
+
+
+def in_float32(outputs: Any) -> Any:
+    """bfloat16 outputs as float32: a loss of 8 significant bits is none."""
+    return keras.tree.map_structure(
+        lambda tensor: tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor, outputs
+    )

@@ -1,0 +1,85 @@
+"""Keras trainings in one process, each on a logical device of its own, behind the interface of an array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from raygpu.experiment import Experiment, Splits
+from raygpu.search.trials import EpochResult, Trial
+from raygpu.training.base import Settings
+from raygpu.training.keras.logical_devices import split
+from raygpu.training.keras.solo import KerasSolo
+
+Place = Callable[[], Any]
+
+
+class KerasSplit:
+    """Trains an epoch of all its trials at once, a thread for each.
+
+    width: the logical devices; TensorFlow keeps those that it started with, so all arrays of a process have the same
+    number. memory_gib: of the whole GPU, to be split evenly. More trials than devices share them.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        splits: Splits,
+        trials: Sequence[Trial],
+        settings: Settings,
+        width: int,
+        memory_gib: float | None = None,
+    ) -> None:
+        places = split(width, memory_gib and memory_gib / width)
+        self._members: dict[str, tuple[KerasSolo, Place]] = {}
+        for i, trial in enumerate(trials):
+            place = places[i % len(places)]
+            with place():
+                self._members[trial.trial_id] = KerasSolo(experiment, splits, trial, settings), place
+        self.trials = list(trials)
+        self._pool = ThreadPoolExecutor(len(trials))
+
+    @property
+    def epoch(self) -> int:
+        return max((self._members[trial.trial_id][0].epoch for trial in self.trials), default=0)
+
+    def run_epoch(self) -> dict[str, EpochResult] | None:
+        """Train and evaluate the next epoch of every trial, by trial id; None after the last one."""
+
+        def run(trial: Trial) -> EpochResult | None:
+            solo, place = self._members[trial.trial_id]
+            with place():
+                return solo.run_epoch()
+
+        results = list(self._pool.map(run, self.trials))
+        found = {trial.trial_id: r for trial, r in zip(self.trials, results, strict=True) if r is not None}
+        return found or None
+
+    def drop(self, trial_ids: Collection[str]) -> None:
+        """Take trials out."""
+        self.trials = [trial for trial in self.trials if trial.trial_id not in trial_ids]
+
+    def save_member(self, trial_id: str, folder: Path) -> None:
+        """Save one trial in the format of `KerasSolo`."""
+        self._members[trial_id][0].save(folder)
+
+    def save(self, folder: Path) -> None:
+        """A folder for each trial that is left."""
+        for trial in self.trials:
+            (folder / trial.trial_id).mkdir(parents=True, exist_ok=True)
+            self.save_member(trial.trial_id, folder / trial.trial_id)
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote; trials that it lacks are dropped."""
+        self.drop({trial.trial_id for trial in self.trials if not (folder / trial.trial_id).is_dir()})
+        for trial in self.trials:
+            self._members[trial.trial_id][0].load(folder / trial.trial_id)
+
+    def close(self) -> None:
+        """Give memory and graphs back."""
+        self._pool.shutdown()
+        for solo, _ in self._members.values():
+            solo.close()
+        self._members, self.trials = {}, []

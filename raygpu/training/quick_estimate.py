@@ -1,0 +1,117 @@
+"""A rough idea of a torch training's speed, by a few steps on the CPU in the process that plans.
+
+    glance = Glance(source, experiment, splits, precision)
+    glance.samples_per_s(trial)
+    points = glance.points(trials, num_cpus)
+
+A sweep that is too short to be probed is planned by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from raygpu.config.sections import Precision, Way
+from raygpu.experiment import Experiment, Source, Splits, num_samples
+from raygpu.planning.profiles import Point
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.hyperparameters import batch_size
+from raygpu.training.timing import Bench
+from raygpu.training.torch.solo import EVALUATION_BATCH, TorchSolo
+
+SAMPLES = 32
+"""At most, of the step that gives the first idea."""
+WINDOW_S = 0.1
+ROUNDS = 2
+STEPS = 8
+"""Number of steps that `points` takes of each training, in all."""
+EVALUATED = 2 / 3
+"""Two evaluations of a part, without the backward pass that makes a step three times as long."""
+
+
+class Glance:
+    """Steps of one experiment's trials, here."""
+
+    def __init__(self, source: Source, experiment: Experiment, splits: Splits, precision: Precision) -> None:
+        self._source = source
+        self._experiment = experiment
+        self._splits = splits
+        self._precision = precision
+
+    def samples_per_s(self, trial: Trial) -> float:
+        """Return the samples/s of one training alone, by two steps; 0 where one fails."""
+        try:
+            count = min(SAMPLES, batch_size(trial.hyperparameters), self._splits.num_train)
+            trial = replace(trial, hyperparameters={**trial.hyperparameters, "batch_size": count})
+            with self._as_before():
+                solo = TorchSolo(
+                    self._experiment, self._splits.first(count), trial, self._settings(), torch.device("cpu")
+                )
+                steps = solo.trial_steps()
+                next(steps)
+                started = time.perf_counter()
+                return next(steps) / (time.perf_counter() - started)
+        except Exception:  # noqa: BLE001 - the user's code: its trials show it, each alone
+            return 0.0
+
+    def samples(self, trial: Trial) -> float:
+        """Return the cost of `points` for each trial, as a number of samples of training steps."""
+        evaluated = min(EVALUATION_BATCH, num_samples(self._splits.validation_inputs))
+        return STEPS * batch_size(trial.hyperparameters) + EVALUATED * evaluated
+
+    def points(self, trials: Sequence[Trial], num_cpus: int) -> list[Point]:
+        """Estimate what a probe of a simulated device might find: one training, one on each CPU, all as an array.
+
+        Measured on one thread: Ray may be starting on the same CPUs, which slows threads that wait for each other most.
+        For more CPUs it is assumed that packed processes do not disturb each other, and that twice the CPUs make an
+        array 1.4 times as fast. Raises what the training raises.
+        """
+        with self._as_before(), contextlib.ExitStack() as stack:
+            alone = stack.enter_context(self._bench("process", trials[:1]))
+            array = stack.enter_context(self._bench("fused", trials)) if len(trials) > 1 else None
+            benches = [bench for bench in (alone, array) if bench is not None]
+            rounds = [[_rate(bench) for bench in benches] for _ in range(ROUNDS)]
+            rates = [max(found) for found in zip(*rounds, strict=True)]
+            evaluations = [bench.evaluation_s() for bench in benches]
+        process = Point("process", 1, rates[0], 1.0, evaluation_s=evaluations[0])
+        points = [process]
+        if num_cpus > 1:
+            points.append(replace(process, n=num_cpus, samples_per_s=num_cpus * rates[0], gain=float(num_cpus)))
+        if array is not None:
+            rate = math.sqrt(num_cpus) * rates[1]
+            points.append(Point("fused", len(trials), rate, rate / rates[0], evaluation_s=evaluations[1]))
+        return points
+
+    @contextlib.contextmanager
+    def _bench(self, way: Way, trials: Sequence[Trial]) -> Iterator[Bench]:
+        bench = Bench(way, self._source, self._experiment, self._splits, trials, self._settings())
+        try:
+            bench.warm_up()
+            yield bench
+        finally:
+            bench.close()
+
+    def _settings(self) -> Settings:
+        return Settings(1, 1, self._precision, Path())
+
+    @contextlib.contextmanager
+    def _as_before(self) -> Iterator[None]:
+        """The experiment's relative paths hold inside; this process' threads are left as they were."""
+        threads = torch.get_num_threads()
+        try:
+            with contextlib.chdir(self._source.folder):
+                yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+def _rate(bench: Bench) -> float:
+    return sum(window.rate for window in bench.window(time.time(), WINDOW_S))

@@ -1,0 +1,245 @@
+"""One torch model trained alone: the loop of process mode, and what a fused member has to equal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits
+from raygpu.planning.batches import batch_bounds, epoch_order, num_batches
+from raygpu.search.trials import EpochResult, Trial
+from raygpu.training.base import Settings
+from raygpu.training.hyperparameters import OptimizerSettings, batch_size
+from raygpu.training.torch.data import DeviceData, Tensors, in_precision, moved, rows, tensors
+from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.reduction import Accumulator, backward
+from raygpu.training.torch.seeding import seed_all
+
+CHECKPOINT = "checkpoint.pt"
+GIVEN = "_raygpu_given"
+"""Attribute of parameters that `model(hp)` has returned once."""
+# Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
+EVALUATION_BATCH = 1024
+
+
+class TorchSolo:
+    """A `Training` of one trial of a `TorchExperiment`.
+
+    device: where to train; by default the GPU that this process sees, else the CPU.
+    dtype: of parameters and floating-point data; by default as the model and the data are.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        splits: Splits,
+        trial: Trial,
+        settings: Settings,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if settings.epochs is None:
+            raise ValueError("epochs: not given; a TorchExperiment trains for a fixed number of epochs")
+        self.experiment = experiment
+        self.hp = Hyperparameters(trial.hyperparameters)
+        self.seed = trial.seed
+        self.epochs = settings.epochs
+        self.device = device or default_device()
+        self.autocast = prepare_torch(settings, self.device)
+        self.data = DeviceData.of(splits, self.device, dtype)
+        self.num_train = self.data.num_train
+        self.batch_size = min(batch_size(self.hp), self.num_train)
+        self.steps_per_epoch = num_batches(self.num_train, self.batch_size)
+        self.settings = OptimizerSettings.of(self.hp)
+        self.model = cast_model(initial_model(experiment, self.hp, trial.seed), dtype).to(self.device)
+        self.optimizer = Optimizer(self.settings, self.model.parameters())
+        self.epoch = 0
+
+    def run_epoch(self) -> EpochResult | None:
+        """Train and evaluate the next epoch; None after the last one."""
+        if self.epoch >= self.epochs:
+            return None
+        self.epoch += 1
+        # Dropout and augmentation: their own stream for each epoch, so that going on needs no saved random state.
+        seed_all(epoch_seed(self.seed, self.epoch))
+        started = time.perf_counter()
+        train_loss = self._train()
+        train_s = time.perf_counter() - started
+        metrics = {"train/loss": train_loss}
+        metrics |= {f"validation/{name}": value for name, value in self.evaluate().items()}
+        return EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=train_s)
+
+    def _train(self) -> float:
+        """One pass over the training data; its mean loss."""
+        losses = Accumulator(self.device)
+        for loss, count in self._steps(self.epoch):
+            losses.add(loss, count)
+        return losses.value().item()  # the epoch's only wait for the device
+
+    def _steps(self, epoch: int) -> Iterator[tuple[Any, int]]:
+        """The optimizer steps of an epoch: what `loss` returned, and the number of samples, of each."""
+        self.model.train()
+        order = torch.from_numpy(epoch_order(self.seed, epoch, self.num_train)).to(self.data.home)
+        first_step = (epoch - 1) * self.steps_per_epoch
+        for number, (start, end) in enumerate(batch_bounds(self.num_train, self.batch_size)):
+            chosen = order[start:end]
+            with self.autocast():
+                inputs = self.experiment.augment(self.batch(self.data.train_inputs, chosen), self.hp)
+                loss = self.experiment.loss(forward(self.model, inputs), self.batch(self.data.train_targets, chosen))
+            backward(loss)
+            if self.settings.clip_norm is not None:
+                nn.utils.clip_grad_norm_(self.optimizer.parameters, self.settings.clip_norm)
+            self.optimizer.step(self.settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
+            yield loss, end - start
+
+    def trial_steps(self) -> Iterator[int]:
+        """Steps without end, to be timed: the samples of each. What they do to the model stays."""
+        while True:
+            for _, count in self._steps(epoch=1):
+                yield count
+
+    def trial_evaluation(self) -> tuple[int, int]:
+        """The first batch of an evaluation, to be timed: its samples, and those of all of it."""
+        self.evaluate(most=EVALUATION_BATCH)
+        return min(EVALUATION_BATCH, self.data.num_validation), self.data.num_validation
+
+    def wait(self) -> None:
+        """Until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    @torch.no_grad()
+    def evaluate(self, most: int | None = None) -> dict[str, float]:
+        """Means over the validation data, or its first `most` samples. It is taken in batches; `Mean` and `Sum` add up
+        exactly, and a plain number counts by the size of its batch."""
+        self.model.eval()
+        sums: dict[str, Accumulator] = {}
+        count = min(self.data.num_validation, most or self.data.num_validation)
+        for part in evaluation_parts(count):
+            targets = self.batch(self.data.validation_targets, part)
+            with self.autocast():
+                outputs = forward(self.model, self.batch(self.data.validation_inputs, part))
+                values = {"loss": self.experiment.loss(outputs, targets), **self.experiment.metrics(outputs, targets)}
+            for name, value in values.items():
+                sums.setdefault(name, Accumulator(self.device)).add(value, part.stop - part.start)
+        return {name: each.value().item() for name, each in sums.items()}
+
+    def batch(self, parts: Tensors, chosen: torch.Tensor | slice) -> Tensors:
+        """The chosen samples, on the device."""
+        return moved(rows(parts, chosen), self.device)
+
+    def save(self, folder: Path) -> None:
+        """`checkpoint.pt`: `model` and `optimizer` state dicts and the epoch, readable with `weights_only=True`."""
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "epoch": self.epoch}
+        torch.save(state, folder / CHECKPOINT)
+
+    def load(self, folder: Path) -> None:
+        state = torch.load(folder / CHECKPOINT, map_location=self.device, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.epoch = state["epoch"]
+
+    def close(self) -> None:
+        """Give the device memory back to the next trial of this process."""
+        del self.model, self.optimizer, self.data
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """The seed of the random numbers (dropout, augmentation) of one epoch of a trial with this seed."""
+    return seed * 1_000_003 + epoch
+
+
+def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> nn.Module:
+    """The model with the parameters that the trial's seed gives, on the CPU: the same on every device."""
+    seed_all(seed)
+    model = experiment.model(hp)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model(hp) returned {type(model).__name__}; a torch.nn.Module is wanted")
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and hasattr(parameter, GIVEN):
+            raise ValueError(
+                f"model(hp) returned the parameter {name} again, which another trial trains: make new ones"
+            )
+        setattr(parameter, GIVEN, True)
+    return model
+
+
+def cast_model(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    """The model with its parameters and buffers in another precision; None leaves them as they are."""
+    if dtype is not None:
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = in_precision(tensor.data, dtype)
+    return model
+
+
+def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path) -> nn.Module:
+    """A checkpoint's, in evaluation mode, on the CPU."""
+    model: nn.Module = experiment.model(Hyperparameters(hp))
+    model.load_state_dict(torch.load(checkpoint / CHECKPOINT, map_location="cpu", weights_only=True)["model"])
+    return model.eval()
+
+
+def forward(model: nn.Module, inputs: Tensors) -> Any:
+    """One input as `model(x)`, named ones as `model(user=..., item=...)`."""
+    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
+
+
+def predict(
+    experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays
+) -> tuple[str, list[np.ndarray]]:
+    """A checkpoint's architecture as text, and its outputs on `inputs`, one array a sample, on the CPU."""
+    model = trained_model(experiment, hp, checkpoint)
+    with torch.no_grad():
+        outputs = forward(model, rows(tensors(inputs), slice(None)))
+    if not isinstance(outputs, torch.Tensor):
+        return str(model), []
+    return str(model), list(outputs.float().numpy())
+
+
+def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
+    """Return the names of the metrics, found by evaluating a few samples on the CPU before anything is started."""
+    model = initial_model(experiment, Hyperparameters.of(hp), seed=0)
+    model.eval()
+    few = slice(0, 4)
+    with torch.no_grad():
+        outputs = forward(model, rows(tensors(splits.validation_inputs), few))
+        targets = rows(tensors(splits.validation_targets), few)
+        experiment.loss(outputs, targets)
+        names = ["loss", *experiment.metrics(outputs, targets)]
+    return ["train/loss", *(f"validation/{name}" for name in names)]
+
+
+def default_device() -> torch.device:
+    """The GPU that this process sees, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def evaluation_parts(count: int) -> Iterator[slice]:
+    """The batches of an evaluation over `count` samples."""
+    for start in range(0, count, EVALUATION_BATCH):
+        yield slice(start, min(start + EVALUATION_BATCH, count))
+
+
+def prepare_torch(settings: Settings, device: torch.device) -> Callable[[], AbstractContextManager[None]]:
+    """Set threads and the precision of matrix products and convolutions; a factory of the forward pass's context."""
+    torch.set_num_threads(settings.threads)
+    # The momentum of a unit that is dead decays into denormal numbers, which cost a CPU a hundred times as much.
+    torch.set_flush_denormal(True)
+    torch.set_float32_matmul_precision("high" if settings.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = settings.precision == "tf32"  # convolutions, where it is on by default
+    if settings.precision != "bf16":
+        return nullcontext
+
+    def autocast() -> AbstractContextManager[None]:
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+
+    return autocast

@@ -1,1 +1,0 @@
-"""The lines, tables and plots that a person sees."""

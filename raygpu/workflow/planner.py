@@ -1,0 +1,80 @@
+"""Plans a sweep as soon as it can be: before Ray is up, or with a probe on its cluster.
+
+planner = Planner(config, num_trials, groups, measurer, console.lines)
+planner.ahead(local_site(gpus, nodes))
+decision = planner.on(cluster)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from raygpu.cli.plan_view import decision_lines
+from raygpu.config import SweepConfig
+from raygpu.engines.profiling.measurer import Measurer
+from raygpu.engines.profiling.sites import cluster_site
+from raygpu.planning.estimates import Estimates, Site
+from raygpu.planning.sweep_plan import Decision, decide
+from raygpu.workflow.trial_groups import Grouped, usable
+
+if TYPE_CHECKING:  # Ray takes seconds to import
+    from raygpu.engines.cluster.cluster import Cluster
+
+
+class Planner:
+    """Makes one decision, and says it.
+
+    say: takes the plan's lines.
+    """
+
+    def __init__(
+        self,
+        config: SweepConfig,
+        num_trials: int,
+        groups: Grouped,
+        measurer: Measurer,
+        say: Callable[[Sequence[str]], None],
+    ) -> None:
+        self._config = config
+        self._num_trials = num_trials
+        self._groups = groups
+        self._measurer = measurer
+        self._say = say
+        self._decision: Decision | None = None
+        self._unknown = False
+
+    def ahead(self, site: Site, *, dry: bool = False) -> None:
+        """Decide without a cluster, unless something has to be measured there. Raises BadInput.
+
+        dry: nothing will be measured; the plan is said as it would be without.
+        """
+        estimates, self._unknown = self._measurer.kept(site)
+        if not self._unknown or dry:
+            self._decide(site, estimates)
+        if self._unknown and dry:
+            self._say(["plan: the sweep itself would first measure which way is fastest here"])
+
+    def on(self, cluster: Cluster) -> Decision:
+        """The decision for this cluster; where nothing else tells, a probe is run there first. Raises BadInput."""
+        if self._decision is None:
+            site = cluster_site(cluster)
+            if not self._unknown:  # nobody has looked yet
+                estimates, self._unknown = self._measurer.kept(site)
+            if self._unknown:
+                self._say(["plan: measuring which way is fastest here"])
+                estimates = self._measurer.probe(cluster, site)
+            return self._decide(site, estimates)
+        return self._decision
+
+    def _decide(self, site: Site, estimates: Estimates) -> Decision:
+        groups, config = self._groups, self._config
+        nodes, left_out = usable(site.nodes, groups.architectures)
+        site = replace(site, nodes=nodes)
+        decision = decide(site, config, self._num_trials, groups.groups, groups.sharing, estimates)
+        if groups.fuser is not None and decision.alone:  # where trials are drawn later, too
+            groups.fuser.alone = dict(decision.alone)
+        self._say([*decision_lines(decision, config, site, drawn=groups.drawn), *left_out])
+        self._decision = decision
+        return decision

@@ -1,0 +1,139 @@
+"""From a sweep to production: one of its trials as the values of a training's configuration."""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raygpu.config import SweepConfig, load, read_toml
+from raygpu.config.sections import TrackingSection
+from raygpu.errors import BadInput
+from raygpu.runs.run_directory import RunFolder
+from raygpu.search.space import trial_seed
+from raygpu.search.trials import Scoring
+
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+"""MLflow's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """A trial that is to be trained for production."""
+
+    name: str
+    """Name of the run that it comes from."""
+    values: dict[str, Any]
+    """Values of a TrainConfig."""
+    source_folder: Path
+    """Folder at which the experiment's relative paths start."""
+    checkpoint: Path | None
+    """The trial's own, where it was kept."""
+
+
+def promoted(origin: str, tracking: Callable[[], TrackingSection], checkpoint: bool) -> Promotion:
+    """The best trial of the sweep in this folder or of this MLflow run; or the trial whose run it is.
+
+    tracking: tells where the run is. checkpoint: whether the trial's is wanted, which may have to be downloaded.
+    Raises BadInput, and TrackingError.
+    """
+    if RUN_ID.fullmatch(origin) and not Path(origin).exists():
+        return _of_run(origin, tracking(), checkpoint=checkpoint)
+    return _of_folder(origin, checkpoint=checkpoint)
+
+
+def _of_folder(where: str, *, checkpoint: bool) -> Promotion:
+    if "://" not in where and not Path(where).is_dir():
+        raise BadInput(f"--from: {where}: no such folder; name a sweep's, as in runs/digits, or an MLflow run's id")
+    folder = RunFolder.existing(where, flag="--from")
+    if not folder.best_toml.is_file():
+        raise BadInput(
+            f"--from: {where} has no {folder.best_toml.name}: no trial of that sweep has ended with a"
+            f" score{_why(folder)}"
+        )
+    values = read_toml(folder.best_toml)
+    sweep = load(folder.config, {}, SweepConfig)
+    kept = folder.checkpoint(values["source"]["trial_id"]) if checkpoint else None
+    values = _complete(values, sweep, folder.read_run().get("mlflow_run_id"))
+    return Promotion(folder.name, values, folder.source_folder, kept)
+
+
+def _why(folder: RunFolder) -> str:
+    """Return the counts of a sweep's trials without a score, as text, if it has ended."""
+    if not folder.summary.is_file():
+        return ""
+    summary = json.loads(folder.summary.read_text())
+    counts = [f"{summary[name]} {name}" for name in ("diverged", "failed", "interrupted") if summary.get(name)]
+    return f" ({', '.join(counts)})" if counts else ""
+
+
+def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Promotion:
+    from raygpu.tracking.origins import origin
+
+    files = Path(tempfile.mkdtemp(prefix="raygpu-origin-"))
+    atexit.register(shutil.rmtree, files, ignore_errors=True)
+    found = origin(tracking.uri, tracking.experiment, run_id, files, checkpoint=checkpoint)
+    if not (files / "config.toml").is_file():
+        raise BadInput(f"--from: run {run_id}: MLflow has no config.toml of its sweep")
+    sweep = load(files / "config.toml", {}, SweepConfig)
+    best = read_toml(files / "best.toml") if (files / "best.toml").is_file() else None
+    if best is None and found.trial_id is None:
+        raise BadInput(f"--from: run {run_id} has no best.toml: no trial of that sweep has ended with a score")
+    if found.diverged:
+        raise BadInput(f"--from: run {run_id}: trial {found.trial_id} diverged, and would again; name another trial's")
+    is_best = best is not None and found.trial_id in (None, best["source"]["trial_id"])
+    values = best if is_best else _of_trial(sweep, found.sweep, str(found.trial_id), found.params, found.metrics)
+    assert values is not None
+    values = _complete(values, sweep, found.sweep_run_id)
+    values["tracking"] = tracking.model_dump()
+    kept = files / "best"
+    return Promotion(found.sweep, values, Path.cwd(), kept if is_best and kept.is_dir() else None)
+
+
+def _of_trial(
+    config: SweepConfig, sweep: str, trial_id: str, params: Mapping[str, str], metrics: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return the content that `best.toml` would have for a trial."""
+    source: dict[str, Any] = {"sweep": sweep, "trial_id": trial_id}
+    score = Scoring.of(config).value(metrics)
+    if config.score == "best" and "best/score" in metrics:
+        score = metrics["best/score"]
+        source["epoch"] = int(metrics["best/epoch"])
+    if score is not None:
+        source |= {"score": score, "score_of": f"{config.score} epoch", "metric": config.metric}
+        source["direction"] = "max" if config.maximize else "min"
+    return {
+        "experiment" if config.experiment else "command": config.experiment or config.command,
+        "metric": config.metric,
+        "direction": "max" if config.maximize else "min",
+        "seed": trial_seed(config.seed, int(re.sub(r"\D", "", trial_id))),
+        "hyperparameters": {name: _literal(params[name]) for name in config.space if name in params},
+        "source": source | ({"data": "synthetic"} if config.data.synthetic else {}),
+    } | ({"epochs": config.epochs} if config.epochs is not None else {})
+
+
+def _literal(text: str) -> Any:
+    """A parameter as it was before MLflow kept it as text."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _complete(values: dict[str, Any], sweep: SweepConfig, run_id: str | None) -> dict[str, Any]:
+    """With what the sweep's own configuration says of where and how."""
+    values["tracking"] = sweep.tracking.model_dump()
+    values["gpu"] = {"precision": sweep.gpu.precision, **values.get("gpu", {})}
+    source = values["source"]
+    if source.get("data") == "synthetic":
+        values["data"] = {"synthetic": True}
+    if run_id is not None:
+        source["mlflow_run_id"] = run_id
+    return values

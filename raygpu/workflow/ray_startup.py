@@ -1,0 +1,82 @@
+"""Ray, starting while a command imports its experiment, and faults shown before it is shut down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+from raygpu.cli import console as views
+from raygpu.config.sections import ClusterSection
+from raygpu.devices import host
+from raygpu.devices.nvml import Gpu
+from raygpu.engines.cluster import ray_environment
+from raygpu.errors import BadInput
+from raygpu.runs import interrupts
+
+if TYPE_CHECKING:
+    from raygpu.engines.cluster.cluster import Cluster
+
+
+@contextmanager
+def started(
+    section: ClusterSection,
+    gpus: Sequence[Gpu],
+    source_folder: Path,
+    tell: Callable[[str], None],
+    *,
+    apart: bool,
+    wanted: bool = True,
+) -> Iterator[Future[Cluster] | None]:
+    """Ray, starting in a thread while the caller does something else, or a cluster joined; closed at the end, whatever
+    happens. None where it is not wanted.
+
+    source_folder: of the code that workers run, which goes to a cluster's nodes. tell: takes what is waited for. apart:
+    whether this machine's unequal GPUs are kept apart.
+    """
+    if not wanted:
+        yield None
+        return
+    ray_environment.prepare(local=section.is_local and len(host.nodes(gpus, apart=apart)) == 1)
+    given_up = Event()
+
+    def start() -> Cluster:
+        # Ray takes seconds to import.
+        if section.is_local:
+            from raygpu.engines.cluster.local_cluster import start_local
+
+            return start_local(gpus, apart=apart)
+        from raygpu.engines.cluster.remote_cluster import Wanted, connect
+
+        return connect(section.address, source_folder, Wanted(section.min_gpus, section.wait_s, tell, given_up))
+
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray") as pool:
+        starting = pool.submit(start)
+        try:
+            yield starting
+        finally:
+            given_up.set()
+            if starting.exception() is None:
+                starting.result().close()
+
+
+def arrived(starting: Future[Cluster]) -> Cluster:
+    """Wait for Ray and return the cluster. Called in the main thread, which keeps its signals."""
+    try:
+        return starting.result()
+    finally:
+        interrupts.retake_signals()
+
+
+@contextmanager
+def told_at_once() -> Iterator[None]:
+    """A fault is shown before Ray is shut down, which takes its time."""
+    try:
+        yield
+    except BadInput as error:
+        views.faults(error.faults)
+        error.shown = True
+        raise

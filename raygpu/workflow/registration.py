@@ -1,0 +1,134 @@
+"""A finished training's model in MLflow, and in its registry behind two gates.
+
+It has to beat the trial's score, and no registered model on the same validation data may be better by the same metric.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raygpu.config import TrainConfig
+from raygpu.errors import TrackingError, one_line
+from raygpu.experiment import Arrays, Source, Splits, take
+
+if TYPE_CHECKING:
+    from raygpu.tracking.runs import RunTree
+    from raygpu.tracking.session import Session
+    from raygpu.training.base import Exported
+
+NUM_SAMPLES = 4
+"""Samples in the example of the model's input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A trained model."""
+
+    source: Source
+    code: Any
+    """The experiment."""
+    checkpoint: Path
+    score: float
+    few: Arrays
+    """NUM_SAMPLES of its inputs."""
+    validation: str
+    """A fingerprint of the data that it was scored on."""
+
+
+def fingerprint(splits: Splits) -> str:
+    """Return a digest of the validation data (all targets, first inputs): scores on other data are not compared."""
+    digest = hashlib.blake2b(digest_size=8)
+    inputs = take(splits.validation_inputs, slice(0, NUM_SAMPLES))
+    for part in (inputs, splits.validation_targets):
+        for name, array in sorted(part.items()) if isinstance(part, Mapping) else [("", part)]:
+            values = np.ascontiguousarray(array)
+            digest.update(f"{name} {values.dtype} {values.shape}".encode())
+            digest.update(values.tobytes())
+    return digest.hexdigest()
+
+
+def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[[str], None]) -> dict[str, Any]:
+    """The `model` of `summary.json`: where it is in MLflow, and its version in the registry, or why it has none.
+
+    Empty where MLflow is off or out of reach, or the model cannot be exported: its checkpoint is kept all the same.
+    """
+    tree = session.tree()
+    if tree is None:
+        if config.registered_name is not None:
+            say("not registered: MLflow is off, or out of reach")
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            made = _exported(config, model, Path(folder))
+        except Exception as error:  # noqa: BLE001 - the user's model: whatever it raises is the message
+            say(f"the model is not in MLflow, for it cannot be exported: {one_line(error)}")
+            return {}
+        try:
+            return _in_mlflow(config, session, tree, model, made, say)
+        except TrackingError as error:
+            say(str(error))
+            return {}
+
+
+def _exported(config: TrainConfig, model: Candidate, folder: Path) -> Exported:
+    if model.source.kind == "torch":
+        from raygpu.training.torch.export import export
+    else:
+        from raygpu.training.keras.export import export
+    return export(model.code, config.hyperparameters, model.checkpoint, model.few, folder)
+
+
+def _in_mlflow(
+    config: TrainConfig, session: Session, tree: RunTree, model: Candidate, made: Exported, say: Callable[[str], None]
+) -> dict[str, Any]:
+    from raygpu.tracking import models, registry
+
+    run_id, framework = str(session.run_id), model.source.kind
+    uri = models.log(tree, run_id, framework, made.model, made.program, model.few, made.outputs)
+    if config.registered_name is None:
+        return {"uri": uri}
+    if (refusal := _refusal(config, model.score)) is not None:
+        say(f"not registered: {refusal}")
+        return {"uri": uri, "refused": refusal}
+    if (difference := _unlike_trial(config)) is not None:
+        say(f"not compared with the trial, {difference}")
+    claim = registry.Claim(model.score, config.metric, config.maximize, model.validation)
+    tags = session.tags() | {"raygpu.data": "real"}
+    try:
+        verdict = registry.register(tree, uri, config.registered_name, claim, tags)
+    except TrackingError as error:
+        say(f"not registered: {error}")
+        return {"uri": uri, "refused": str(error)}
+    if verdict.registered is None:
+        say(f"not registered: {verdict.line}")
+        return {"uri": uri, "refused": verdict.line}
+    say(verdict.line)
+    return {"uri": uri, "registered": verdict.registered.uri, "alias": verdict.alias}
+
+
+def _unlike_trial(config: TrainConfig) -> str | None:
+    """Why the trial's score says nothing here; None if it does, or there is none."""
+    source = config.source
+    ours = config.metric, "max" if config.maximize else "min"
+    theirs = source.get("metric", ours[0]), source.get("direction", ours[1])
+    return None if ours == theirs or "score" not in source else f"which was scored by {theirs[0]} ({theirs[1]})"
+
+
+def _refusal(config: TrainConfig, score: float) -> str | None:
+    """Why a model with this score stays out of the registry, whatever is there; None where it may go."""
+    if config.data.synthetic:
+        return "it was trained on synthetic data"
+    if not math.isfinite(score):
+        return f"its {config.metric} is {score}"
+    trial = None if _unlike_trial(config) is not None else config.source.get("score")
+    if trial is None or (score > trial if config.maximize else score < trial):
+        return None
+    return f"{config.metric} {score:.6g} does not beat the trial's {trial:.6g}"

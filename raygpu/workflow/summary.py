@@ -1,0 +1,179 @@
+"""The results that a sweep leaves behind: its summary, its files, and the best trial's model looked at."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from raygpu.config import SweepConfig
+from raygpu.errors import one_line
+from raygpu.experiment import Experiment, Splits, num_samples, take
+from raygpu.planning.sweep_plan import Decision
+from raygpu.runs.run_directory import RunFolder, rounded
+from raygpu.runs.trial_records import Records
+from raygpu.search.trials import TrialRecord
+from raygpu.workflow.validation import Problem
+
+if TYPE_CHECKING:  # Ray takes seconds to import
+    from raygpu.engines.cluster.cluster import Cluster
+    from raygpu.engines.tune.throughput_monitor import Meter
+
+NUM_SAMPLES = 8
+
+
+def summarize(
+    config: SweepConfig,
+    decision: Decision,
+    records: Records,
+    cluster: Cluster,
+    meter: Meter,
+    timing: Mapping[str, float | None],
+    tracking: Mapping[str, Any],
+    arrays_s: Mapping[str, float],
+) -> dict[str, Any]:
+    """The content of `summary.json`; a reading that does not exist is None.
+
+    timing: seconds since the command was typed, at each stage. arrays_s: what fused arrays took, by what for.
+    """
+    best = best_record(records)
+    wall_s = records.snapshot().elapsed_s
+    throughput = records.gpu_throughput(wall_s)
+    return {
+        "name": config.name,
+        "mode": decision.mode,
+        "seed": config.seed,
+        "metric": config.metric,
+        "score": config.score,
+        "data": "synthetic" if config.data.synthetic else "real",
+        "num_trials": records.num_trials,
+        "completed": records.count("finished"),
+        "diverged": records.count_diverged(),
+        "stopped_early": records.count("stopped"),
+        "failed": records.count("failed"),
+        "interrupted": records.count("interrupted"),
+        "retries": records.retries,
+        "out_of_memory": records.out_of_memory,
+        "wall_s": round(wall_s, 2),
+        "rgu_hours": rounded(records.rgu_hours(), 6),
+        "plan": decision.plan.as_dict(),
+        "predicted": decision.predicted,
+        "best": best
+        and {
+            "trial_id": best.trial.trial_id,
+            "score": best.score,
+            "epoch": best.score_epoch,
+            "best_epoch": best.best_epoch,
+            "epochs": best.epochs,
+            "hyperparameters": {name: plain(value) for name, value in best.trial.hyperparameters.items()},
+        },
+        "gpus": [
+            {
+                "index": device.index,
+                "uuid": device.uuid,
+                "name": device.name,
+                "samples_per_s": rounded(throughput[device.index]),
+                "memory_gib": rounded(meter.mean(device.index, "memory_gib"), 3),
+                "util_pct": rounded(meter.mean(device.index, "util_pct")),
+            }
+            for device in cluster.devices
+        ],
+        "timing": {stage: rounded(seconds, 2) for stage, seconds in timing.items()},
+        "arrays_s": {what: rounded(seconds, 2) for what, seconds in arrays_s.items()},
+        "tracking": dict(tracking),
+    }
+
+
+def plain(value: Any) -> Any:
+    """A hyper-parameter as JSON can hold it: infinities, dates and the like as text."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return str(value)
+    return value
+
+
+def best_record(records: Records) -> TrialRecord | None:
+    """The best trial that has a finite score."""
+    ranked = records.ranked()
+    return ranked[0] if ranked and not ranked[0].diverged else None
+
+
+def write_files(
+    folder: RunFolder,
+    config: SweepConfig,
+    found: Problem,
+    records: Records,
+    checkpoints: Mapping[str, str],
+    summary: Mapping[str, Any],
+) -> list[str]:
+    """All files of the run's folder that describe results; lines for the person on what could not be written."""
+    by_id = sorted(records.by_id.values(), key=lambda record: record.trial.trial_id)
+    folder.write_summary(summary)
+    folder.write_trials(by_id)
+    folder.write_failures(by_id)
+    best = best_record(records)
+    wanted = list(checkpoints) if config.keep == "all" else [best.trial.trial_id] if best else []
+    folder.keep_checkpoints(checkpoints, wanted, complete=not summary["interrupted"])
+    lines: list[str] = []
+    if best is None:
+        folder.drop_best()
+    else:
+        folder.write_best(config, best)
+        lines += _unlike(folder, best)
+        if isinstance(found.code, Experiment) and found.splits is not None:
+            try:
+                _describe_best(folder, found.code, found.splits, best, predictions=not config.data.synthetic)
+            except Exception as error:  # noqa: BLE001 - the user's model, on the CPU: no result depends on it
+                lines.append(f"no architecture and predictions of the best trial: {one_line(error)}")
+    return lines
+
+
+def _unlike(folder: RunFolder, best: TrialRecord) -> list[str]:
+    """Return a line that names the epoch of the best trial's kept checkpoint, where that is not its best epoch."""
+    if best.which != "best" or not (folder.checkpoints / best.trial.trial_id).is_dir():
+        return []
+    kept = folder.kept_epoch(best.trial.trial_id)
+    if kept == best.best_epoch:
+        return []
+    what = f"epoch {kept}" if kept is not None else "the last one that was saved"
+    why = "interrupted since the last checkpoint" if kept is not None else "nothing was saved before that report"
+    return [
+        f"the kept checkpoint of {best.trial.trial_id} is not of its best epoch {best.best_epoch} but {what}: {why}"
+    ]
+
+
+def _describe_best(
+    folder: RunFolder, code: Experiment, splits: Splits, best: TrialRecord, *, predictions: bool
+) -> None:
+    """`best/architecture.txt` and, if wanted, `best/predictions.csv`, from the best trial's checkpoint."""
+    checkpoint = folder.checkpoints / best.trial.trial_id
+    if not checkpoint.is_dir():
+        return
+    count = min(NUM_SAMPLES, num_samples(splits.validation_inputs))
+    inputs, targets = (take(part, slice(0, count)) for part in (splits.validation_inputs, splits.validation_targets))
+    if code.framework == "torch":
+        from raygpu.training.torch.solo import predict
+    else:
+        from raygpu.training.keras.solo import predict
+    architecture, outputs = predict(code, best.trial.hyperparameters, checkpoint, inputs)
+    folder.best.mkdir(exist_ok=True)
+    (folder.best / "architecture.txt").write_text(architecture.rstrip() + "\n")
+    if predictions and outputs and not isinstance(targets, Mapping):
+        _write_predictions(folder.best / "predictions.csv", outputs, targets)
+
+
+def _write_predictions(path: Path, outputs: list[np.ndarray], targets: np.ndarray) -> None:
+    """A row a sample: its target, the index of the largest output where targets are classes, and the outputs."""
+    classes = np.issubdtype(targets.dtype, np.integer) and outputs[0].ndim == 1 and outputs[0].size > 1
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["sample", "target", *(["predicted"] if classes else []), "outputs"])
+        for index, output in enumerate(outputs):
+            values = " ".join(f"{value:.4g}" for value in np.ravel(output)[:20])
+            target = np.ravel(targets[index])[0] if np.ndim(targets[index]) < 2 else ""
+            writer.writerow([index, target, *([int(output.argmax())] if classes else []), values])

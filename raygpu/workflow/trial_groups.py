@@ -1,0 +1,93 @@
+"""A sweep's trials in groups of one signature, before it is planned: each that may be fused has been dry-run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raygpu.config import SweepConfig
+from raygpu.devices.fitness import too_old
+from raygpu.errors import BadInput
+from raygpu.experiment import Source, Splits
+from raygpu.planning.gpu_shares import Node
+from raygpu.planning.sweep_plan import Sharing
+from raygpu.search.samplers import Drawn, Proposer
+from raygpu.search.signature import Group, Signature
+from raygpu.search.space import Space, random_trials
+from raygpu.training.fused.groups import Fuser, Grouper, Together
+from raygpu.training.start import signature
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """The findings about a sweep's trials before it is planned."""
+
+    groups: list[Group]
+    """Groups of all trials; where the search draws them as it goes, of such as it may draw."""
+    fuser: Grouper | None
+    """None where nothing can be fused or split."""
+    drawn: bool
+    """Whether the trials are known already."""
+    architectures: tuple[str, ...] | None = None
+    """Architectures that the framework is built for, as torch.cuda.get_arch_list() has them; None if not known."""
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """How several trials can share one process; None where they cannot."""
+        if self.fuser is None:
+            return None
+        return "split" if isinstance(self.fuser, Together) else "fused"
+
+
+def grouped(
+    config: SweepConfig, space: Space, proposer: Proposer, source: Source, code: Any, splits: Splits | None
+) -> Grouped:
+    """The trials in groups of one signature; in fused and auto mode, each group has been dry-run."""
+    drawn = isinstance(proposer, Drawn)
+    trials = (
+        proposer.trials if isinstance(proposer, Drawn) else random_trials(space, config.search.generation, config.seed)
+    )
+    if config.gpu.mode in ("process", "split") or splits is None or source.kind != "torch":
+        try:
+            common = signature(source, code, splits, trials[0])
+        except BadInput:  # its trials will show it, each alone
+            common = Signature(())
+        split = source.kind == "keras" and config.gpu.mode in ("auto", "split")
+        together = Together() if split else None
+        built_for = architectures() if source.kind == "torch" else None
+        return Grouped([Group(common, list(trials), "not fused")], together, drawn, built_for)
+    fuser = Fuser(code, splits, config.gpu.precision, source.folder)
+    return Grouped(fuser.groups(trials), fuser, drawn, architectures())
+
+
+def architectures() -> tuple[str, ...] | None:
+    """Return the architectures that the installed torch is built for: none without CUDA; None where not told."""
+    import torch
+
+    if torch.version.cuda is None:
+        return ()
+    return tuple(torch.cuda.get_arch_list()) or None
+
+
+def usable(nodes: Sequence[Node], built_for: Sequence[str] | None) -> tuple[list[Node], list[str]]:
+    """The nodes whose GPUs the installed torch has code for, and a line for each type that is left out.
+
+    A torch without CUDA trains on the CPU, wherever it is. Raises BadInput where none is left.
+    """
+    if built_for == ():
+        on_cpu = {node.device: node.capability for node in nodes if node.capability is not None}
+        return list(nodes), [
+            f"plan: trials train on the CPU: {too_old(name, found, ())}" for name, found in on_cpu.items()
+        ]
+    faults = {
+        node.device_type: fault
+        for node in nodes
+        if built_for is not None
+        and node.capability is not None
+        and (fault := too_old(node.device, node.capability, built_for)) is not None
+    }
+    left = [node for node in nodes if node.device_type not in faults]
+    if not left:
+        raise BadInput(list(faults.values()))
+    return left, [f"plan: left out: {fault}" for fault in faults.values()]

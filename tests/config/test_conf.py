@@ -1,0 +1,88 @@
+"""Every configuration in the repository is sound, and says what runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raygpu.config import PackConfig, SweepConfig, TrainConfig, load
+from raygpu.experiment import Experiment, locate
+from raygpu.pack import DEFAULT
+from raygpu.search.samplers import proposer
+from raygpu.search.space import parse
+from raygpu.training.callable.script import placeholders
+from raygpu.training.distributed.batch_split import spread
+from raygpu.workflow.validation import prepare_pack
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "conf" / "sweep").glob("*.toml"))
+TRAINS = sorted((ROOT / "conf" / "train").glob("*.toml"))
+PACKS = sorted((ROOT / "conf" / "pack").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_sweep(path: Path) -> None:
+    config = load(path, {}, SweepConfig)
+    search = proposer(config, parse(config.space, config.search.algorithm))
+    assert search.num_trials >= 1
+    if config.experiment is not None:
+        source, _ = locate(config.experiment, ROOT)
+        assert source.kind in ("torch", "keras", "function")
+    else:
+        assert placeholders(str(config.command)) <= {*config.space, "epochs", "seed", "trial_id"}
+    assert "python -m raygpu.sweep" in path.read_text()
+
+
+@pytest.mark.parametrize("path", TRAINS, ids=lambda path: path.stem)
+def test_train(path: Path) -> None:
+    config = load(path, {}, TrainConfig)
+    source, code = locate(str(config.experiment), ROOT)
+    assert source.kind == ("keras" if "keras" in path.stem else "torch")
+    assert code.model(config.hyperparameters) is not None
+    assert spread(config, 1, 1000).lines
+    assert f"python -m raygpu.train conf/train/{path.name}" in path.read_text()
+
+
+@pytest.mark.parametrize("path", PACKS, ids=lambda path: path.stem)
+def test_pack(path: Path) -> None:
+    config = load(path, {}, PackConfig)
+    hyperparameters = parse(config.space).draw(config.seed, 0)
+    source, code = locate(str(config.experiment), ROOT)
+    assert source.kind in ("torch", "keras")
+    assert config.epochs
+    assert {type(code.model(hyperparameters)).__module__.split(".")[0]} <= {"torch", "keras"}
+    assert type(code).synthetic is not Experiment.synthetic
+    assert f"python -m raygpu.pack conf/pack/{path.name}" in path.read_text() or path == ROOT / DEFAULT
+
+
+def test_there_is_a_file_for_each_published_curve() -> None:
+    assert {path.stem for path in PACKS} == {
+        "digits",
+        "mnist",
+        "mnist_keras",
+        "cifar_resnet18",
+        "cifar_resnet50",
+        "saturating",
+    }
+    assert (ROOT / DEFAULT).is_file()
+    keras = load(ROOT / "conf/pack/mnist_keras.toml", {}, PackConfig)
+    assert {"process", "split"} <= set(keras.chosen_ways)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_sweeps_file_says_what_to_pack(path: Path) -> None:
+    config = load(path, {"tracking.enabled": "false"}, PackConfig)
+    trial = prepare_pack(config, path.stem).trial
+    assert set(trial.hyperparameters) <= set(config.space)
+
+
+def test_the_readme_names_files_that_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    for path in FILES:
+        if path.stem in ("digits", "digits_cnn"):
+            continue
+        assert f"conf/sweep/{path.name}" in text
+    for page in ("docs/lightning.md", "docs/huggingface.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"):
+        assert f"({page})" in text
+        assert (ROOT / page).is_file()

@@ -1,0 +1,146 @@
+"""Following a job over connections that are lost, and what a cluster's answers are told as."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+import requests
+from ray.exceptions import AuthenticationError
+
+from raygpu.engines.cluster import jobs
+from raygpu.engines.cluster.jobs import Jobs, unprotected
+from raygpu.errors import BadInput, RaygpuError
+
+LINES = [f"line {number}\n" for number in range(6)]
+
+
+class Client:
+    """Of a job that prints LINES, over connections that end after so many of them."""
+
+    def __init__(self, *connections: int | Exception) -> None:
+        self.connections = list(connections)
+        self.over = False
+
+    async def tail_job_logs(self, job_id: str) -> AsyncIterator[str]:
+        wanted = self.connections.pop(0)
+        if isinstance(wanted, Exception):
+            raise wanted
+        for line in LINES[:wanted]:
+            yield line
+        if wanted < len(LINES):
+            raise RuntimeError("WebSocket connection closed unexpectedly with close code 1006")
+        self.over = True
+
+    def get_job_info(self, job_id: str) -> Any:
+        status = "SUCCEEDED" if self.over else "RUNNING"
+        return SimpleNamespace(
+            submission_id=job_id, status=status, metadata={"raygpu": "sweep"}, start_time=1, end_time=None,
+            driver_exit_code=0, message="", driver_node_id="ab12",
+        )  # fmt: skip
+
+    def get_job_logs(self, job_id: str) -> str:
+        return "".join(LINES) + "the last\n"
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Those that the cluster knows."""
+    found: dict[str, Any] = {"ab12": SimpleNamespace(state="ALIVE")}
+    monkeypatch.setattr("ray.util.state.get_node", lambda node_id, address: found.get(node_id))
+    return found
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, nodes: dict[str, Any]) -> Any:
+    monkeypatch.setattr(jobs, "RETRY_S", 0.0)
+
+    def make(*connections: int | Exception) -> Jobs:
+        found = Jobs.__new__(Jobs)
+        found.address, found._client = "http://127.0.0.1:1", Client(*connections)
+        return found
+
+    return make
+
+
+@pytest.mark.parametrize("connections", [(6,), (2, 4, 6), (0, 3, 3, 6), (4, 1, 6)])
+def test_every_line_is_shown_once(made: Any, connections: tuple[int, ...]) -> None:
+    shown: list[str] = []
+    job = made(*connections).follow("sweep-one", shown.append)
+    assert job.status == "SUCCEEDED"
+    assert "".join(shown) == "".join(LINES) + "the last\n"
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        aiohttp.ServerDisconnectedError(),
+        requests.ConnectionError("refused"),
+        ConnectionError("refused"),
+        RuntimeError("Request failed with status code 502: bad gateway"),
+        TimeoutError(),
+    ],
+)
+def test_a_lost_connection_is_made_again(made: Any, lost: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    assert made(2, lost, lost, 6).follow("sweep-one", shown.append).status == "SUCCEEDED"
+    assert "".join(shown) == "".join(LINES) + "the last\n"
+    monkeypatch.setattr(jobs, "LOST_S", -1.0)
+    with pytest.raises(RaygpuError, match="does not answer any more") as fault:
+        made(2, lost, lost, 6).follow("sweep-one", shown.append)
+    assert not isinstance(fault.value, BadInput)
+
+
+@pytest.mark.parametrize("state", ["DEAD", None])
+def test_a_job_whose_node_is_lost_is_over(made: Any, nodes: dict[str, Any], state: str | None) -> None:
+    """Ray itself calls it running, after its head has started again, and nobody has its output any more."""
+    nodes["ab12"] = None if state is None else SimpleNamespace(state=state)
+    shown: list[str] = []
+    job = made(2, RuntimeError("Request failed with status code 500: no agent")).follow("sweep-one", shown.append)
+    assert (job.status, job.is_lost, job.message) == ("FAILED", True, jobs.LOST)
+    assert shown == LINES[:2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (AuthenticationError("Authentication required: x"), "it wants a token; set RAY_AUTH_TOKEN"),
+        (AuthenticationError("Authentication failed: x"), "it refused the token; set RAY_AUTH_TOKEN"),
+        (
+            RuntimeError("Request failed with status code 404: no job 500"),
+            "read 'sweep-one'; http://127.0.0.1:1 has no",
+        ),
+        (RuntimeError("Request failed with status code 400: what is this"), "status code 400: what is this"),
+    ],
+)
+def test_what_the_cluster_refuses_ends_it_at_once(made: Any, answer: Exception, told: str) -> None:
+    with pytest.raises(BadInput, match=told) as fault:
+        made(2, answer).follow("sweep-one", lambda text: None)
+    assert len(str(fault.value).splitlines()) == 1
+
+
+def test_whoever_reads_the_output_may_have_enough(made: Any) -> None:
+    def write(text: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        made(6).follow("sweep-one", write)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("http://127.0.0.1:8265", False),
+        ("http://localhost:8265", False),
+        ("https://ray.example.org", False),
+        ("http://ray.example.org:8265", True),
+    ],
+)
+def test_a_token_over_a_network_in_the_clear_is_noticed(
+    address: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
+    assert unprotected(address) is expected

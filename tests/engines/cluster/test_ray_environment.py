@@ -1,0 +1,61 @@
+"""What Ray is told before it is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from raygpu.config.sections import ClusterSection
+from raygpu.devices.nvml import Gpu
+from raygpu.engines.cluster import ray_environment
+
+CARDS = [Gpu(0, "GPU-a", "NVIDIA A100", 40.0), Gpu(1, "GPU-b", "NVIDIA L4", 24.0)]
+
+
+def told(code: str) -> str:
+    """What a process of its own prints: here, Ray is imported."""
+    without = f"import os; os.environ.pop({ray_environment.ON_LOOPBACK!r}, None); "
+    words = [sys.executable, "-c", without + code]
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=300).stdout.strip()
+
+
+def test_a_local_ray_is_told_to_stay_on_loopback() -> None:
+    ask = "from raygpu.engines import environment as e; "
+    assert told(ask + "e.prepare(local=True); print(e.is_on_loopback())") == "True"
+    assert told(ask + "e.prepare(); print(e.is_on_loopback())") == "False"
+    assert told("import ray; " + ask + "e.prepare(local=True); print(e.is_on_loopback())") == "False", "too late"
+
+
+@pytest.mark.parametrize(
+    ("address", "cards", "expected"), [("local", 1, True), ("local", 2, False), ("auto", 1, False)]
+)
+def test_a_box_of_two_types_of_card_is_a_cluster(
+    address: str, cards: int, expected: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: object
+) -> None:
+    """Ray refuses a second node to a head that knows no other machine."""
+    from raygpu.workflow import ray_startup
+
+    given: list[bool] = []
+
+    class Told(Exception): ...
+
+    def prepare(*, local: bool) -> None:
+        given.append(local)
+        raise Told
+
+    monkeypatch.setattr(ray_startup.environment, "prepare", prepare)
+    section = ClusterSection(address=address)
+    with pytest.raises(Told), ray_startup.started(section, CARDS[:cards], tmp_path, print, apart=True):
+        pass
+    assert given == [expected]
+
+
+def test_a_process_that_had_a_local_ray_joins_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    from raygpu.engines.cluster.remote_cluster import connect
+    from raygpu.errors import BadInput
+
+    monkeypatch.setenv(ray_environment.ON_LOOPBACK, "0")
+    with pytest.raises(BadInput, match="connect from a new process"):
+        connect("127.0.0.1:1")

@@ -1,0 +1,82 @@
+"""A cluster that has not yet the GPUs that a run wants."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from raygpu.engines.cluster.remote_cluster import connect
+from raygpu.errors import BadInput
+from tests.services.ray_cluster import RayCluster
+from tests.tracking.services import free_port
+
+NODE = "127.0.0.12"
+WAITING = """
+import json, sys, threading, time
+from raygpu.engines.cluster import ray_environment
+ray_environment.prepare(local=False)
+from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL as CHANNEL
+from ray.experimental.internal_kv import _internal_kv_get
+from raygpu.engines.cluster.remote_cluster import Wanted, connect
+from raygpu.errors import RaygpuError
+
+def requested():
+    return json.loads(_internal_kv_get(CHANNEL) or b"null")
+
+def tell(line):
+    print(line, flush=True)
+    threading.Thread(target=look, daemon=True).start()
+
+def look():
+    while not requested():
+        time.sleep(0.1)
+    print("asked for", requested(), flush=True)
+
+cluster = connect(sys.argv[1], None, Wanted(2, 300.0, tell))
+print(len(cluster.devices), "GPUs; asked for", requested(), flush=True)
+cluster.close()
+
+given_up = threading.Event()
+given_up.set()
+for wanted in (Wanted(3, 0.5), Wanted(3, 120.0, given_up=given_up)):
+    try:
+        connect(sys.argv[1], None, wanted)
+    except RaygpuError as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_gpus_are_asked_for_and_waited_for() -> None:
+    cluster = RayCluster()
+    try:
+        cluster.start()
+        process = subprocess.Popen(
+            [sys.executable, "-c", WAITING, cluster.address], env={**cluster.environment, "PYTHONPATH": os.getcwd()},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        lines = [process.stdout.readline(), process.stdout.readline()]
+        assert lines == [
+            "waiting for GPUs: the cluster has 0 of 2; its autoscaler is asked\n",
+            "asked for [{'GPU': 1}, {'GPU': 1}]\n",
+        ], process.communicate()
+        cluster.add_node(NODE, num_cpus=1, num_gpus=2)  # as an autoscaler does
+        out, err = process.communicate(timeout=120)
+        joined, too_few, given_up = out.splitlines()
+        assert joined == "2 GPUs; asked for []", err
+        assert "cluster.min_gpus: read 3; the cluster has 2 after 0.5 s" in too_few
+        assert "any more" in given_up
+    finally:
+        cluster.stop()
+
+
+def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
+    """Ray itself tries for minutes."""
+    with pytest.raises(BadInput, match="nothing answers at"):
+        connect(f"127.0.0.1:{free_port()}")
+    with pytest.raises(BadInput, match="allowed: local, auto, or HOST:PORT"):
+        connect("ray://127.0.0.1:10001")

@@ -1,0 +1,242 @@
+"""Trainings at growing numbers on the tests' own Ray: every way to end, and the order of the windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.cluster.remote_cluster import connect
+from raygpu.engines.profiling import concurrency_benchmark as module
+from raygpu.engines.profiling.concurrency_benchmark import Climb, Measured, fibonacci
+from raygpu.engines.profiling.probe_actor import Taken
+from raygpu.engines.profiling.probe_workers import Probe
+from raygpu.experiment import Source, locate
+from raygpu.planning.profiles import Point
+from raygpu.search.trials import Trial
+from tests.fakes.nvml import FakeNvml
+from tests.models import few
+
+ROOT = Path(__file__).parents[3]
+Make = Callable[..., Climb]
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_address: str) -> Iterator[Cluster]:
+    own = connect(ray_address)
+    own.local = True
+    yield own
+    own.close()
+
+
+@pytest.fixture
+def climb(cluster: Cluster, tmp_path: Path) -> Iterator[Make]:
+    probes: list[Probe] = []
+
+    def make(name: str | Source, *ways: str, most: int = 2, rounds: int = 1, **hp: Any) -> Climb:
+        source = name if isinstance(name, Source) else locate(name, ROOT)[0]
+        splits = few() if source.kind in ("torch", "keras") else None
+        (tmp_path / "here").mkdir(exist_ok=True)
+        trial = Trial("t0000", 1, {"hidden": 8, "folder": str(tmp_path / "here"), **hp})
+        probe = Probe(cluster, cluster.devices[0], source, splits, trial, "float32", str(tmp_path))
+        probe.num_cpus = 2
+        probes.append(probe)
+        return Climb(probe, ways, most=most, rounds=rounds, window_s=0.05)  # type: ignore[arg-type]
+
+    yield make
+    for probe in probes:
+        probe.close()
+        assert not probe._actors
+
+
+def found(climb: Climb) -> list[tuple[str, int, str | None]]:
+    return [(p.way, p.n, p.fault) for p in climb.points]
+
+
+def test_numbers() -> None:
+    assert list(islice(fibonacci(), 9)) == [1, 2, 3, 5, 8, 13, 21, 34, 55]
+
+
+def test_numbers_that_were_asked_for_are_measured_whether_they_gain_or_not(climb: Make) -> None:
+    own = climb("tests.models:Mlp", "fused", most=6)
+    own.numbers = [4, 6, 2, 8]
+    own.run()
+    assert found(own) == [("process", 1, None), *(("fused", n, None) for n in (1, 2, 4, 6))]
+
+
+@pytest.mark.slow
+def test_ways_take_turns(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[tuple[str, int]] = []
+    window = Climb._window
+
+    def noted(self: Climb, measured: Measured) -> float:
+        turns.append((measured.way, measured.n))
+        return window(self, measured)
+
+    monkeypatch.setattr(Climb, "_window", noted)
+    monkeypatch.setattr(module, "marked", lambda points, alone: points)  # two rounds on a busy machine tell nothing
+    own = climb("tests.models:Mlp", "process", "fused", "threads", rounds=2)
+    own.patience, own.again = 1, 0
+    own.run()
+    alone, fused, threads = ("process", 1), ("fused", 2), ("threads", 2)
+    chosen = 2 * module.THREAD_ROUNDS
+    assert turns[:chosen] == [alone] * chosen, "with one thread, and with all"
+    assert turns[chosen : chosen + 4] == [alone, ("fused", 1), alone, ("fused", 1)]
+    assert turns[chosen + 4 :] == [alone, ("process", 2), fused, threads, alone, threads, fused, ("process", 2)]
+    assert found(own) == [
+        ("process", 1, None),
+        ("fused", 1, None),
+        ("process", 2, None),
+        (*fused, None),
+        (*threads, None),
+    ]
+    for point in own.points:
+        assert point.samples_per_s is not None
+        assert point.gain is not None
+        assert len(point.rounds) == 2
+        assert (point.start_s or 0) > 0
+        assert (point.evaluation_s or 0) > 0
+        assert (point.host_gib or 0) > 0.01
+        assert (point.device_gib, point.used_gib, point.power_w, point.util_pct) == (None,) * 4
+    assert own.points[0].gain == 1.0
+    assert own.notes == []
+    assert {p.threads for p in own.points if p.way in ("process", "threads") and p.n == 2} == {1}
+    monkeypatch.setattr(module, "HOPELESS", 0.0)  # however slow the array is here
+    own.compile()
+    compiled = own.points[-1]
+    assert (compiled.way, compiled.compiled) == ("fused", True)
+    assert own.notes == []
+
+
+def test_one_alone_is_the_reference_whatever_is_asked_for(climb: Make) -> None:
+    own = climb("tests.models:Mlp", "threads")
+    own.run()
+    assert found(own) == [("process", 1, None), ("threads", 2, None)]
+
+
+def test_memory_ends_at_a_point(climb: Make) -> None:
+    own = climb("tests.pack_cases:Crowded", "process", most=5, room=2)
+    own.run()
+    assert found(own) == [("process", 1, None), ("process", 2, None), ("process", 3, "out of memory")]
+    assert own.points[2].samples_per_s is None
+    assert own.notes == []
+    assert own.probe._actors == own._pools.alone, "the others are gone"
+
+
+def test_memory_ends_for_an_array(climb: Make) -> None:
+    own = climb("tests.pack_cases:Wide", "fused", "process", most=3, room=2)
+    own.run()
+    assert ("fused", 2, "out of memory") in found(own)
+    assert ("process", 3, None) in found(own)
+
+
+def test_ways_that_do_not_fit_beside_each_other_go_one_after_the_other(climb: Make) -> None:
+    own = climb("tests.pack_cases:Crowded", "process", "threads", most=3, room=3)
+    own.run()
+    assert found(own)[-2:] == [("process", 3, None), ("threads", 3, None)]
+
+
+def test_too_little_host_memory(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "available_memory_gib", lambda: 0.01)
+    own = climb("tests.models:Mlp", "process", "threads", most=5)
+    own.run()
+    assert found(own) == [("process", 1, None), ("threads", 2, None)]
+    process, threads = own.notes
+    assert process.startswith("process: 2 at once not tried: 0.")
+    assert process.endswith("GiB of host memory each, and 0.0 GiB are free for more")
+    assert threads.startswith("threads: 3 at once not tried: 0.")
+
+
+def test_a_training_that_raises(climb: Make) -> None:
+    own = climb("tests.pack_cases:raises", "process", after=1)
+    own.run()
+    assert found(own) == [("process", 1, "ValueError: this training was meant to fail")]
+    own = climb("tests.pack_cases:raises", "process", after=2)
+    own.run()
+    assert found(own) == [("process", 1, "ValueError: this training was meant to fail")]
+    assert own.notes == ["process: 1 at once failed: ValueError: this training was meant to fail"]
+
+
+def test_one_that_reports_nothing(climb: Make) -> None:
+    own = climb("tests.pack_cases:silent", "process")
+    own.run()
+    ((_, _, fault),) = found(own)
+    assert fault is not None
+    assert "ended without a report" in fault
+
+
+def test_a_process_that_is_lost(climb: Make) -> None:
+    own = climb("tests.pack_cases:lost", "process", room=0)
+    own.run()
+    ((_, _, fault),) = found(own)
+    assert fault is not None
+    assert fault.startswith("a process was lost")
+    assert "\n" not in fault
+
+
+def test_a_lost_process_beside_others(climb: Make) -> None:
+    """All of them go, the one alone too: what was measured before stays."""
+    own = climb("tests.pack_cases:lost", "process", most=3, room=1)
+    own.run()
+    assert found(own)[0] == ("process", 1, None)
+    assert own.points[0].samples_per_s is not None
+    assert all(p.fault is not None for p in own.points[1:])
+    assert any("a process was lost" in note for note in own.notes)
+
+
+def test_a_script(climb: Make, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, time\nopen(f'pid-{os.getpid()}', 'w')\nwhile True:\n"
+        "    print('{\"loss\": 1}', flush=True)\n    time.sleep(0.01)\n"
+    )
+    own = climb(Source("command", "python train.py", str(tmp_path)), "process")
+    own.run()
+    assert found(own) == [("process", 1, None), ("process", 2, None)]
+    own.probe.close()
+    started = [path.name.removeprefix("pid-") for path in tmp_path.glob("pid-*")]
+    assert len(started) == 3
+    assert not [pid for pid in started if Path("/proc", pid).exists()]
+
+
+def test_keras_threads_are_those_of_the_process(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow has one pool of threads in a process, so N trainings in it share all; processes have a part each."""
+    own = climb("tests.pack_cases:FewKeras", "process", "split", "threads")
+    started: list[tuple[str, int, int]] = []
+
+    def ready(way: str, n: int) -> Measured:
+        threads = own._threads(way, n)  # type: ignore[arg-type]
+        started.append((way, n, threads))
+        return Measured(way, n, threads, [])  # type: ignore[arg-type]
+
+    for way in ("process", "split", "threads", "fused"):
+        ready(way, 2)
+    assert [threads for _, _, threads in started] == [1, 2, 2, 2]
+
+
+def test_what_a_gpu_tells(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeNvml(["NVIDIA A100-SXM4-40GB"]).install(monkeypatch)
+    own = climb("tests.pack_cases:steady", "process", most=3)
+    own.probe.device = replace(own.probe.device, uuid=fake.uuids[0], memory_gib=16.0)
+    own.run()
+    assert found(own) == [("process", 1, None), ("process", 2, None), ("process", 3, None)]
+    point: Point = own.points[-1]
+    assert (point.used_gib, point.util_pct, point.power_w, point.temperature_c) == (1.0, 40.0, 150.0, 61.0)
+    assert point.sm_util_pct is None
+
+
+def test_processes_past_mps_are_no_measurement_of_it(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = climb("tests.models:Mlp", "process", "mps")
+    monkeypatch.setattr(module, "answers", lambda calls: [Taken([10, 11], 0.1, 0.2), Taken([12], 0.1, 0.2)])
+    for clients, fault in (([11, 12], None), ([11], "1 of 2 processes were not attached to MPS")):
+        own.mps = SimpleNamespace(clients=lambda clients=clients: clients)  # type: ignore[assignment]
+        measured = Measured("mps", 2, 1, [], rates=[1.0], references=[1.0])
+        own._weigh(measured)
+        assert (measured.point().fault, measured.point().gain) == (fault, None if fault else 1.0)

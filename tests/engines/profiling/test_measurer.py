@@ -1,0 +1,52 @@
+"""What a sweep comes to, and what is known of it before it is planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raygpu.config import SweepConfig
+from raygpu.planning.estimates import Estimates, roughly, size
+from raygpu.planning.profiles import Point, Profile, Subject
+from raygpu.search.signature import Group, Signature
+from raygpu.search.trials import Trial
+
+
+def config(**values: Any) -> SweepConfig:
+    return SweepConfig.model_validate({"experiment": "a:B", "trials": 60, "epochs": 27, **values})
+
+
+def test_every_trial_at_once_unless_it_is_optuna() -> None:
+    assert size(config()).at_once == 60
+    assert size(config(search={"algorithm": "optuna", "generation": 8})).at_once == 8
+    half = size(config(search={"algorithm": "optuna", "generation": 8}), 0.5)
+    assert (half.trials, half.at_once) == (30, 4)
+
+
+def test_trials_that_stop_early_are_shorter() -> None:
+    stopped = size(config(stopping={"algorithm": "halving", "grace_epochs": 1, "reduction": 3}))
+    assert stopped.epochs == pytest.approx(1 + 2 / 3 + 6 / 9 + 18 / 27)
+
+
+def test_groups_without_a_profile_are_taken_for_the_largest() -> None:
+    def profile(rate: float) -> Profile:
+        return Profile(Subject("a:B", {}, "", "float32", "", None, 2, {}), 100, (Point("process", 1, rate, 1.0),))
+
+    first, second = Signature((("hidden", "1"),)), Signature((("hidden", "2"),))
+    groups = [Group(first, [Trial("a", 0, {})] * 2), Group(second, [Trial("b", 0, {})] * 4, "its own")]
+    parts = Estimates({second: profile(2)}, profile(1)).parts(groups, config())
+    assert [part.profile.points[0].samples_per_s for part in parts] == [1, 2]
+    assert [part.size.trials for part in parts] == [20, 40], "of an Optuna search a generation stands for all"
+    assert [part.fusable for part in parts] == [True, False]
+
+
+def test_points_in_doubt_choose_a_way_at_what_their_windows_measured() -> None:
+    """A gain that is not believed is not used, but which way is fastest is seen on a busy machine too."""
+    wrong = Point("fused", 8, 120e3, 16.9, gain_low=8.0, gain_high=30.0, doubt="its own windows measured less")
+    points = (Point("process", 1, 40e3, 1.0), wrong, Point("fused", 64, fault="out of memory"))
+    rough = roughly(Profile(Subject("a:B", {}, "", "float32", "", None, 2, {}), 100, points))
+    assert [(p.n, p.gain, p.doubt) for p in rough.of("fused")] == [(8, 3.0, None), (64, None, None)]
+    best = rough.best()
+    assert best is not None
+    assert best.n == 8

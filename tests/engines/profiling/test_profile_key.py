@@ -1,0 +1,90 @@
+"""What a profile is kept by: the training's own code and shape, not what only changes its numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu.engines.profiling.profile_key import subject
+from raygpu.errors import BadInput
+from raygpu.experiment import Source, locate
+from raygpu.planning.profiles import Subject
+from raygpu.search.signature import Signature
+from raygpu.search.trials import Trial
+from raygpu.training.start import signature
+from tests.fakes.nvml import FakeNvml
+from tests.models import few
+
+ROOT = Path(__file__).parents[3]
+
+
+def trial(**hp: Any) -> Trial:
+    return Trial("t0000", 0, hp)
+
+
+def of(name: str, folder: Path = ROOT) -> Subject:
+    source, code = locate(name, folder)
+    return subject(source, code, None, Signature(()), "float32", "a processor", None, 2)
+
+
+@pytest.mark.parametrize("name", ["tests.models:Mlp", "tests.pack_cases:FewKeras"])
+def test_the_signature_is_what_shapes_the_program(name: str) -> None:
+    source, code = locate(name, ROOT)
+    found = signature(source, code, few(), trial(hidden=8, lr=0.1, batch_size=16))
+    assert dict(found.values) == {"hidden": "8", "batch_size": "16", "optimizer": "absent"}
+    assert found == signature(source, code, few(), trial(hidden=8, lr=0.2, momentum=0.9, batch_size=16))
+
+
+def test_a_function_and_a_script_have_none() -> None:
+    source, code = locate("tests.cases:ramp", ROOT)
+    assert signature(source, code, None, trial(x=1)) == Signature(())
+    assert signature(Source("command", "python a.py", "."), None, None, trial(x=1)) == Signature(())
+
+
+def test_what_the_experiment_raises_is_one_line() -> None:
+    source, code = locate("tests.models:Mlp", ROOT)
+    with pytest.raises(
+        BadInput, match=r"experiment: tests.models:Mlp: a first step failed: .*no hyper-parameter 'hidden'"
+    ):
+        signature(source, code, few(), trial(lr=0.1))
+
+
+def test_data_by_shape_and_a_device_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, code = locate("tests.models:Mlp", ROOT)
+    found = subject(source, code, few(), Signature(()), "bf16", "a processor", None, 2)
+    assert found.data == "train float32 200x64; targets int64 200; validation float32 64x64"
+    assert (found.device_gib, found.precision) == (None, "bf16")
+    assert set(found.versions) == {"raygpu", "code", "torch"}
+
+    FakeNvml(["NVIDIA A100-SXM4-40GB"]).install(monkeypatch)
+    found = subject(source, code, few(), Signature(()), "float32", "NVIDIA A100-SXM4-40GB", 39.49, 16)
+    assert (found.device, found.device_gib, found.num_cpus) == ("NVIDIA A100-SXM4-40GB", 39.5, 16)
+    assert found.versions["driver"] == "580.65.06"
+
+
+def test_a_change_of_the_code_is_another_version(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def train(config): pass\n")
+    first = of("mine.py:train", tmp_path)
+    assert of("mine.py:train", tmp_path) == first
+    assert of("mine.py:train", tmp_path).versions == first.versions
+    (tmp_path / "mine.py").write_text("def train(config): return 1\n")
+    changed = of("mine.py:train", tmp_path)
+    assert changed.file_name == first.file_name
+    assert changed.versions["code"] != first.versions["code"]
+
+
+def test_a_change_of_the_script_is_another_version(tmp_path: Path) -> None:
+    def version() -> str:
+        source = Source("command", "python mine.py --lr {lr}", str(tmp_path))
+        return subject(source, None, None, Signature(()), "float32", "a processor", None, 2).versions["code"]
+
+    (tmp_path / "mine.py").write_text("print(1)\n")
+    first = version()
+    (tmp_path / "mine.py").write_text("print(2)\n")
+    assert version() != first
+
+
+def test_a_base_class_of_the_users_own_counts() -> None:
+    assert of("tests.models:Mlp").versions["code"] != of("experiments.digits:Mlp").versions["code"]

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raygpu.engines.tune.array_callback import ArrayObserver
+from raygpu.runs.trial_records import Device, Records
+from raygpu.search.trials import EpochResult, Scoring, Trial
+
+
+def test_hours_of_a_lost_array_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("raygpu.runs.trial_records.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    records = Records(2, Scoring("accuracy", True), [Device(0, "node", "0", "T4", rgu=2.0)], epochs=4)
+    live: Any = SimpleNamespace(records=records)
+    share = {"trials_per_gpu": 2, "gpus_per_trial": 1}
+    array: Any = SimpleNamespace(trial_id="a", config={"trial_ids": ["t0000", "t0001"], "fused": True, **share})
+    records.hold("a")
+    for index in range(2):
+        records.start(Trial(Trial.name(index), index, {}))
+        records.add(Trial.name(index), [EpochResult(1, {"accuracy": 0.5})], 0)
+    now[0] = 3600.0  # nothing is told any more: the worker is lost
+    ArrayObserver(live).on_trial_recover(0, [], array)
+    assert records.retries == 1
+    assert records.rgu_hours() == pytest.approx(1.0), "half a GPU of 2 RGU, for an hour"

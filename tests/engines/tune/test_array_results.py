@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from raygpu.engines.tune.array_results import KeptMembers
+from raygpu.runs.run_directory import SCORE
+from raygpu.search.trials import EpochResult, Scoring
+
+NAMES = ("a", "b", "c")
+
+
+class Array:
+    """Members whose parameters are the number of the epoch."""
+
+    def __init__(self, kept: KeptMembers) -> None:
+        self.kept, self.epoch, self.saved = kept, 0, 0
+
+    def train(self, **scores: float) -> None:
+        self.epoch += 1
+        for name, score in scores.items():
+            self.kept.take(name, EpochResult(self.epoch, {"accuracy": score}), self.save)
+
+    def save(self, name: str, folder: Path) -> None:
+        (folder / "epoch").write_text(str(self.epoch))
+        self.saved += 1
+
+    def end(self, *names: str) -> None:
+        for name in names:
+            self.kept.end(name, self.save)
+
+    def left(self) -> dict[str, int]:
+        return {path.name: int((path / "epoch").read_text()) for path in self.kept.folder.iterdir()}
+
+
+def array(which: str = "best", *, keep_all: bool = False) -> Array:
+    return Array(KeptMembers(Scoring("accuracy", True, which), NAMES, keep_all=keep_all))  # type: ignore[arg-type]
+
+
+def test_the_best_member_s_best_epoch_stays() -> None:
+    found = array()
+    found.train(a=0.5, b=0.9, c=0.6)
+    found.train(a=0.8, b=0.3, c=0.7)
+    found.train(a=0.7, b=0.2, c=0.65)
+    found.end("a", "b", "c")
+    assert found.left() == {"b": 1}
+    assert json.loads((found.kept.folder / "b" / SCORE).read_text()) == {"epoch": 1, "score": 0.9}
+    assert found.kept.best_of("a") == (0.8, 2)
+    assert found.kept.last("a") == 0.7, "stopping rules compare the current epoch"
+
+
+def test_by_the_last_epoch_parameters_are_written_once() -> None:
+    found = array("last")
+    found.train(a=0.5, b=0.9, c=0.6)
+    found.train(a=0.8, b=0.3, c=0.7)
+    found.end("a", "b", "c")
+    assert found.left() == {"a": 2}
+    assert found.saved == 1
+    assert found.kept.best_of("a") is None
+
+
+@pytest.mark.parametrize("which", ["last", "best"])
+def test_one_that_diverges_is_not_the_best(which: str) -> None:
+    found = array(which)
+    found.train(a=0.9, b=0.5)
+    found.train(a=math.nan, b=0.4)
+    found.end("a")
+    found.train(b=0.3)
+    found.end("b")
+    assert found.left() == {"b": 1 if which == "best" else 3}
+
+
+def test_what_cannot_be_the_best_any_more_is_not_written() -> None:
+    found = array()
+    found.train(a=0.9, b=0.1)
+    found.end("a")
+    before = found.saved
+    found.train(b=0.2)
+    found.train(b=0.3)
+    assert found.saved == before
+    found.train(b=0.95)
+    found.end("b")
+    assert found.left() == {"b": 4}
+
+
+def test_all_are_kept_where_that_is_wanted_and_a_checkpoint_brings_them_back(tmp_path: Path) -> None:
+    found = array(keep_all=True)
+    found.train(a=0.5, b=0.9)
+    found.train(a=0.8, b=0.3)
+    found.end("b")
+    (tmp_path / "members").mkdir()
+    state = json.loads(json.dumps(found.kept.state()))
+    found.kept.folder.rename(tmp_path / "copy")
+    again = array(keep_all=True)
+    again.epoch = 2
+    again.kept.restore(state, tmp_path / "copy")
+    again.train(a=0.7)
+    again.end("a")
+    assert again.left() == {"a": 2, "b": 1}
+    assert again.kept.best_of("a") == (0.8, 2)
+    again.kept.close()
+    assert not again.kept.folder.exists()

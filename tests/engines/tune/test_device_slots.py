@@ -1,0 +1,108 @@
+"""Which type of device a trial is given to."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raygpu.engines.tune.device_slots import STAGED, Places
+from raygpu.planning.gpu_shares import Choice, Node, Plan, Share, plan
+
+FAST, SLOW = "fast, 24 GiB", "slow, 8 GiB"
+
+
+def two_types(fast: int, slow: int, num_slow: int = 1) -> Plan:
+    nodes = [
+        Node(64, num_slow, 100, device="slow", device_gib=8.0),
+        Node(64, 1, 100, device="fast", device_gib=24.0),
+    ]
+    return plan(nodes, {FAST: Choice(Share(fast), ""), SLOW: Choice(Share(slow), "")}, 10_000)
+
+
+def parts(made: Plan) -> dict[str, Fraction]:
+    return {part.device: part.share.part for part in made.parts}
+
+
+def test_the_faster_type_comes_first_and_then_what_is_free() -> None:
+    made = two_types(fast=2, slow=1)
+    places = Places(made)
+    given_to = []
+    for number in range(3):
+        device = places.choose(places.devices, parts(made), staging=False)
+        assert device is not None
+        places.take(str(number), device, parts(made)[device])
+        given_to.append(device)
+    assert given_to == [FAST, FAST, SLOW]
+    assert places.choose(places.devices, parts(made), staging=False) is None, "the last trials wait for a free place"
+    assert places.give_back("2") == SLOW
+    assert places.choose(places.devices, parts(made), staging=False) == SLOW
+    assert places.choose([FAST], parts(made), staging=False) is None, "not where it does not fit"
+
+
+def test_one_type_takes_all_that_tune_asks_for() -> None:
+    made = plan([Node(8, 1, 100)], {"": Choice(Share(2), "")}, 100)
+    places = Places(made)
+    for number in range(50):
+        assert places.choose([""], {"": Fraction(1, 2)}, staging=False) == ""
+        places.take(str(number), "", Fraction(1, 2))
+
+
+def test_no_more_is_reserved_than_the_run_may_have() -> None:
+    node = Node(64, 4, 100)
+    made = plan([node], {"": Choice(Share(3), "")}, 100, most_gpus=Fraction(2, 3))
+    assert made.slots == 2
+    places = Places(made)
+    third = {"": Fraction(1, 3)}
+    for number in range(2):
+        assert places.choose([""], third, staging=True) == ""
+        places.take(str(number), "", third[""])
+    assert places.choose([""], third, staging=True) is None, "not even to wait: a cluster has room for it"
+    assert places.choose([""], {"": Fraction(1, 100)}, staging=True) is None
+    places.give_back("0")
+    assert places.choose([""], third, staging=True) == ""
+
+
+def test_what_the_run_may_have_goes_to_the_faster_type_first() -> None:
+    nodes = [Node(64, 2, 100, device="slow", device_gib=8.0), Node(64, 1, 100, device="fast", device_gib=24.0)]
+    choices = {FAST: Choice(Share(2), ""), SLOW: Choice(Share(1), "")}
+    assert [part.slots for part in plan(nodes, choices, 100, Fraction(2)).parts] == [2, 1]
+    assert [part.slots for part in plan(nodes, choices, 100, Fraction(1)).parts] == [2]
+    with pytest.raises(ValueError, match=r"a trial takes 0\.5 of a GPU, and cluster\.max_gpus allows 0\.25"):
+        plan(nodes, choices, 100, Fraction(1, 4))
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3), st.lists(st.tuples(st.booleans(), st.booleans())))
+def test_no_type_is_given_more_than_it_has(fast: int, slow: int, num_slow: int, steps: list[tuple[bool, bool]]) -> None:
+    made = two_types(fast, slow, num_slow)
+    places, held, count = Places(made), {}, 0
+    room = {part.device: part.slots for part in made.parts}
+    for begins, staging in steps:
+        if begins:
+            device = places.choose(places.devices, parts(made), staging=staging)
+            load = {name: list(held.values()).count(name) for name in room}
+            if device is None:
+                assert all(load[name] >= room[name] for name in room)
+                continue
+            if any(load[name] < room[name] for name in room):
+                assert load[device] < room[device], "a trial goes where a place is free"
+            assert load[device] < room[device] * (STAGED if staging else 1)
+            held[str(count)] = device
+            places.take(str(count), device, parts(made)[device])
+            count += 1
+        elif held:
+            name = next(iter(held))
+            assert places.give_back(name) == held.pop(name)
+
+
+def test_its_state_comes_back() -> None:
+    made = two_types(1, 1)
+    places, again = Places(made), Places(made)
+    places.take("a", FAST, Fraction(1))
+    again.restore(places.state())
+    assert again.choose(again.devices, parts(made), staging=False) == SLOW
+    assert again.give_back("a") == FAST
+    assert again.give_back("a") is None
+    assert places.slots == pytest.approx(2)

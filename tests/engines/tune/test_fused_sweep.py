@@ -1,0 +1,244 @@
+"""Whole fused sweeps, on a real Ray and a real MLflow store: what they give is what process mode gives."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mlflow.tracking import MlflowClient
+
+from raygpu import sweep
+from raygpu.cli.console import SweepConsole
+from raygpu.config import SweepConfig
+from raygpu.runs.run_directory import RunFolder
+from raygpu.sweep import Result
+from raygpu.training.torch.solo import CHECKPOINT
+from tests.fused_cases import Small
+
+pytestmark = pytest.mark.timeout(900)
+SPACE = {"lr": {"loguniform": [1e-2, 0.5]}, "momentum": {"uniform": [0.0, 0.9]}, "hidden": 16}
+
+
+def run(config: SweepConfig) -> tuple[Result, str]:
+    """The result, and what a person saw."""
+    shown = io.StringIO()
+    return sweep.run(config, console=SweepConsole(stream=shown)), shown.getvalue()
+
+
+def rows(result: Result) -> dict[str, dict[str, str]]:
+    assert result.folder is not None
+    with (result.folder / "trials.csv").open() as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
+
+def outcome(result: Result) -> dict[str, tuple[str, float, int]]:
+    return {name: (row["status"], float(row["score"]), int(row["epochs"])) for name, row in rows(result).items()}
+
+
+@pytest.fixture
+def config(sweep_config: Any) -> Any:
+    def make(mode: str, **values: Any) -> SweepConfig:
+        defaults: dict[str, Any] = {
+            "name": mode,
+            "experiment": "tests.fused_cases:Small",
+            "trials": 6,
+            "epochs": 4,
+            "metric": "accuracy",
+            "space": SPACE,
+            "gpu": {"mode": mode, "fraction": 0.5},
+            "tracking": {"enabled": False},
+        }
+        return sweep_config(**(defaults | values))
+
+    return make
+
+
+def test_fused_and_process_mode_give_the_same(config: Any) -> None:
+    space = {**SPACE, "lr": {"choice": [0.05, 0.2, 1e30]}, "batch_size": {"choice": [16, 32]}}
+    alone, _ = run(config("process", space=space, trials=10))
+    fused, shown = run(config("fused", space=space, trials=10))
+    assert fused.summary["mode"] == "fused"
+    assert "go on in smaller parts" not in shown, "no array may fail"
+    assert "signature batch_size=16 hidden=16" in shown
+    assert {name: (s, e) for name, (s, _, e) in outcome(fused).items()} == {
+        name: (s, e) for name, (s, _, e) in outcome(alone).items()
+    }
+    assert "diverged" in {status for status, _, _ in outcome(fused).values()}
+    for name, (_, score, _) in outcome(fused).items():
+        assert score == pytest.approx(outcome(alone)[name][1], abs=0.02)
+    assert fused.summary["best"]["trial_id"] == alone.summary["best"]["trial_id"]
+
+
+def test_every_member_has_its_run_and_the_best_its_model(config: Any, tmp_path: Path) -> None:
+    settings = config("fused", tracking={"uri": f"sqlite:///{tmp_path}/mlflow.db"})
+    result, _ = run(settings)
+    client = MlflowClient(settings.tracking.uri)
+    parent = client.get_run(result.summary["tracking"]["run_id"])
+    found = client.search_runs([parent.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'")
+    assert {run.data.tags["raygpu.trial_id"] for run in found} == set(rows(result))
+    for child in found:
+        assert child.info.status == "FINISHED"
+        assert child.data.tags["raygpu.gpu_index"] == "0"
+        history = client.get_metric_history(child.info.run_id, "validation/accuracy")
+        assert [metric.step for metric in history] == [1, 2, 3, 4]
+        assert set(child.data.params) == {"lr", "momentum", "hidden"}
+
+    best = result.summary["best"]
+    assert result.folder is not None
+    kept = list((result.folder / "checkpoints").iterdir())
+    assert [path.name for path in kept] == [best["trial_id"]]
+    model = Small().model(best["hyperparameters"])
+    model.load_state_dict(torch.load(kept[0] / "checkpoint.pt", weights_only=True)["model"])
+    splits = Small().data()
+    outputs = model.eval()(torch.from_numpy(splits.validation_inputs))
+    accuracy = (outputs.argmax(1).numpy() == splits.validation_targets).mean()
+    assert accuracy == pytest.approx(best["score"], abs=1e-6)
+
+
+def test_what_cannot_be_fused_is_trained_alone_in_the_same_sweep(config: Any) -> None:
+    space = {**SPACE, "kind": {"grid_search": ["mlp", "lstm"]}, "lr": {"grid_search": [0.05, 0.1]}, "momentum": 0.9}
+    result, shown = run(
+        config("fused", experiment="tests.fused_cases:Mixed", space=space, trials=None, search={"algorithm": "grid"})
+    )
+    assert {status for status, _, _ in outcome(result).values()} == {"finished"}
+    assert len(outcome(result)) == 4
+    assert "2 trials are trained alone" in shown
+    assert "aten::lstm" in shown
+
+
+def test_a_member_that_raises_fails_alone(config: Any) -> None:
+    space = {**SPACE, "lr": {"grid_search": [0.0, 0.2, 0.3, 0.4]}, "momentum": 0.9}
+    result, shown = run(
+        config("fused", experiment="tests.fused_cases:Picky", space=space, trials=None, search={"algorithm": "grid"})
+    )
+    statuses = {row["lr"]: row["status"] for row in rows(result).values()}
+    assert statuses == {"0.0": "failed", "0.2": "finished", "0.3": "finished", "0.4": "finished"}
+    assert result.folder is not None
+    assert "meant to fail" in (result.folder / "trials/t0000/error.txt").read_text()
+    assert "go on in smaller parts" in shown
+
+
+def test_an_array_whose_members_are_not_as_alone_is_trained_alone(config: Any) -> None:
+    values: dict[str, Any] = {
+        "experiment": "tests.fused_cases:Later",
+        "trials": 4,
+        "epochs": 9,
+        "stopping": {"algorithm": "halving", "grace_epochs": 3, "reduction": 3},
+        "gpu": {"mode": "fused", "fraction": 1.0},
+        "tracking": {"enabled": True},
+    }
+    fused, shown = run(config("fused", **values))
+    alone, _ = run(config("process", **values | {"gpu": {"mode": "process", "fraction": 1.0}}))
+    assert "differ from the same steps of the trial alone" in shown
+    assert "its 4 trials are trained alone, from the beginning" in shown
+    assert outcome(fused) == outcome(alone)
+
+
+def test_halving_is_that_of_process_mode(config: Any) -> None:
+    stopping = {"algorithm": "halving", "grace_epochs": 1, "reduction": 3}
+    values: dict[str, Any] = {"stopping": stopping, "trials": 27, "epochs": 9, "gpu": {"mode": "fused"}}
+    fused, _ = run(config("fused", **values))
+    alone, _ = run(config("process", **values | {"gpu": {"mode": "process", "fraction": 1.0}}))
+    assert fused.summary["best"]["trial_id"] == alone.summary["best"]["trial_id"]
+    assert fused.summary["stopped_early"] > 9
+    spent = {
+        result.summary["mode"]: sum(epochs for _, _, epochs in outcome(result).values()) for result in (fused, alone)
+    }
+    assert spent["fused"] == pytest.approx(spent["process"], rel=0.15)
+    assert "halving at epoch" in json.dumps([record.reason for record in fused.best]) or fused.summary["stopped_early"]
+
+
+def test_arrays_share_their_rungs(config: Any) -> None:
+    stopping = {"algorithm": "halving", "grace_epochs": 1, "reduction": 3}
+    values: dict[str, Any] = {"stopping": stopping, "trials": 18, "epochs": 4}
+    one, _ = run(config("fused", name="one", gpu={"mode": "fused", "fraction": 1.0}, **values))
+    two, _ = run(config("fused", name="two", gpu={"mode": "fused", "fraction": 0.5}, **values))
+    spent = [sum(epochs for _, _, epochs in outcome(result).values()) for result in (one, two)]
+    assert spent[0] == pytest.approx(spent[1], rel=0.3)
+    assert two.summary["stopped_early"] >= 6
+
+
+def test_the_median_rule_stops_members(config: Any) -> None:
+    stopping = {"algorithm": "median", "grace_epochs": 1, "min_trials": 2}
+    result, _ = run(config("fused", trials=8, stopping=stopping, space={**SPACE, "lr": {"loguniform": [1e-4, 0.5]}}))
+    assert result.summary["stopped_early"] > 0
+
+
+@pytest.mark.slow
+def test_optuna_is_told_of_every_member(config: Any) -> None:
+    search = {"algorithm": "optuna", "generation": 4}
+    first, shown = run(config("fused", name="first", trials=10, search=search))
+    second, _ = run(config("fused", name="second", trials=10, search=search))
+    assert "no array is wider than that" in shown
+    assert outcome(first) == outcome(second)
+    assert len(outcome(first)) == 10
+
+
+def test_an_array_whose_worker_is_lost_goes_on(config: Any, tmp_path: Path) -> None:
+    space = {**SPACE, "lr": {"grid_search": [0.1, 0.2]}, "momentum": 0.9, "folder": str(tmp_path)}
+    result, _ = run(
+        config(
+            "fused",
+            experiment="tests.fused_cases:Killed",
+            space=space,
+            trials=None,
+            epochs=6,
+            search={"algorithm": "grid"},
+            checkpoint_s=0.001,
+            gpu={"mode": "fused", "fraction": 1.0},
+        )
+    )
+    assert (tmp_path / "killed").exists()
+    assert result.summary["retries"] == 1
+    assert {(status, epochs) for status, _, epochs in outcome(result).values()} == {("finished", 6)}
+
+
+def test_an_interrupted_sweep_has_its_best_model_and_goes_on(config: Any, tmp_path: Path) -> None:
+    space = {
+        **SPACE,
+        "lr": {"grid_search": [0.1, 0.2]},
+        "momentum": 0.9,
+        "folder": str(tmp_path),
+        "driver": os.getpid(),
+    }
+    values: dict[str, Any] = {
+        "experiment": "tests.fused_cases:Interrupted",
+        "space": space,
+        "trials": None,
+        "epochs": 6,
+        "search": {"algorithm": "grid"},
+        "checkpoint_s": 0.001,
+        "gpu": {"mode": "fused", "fraction": 1.0},
+    }
+    stopped, shown = run(config("fused", name="stopped", **values))
+    assert stopped.interrupted
+    assert stopped.folder is not None
+    assert stopped.summary["interrupted"] == 2
+    assert "2 interrupted" in shown
+    best = stopped.summary["best"]["trial_id"]
+    saved = torch.load(stopped.folder / "checkpoints" / best / CHECKPOINT, weights_only=True)
+    assert 1 <= saved["epoch"] < 6
+    folder = RunFolder.existing(stopped.folder)
+    resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=io.StringIO()))
+    whole, _ = run(config("fused", name="whole", **values))  # it happens only once
+    assert outcome(resumed) == outcome(whole)
+    assert {epochs for _, _, epochs in outcome(resumed).values()} == {6}
+
+
+def test_keep_all_keeps_every_member(config: Any) -> None:
+    result, _ = run(config("fused", keep="all", trials=4, epochs=1))
+    assert result.folder is not None
+    assert {path.name for path in (result.folder / "checkpoints").iterdir()} == set(rows(result))
+
+
+def test_an_unknown_metric_ends_the_sweep(config: Any) -> None:
+    from raygpu.errors import BadInput
+
+    with pytest.raises(BadInput, match="the experiment reports"):
+        run(config("fused", metric="nothing"))

@@ -1,0 +1,254 @@
+"""Profiles: what is found again, what is discarded, and what is said of the points."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu.config.sections import Way
+from raygpu.errors import BadInput
+from raygpu.planning.profiles import Point, Profile, Profiles, Subject, rises
+
+SUBJECT = Subject(
+    "experiments.digits:Mlp",
+    {"hidden": "128", "batch_size": "32"},
+    "train float32 1437x64",
+    "float32",
+    "A100",
+    40.0,
+    8,
+    {"raygpu": "1", "torch": "2.13"},
+)
+
+
+def points(way: Way, gains: dict[int, float], **values: Any) -> list[Point]:
+    return [
+        Point(way, n, samples_per_s=1000 * gain, gain=gain, rounds=(1.0, 2.0), **values) for n, gain in gains.items()
+    ]
+
+
+def profile(*parts: list[Point], **values: Any) -> Profile:
+    return Profile(SUBJECT, 1437, tuple(point for part in parts for point in part), **values)
+
+
+def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
+    store = Profiles(tmp_path / "a" / "b")
+    store.check()
+    kept = profile(points("process", {1: 1.0, 2: 1.7}), [Point("fused", 3, fault="out of memory")], notes=("a note",))
+    path = store.keep(kept)
+    assert store.find(SUBJECT) == kept
+    assert list(store.all()) == [kept]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    again = replace(kept, measured_at="2026-01-01")
+    assert store.keep(again) == path
+    assert store.find(SUBJECT) == again
+
+
+def test_what_was_not_measured_again_stays(tmp_path: Path) -> None:
+    store = Profiles(tmp_path)
+    store.keep(profile(points("process", {1: 1.0, 2: 1.7}), points("fused", {8: 3.0})))
+    store.keep(profile(points("process", {1: 1.0, 2: 1.5})))
+    found = store.find(SUBJECT)
+    assert found is not None
+    assert [(point.n, point.gain) for point in found.of("process")] == [(1, 1.0), (2, 1.5)]
+    assert [(point.n, point.gain) for point in found.of("fused")] == [(8, 3.0)]
+
+
+@pytest.mark.parametrize(
+    "versions", [{"raygpu": "2", "torch": "2.13"}, {"raygpu": "1"}, {**SUBJECT.versions, "driver": "5"}]
+)
+def test_other_versions_are_discarded(tmp_path: Path, versions: dict[str, str]) -> None:
+    store = Profiles(tmp_path)
+    path = store.keep(profile(points("process", {1: 1.0})))
+    assert store.find(replace(SUBJECT, versions=versions)) is None
+    assert not path.exists()
+    assert store.find(SUBJECT) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"device": "H100"}, {"hyperparameters": {"hidden": "64"}}, {"precision": "bf16"}, {"num_cpus": 4}, {"data": ""}],
+)
+def test_another_subject_is_another_file(tmp_path: Path, change: dict[str, Any]) -> None:
+    store = Profiles(tmp_path)
+    store.keep(profile(points("process", {1: 1.0})))
+    other = replace(SUBJECT, **change)
+    assert store.find(other) is None
+    assert store.find(SUBJECT) is not None
+    assert SUBJECT.same_training(other) == (set(change) <= {"device", "num_cpus"})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"points": [{"way": "process"}], "subject": {}}', '{"subject": 1}'])
+def test_a_file_that_is_no_profile_is_passed_over(tmp_path: Path, text: str) -> None:
+    store = Profiles(tmp_path)
+    (tmp_path / SUBJECT.file_name).write_text(text)
+    assert store.find(SUBJECT) is None
+    assert list(store.all()) == []
+
+
+def test_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert Profiles.at(None).folder == Path("/cache/raygpu/profiles")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Profiles.at(None).folder == tmp_path / ".cache/raygpu/profiles"
+    assert Profiles.at("~/mine").folder == tmp_path / "mine"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (Path("/proc/profiles"), Path("/proc"), tmp_path / "file"):
+        with pytest.raises(BadInput, match=f"profiles: {folder} cannot be written .*; choose another --profiles"):
+            Profiles(folder).check()
+
+
+def test_the_smallest_number_that_comes_close_to_the_best() -> None:
+    measured = profile(points("process", {1: 1.0, 2: 1.8, 3: 1.79}), points("fused", {1: 0.5, 8: 4.0, 13: 4.05}))
+    best = measured.best()
+    assert best is not None
+    assert (best.way, best.n) == ("fused", 8)
+    peak = measured.best(["process"])
+    assert peak is not None
+    assert peak.n == 2
+    assert measured.best(["mps"]) is None
+    assert profile([Point("process", 1, fault="x")]).best() is None
+
+
+def test_an_advantage_within_noise_is_none() -> None:
+    noisy = [
+        Point("process", 2, samples_per_s=1800.0, gain=1.8, gain_low=1.5, gain_high=2.1),
+        Point("process", 3, samples_per_s=2000.0, gain=2.0, gain_low=1.7, gain_high=2.4),
+        Point("process", 5, samples_per_s=9000.0, gain=9.0, gain_low=8.0, gain_high=10.0, doubt="impossible"),
+    ]
+    measured = profile(points("process", {1: 1.0}), noisy)
+    best, highest = measured.best(), measured.highest()
+    assert best is not None
+    assert highest is not None
+    assert (best.n, highest.n) == (2, 3)
+    narrow = [replace(p, gain_low=p.gain, gain_high=p.gain) for p in noisy]
+    best = profile(points("process", {1: 1.0}), narrow).best()
+    assert best is not None
+    assert best.n == 3
+
+
+def test_points_in_doubt_are_not_kept_and_replace_nothing(tmp_path: Path) -> None:
+    store = Profiles(tmp_path)
+    store.keep(profile(points("fused", {8: 2.0, 13: 3.0})))
+    wrong = Point("fused", 13, samples_per_s=678e3, gain=16.9, doubt="its own windows measured less")
+    found = profile(points("fused", {8: 2.1}), [wrong])
+    assert [p.n for p in found.of("fused")] == [8]
+    store.keep(found)
+    kept = store.find(SUBJECT)
+    assert kept is not None
+    assert [(p.n, p.gain) for p in kept.of("fused")] == [(8, 2.1), (13, 3.0)]
+
+
+def test_a_profile_of_an_earlier_version_has_no_spread(tmp_path: Path) -> None:
+    store = Profiles(tmp_path)
+    path = store.keep(profile(points("process", {1: 1.0, 2: 1.7})))
+    values = json.loads(path.read_text())
+    for point in values["points"]:
+        for name in ("gain_low", "gain_high", "references", "doubt"):
+            del point[name]
+    path.write_text(json.dumps(values))
+    found = store.find(SUBJECT)
+    assert found is not None
+    best = found.best()
+    assert best is not None
+    assert (best.n, best.gain_low, best.references, best.spread.low) == (2, None, (), 1.7)
+
+
+def test_an_array_without_a_measurable_cost_of_a_member_is_not_predicted_to_rise_for_ever() -> None:
+    flat = profile(points("process", {1: 1.0}), points("fused", {n: float(n) for n in (1, 8, 13)}))
+    assert flat.rate("fused", 1000) == 13_000
+    sloped = profile(points("fused", {n: n / (1 + 0.1 * n) for n in (1, 8, 13)}))
+    assert sloped.rate("fused", 1000) == pytest.approx(1000 * 1000 / 101, rel=1e-3)
+
+
+def test_curves_give_back_what_was_measured() -> None:
+    measured = profile(points("process", {1: 1.0, 2: 2.0, 4: 4.0}), points("fused", {1: 0.5, 9: 4.5 / 3}))
+    assert measured.rate("process", 3) == pytest.approx(3000)
+    step = measured.step()
+    assert step is not None
+    assert step.at(9) == pytest.approx(9 / 1500)
+    assert measured.rate("fused", 9) == pytest.approx(1500)
+    assert measured.rate("mps", 2) is None
+    taken = profile(points("process", {1: 1.0, 2: 1.5}, host_gib=0.5)).memory("process", "host_gib")
+    assert taken is not None
+    assert taken.at(4) == pytest.approx(2.0)
+    assert measured.memory("process", "device_gib") is None
+
+
+def test_the_time_of_a_training() -> None:
+    point = Point("process", 2, samples_per_s=1437.0, gain=1.5)
+    assert profile([point]).time_per_training_s(point, 20) == 20.0
+    assert Profile(SUBJECT, None, (point,)).time_per_training_s(replace(point, samples_per_s=4.0), 2) == 0.5
+    assert profile([point]).time_per_training_s(Point("process", 3, fault="out of memory"), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("gains", "more"),
+    [
+        ({1: 1.0}, True),
+        ({1: 1.0, 2: 0.5}, True),
+        ({1: 1.0, 2: 0.9, 3: 0.8}, False),
+        ({1: 1.0, 2: 0.9, 3: 1.2}, True),
+        ({1: 1.0, 2: 1.5, 3: 1.4, 5: 1.52}, False),
+        ({1: 1.0, 2: 1.5, 3: 1.4, 5: 1.6}, True),
+    ],
+)
+def test_it_goes_on_while_one_of_the_last_two_gained(gains: dict[int, float], more: bool) -> None:
+    assert rises(points("process", gains)) is more
+    assert not rises([*points("process", gains), Point("process", 99, fault="out of memory")])
+
+
+def test_threads_stay_only_where_they_win() -> None:
+    process, threads = points("process", {1: 1.0, 2: 1.5}), points("threads", {2: 1.2, 3: 1.3})
+    losing = profile(process, threads).without_threads_that_lose()
+    assert losing.ways == ["process"]
+    (note,) = losing.notes
+    assert note.startswith("threads: dropped, for 3 at once reached 1.30x")
+    assert "process, 2 at once, 1.50x" in note
+    for measured in (profile(process, points("threads", {2: 1.6})), profile(threads), profile(process)):
+        assert measured.without_threads_that_lose() is measured
+
+
+@pytest.mark.parametrize(
+    ("gains", "n", "told"),
+    [
+        ({}, 2, False),
+        ({1: 1.0}, 2, False),
+        ({1: 1.0}, 1, True),
+        ({1: 1.0, 2: 1.8}, 8, False),
+        ({1: 1.0, 2: 1.8, 4: 1.7}, 8, True),
+        ({1: 1.0, 2: 1.8, 4: 3.0, 8: 4.0}, 8, True),
+    ],
+)
+def test_how_far_a_profile_tells_of_a_way(gains: dict[int, float], n: int, told: bool) -> None:
+    assert profile(points("process", gains)).tells_of("process", n) is told
+
+
+def test_memory_that_ended_and_a_note_tell_enough() -> None:
+    ended = profile(points("process", {1: 1.0}), [Point("process", 2, fault="out of memory")])
+    assert ended.tells_of("process", 8)
+    noted = profile(points("process", {1: 1.0}), notes=("mps: not measured: WSL2 has no CUDA MPS",))
+    assert noted.tells_of("mps", 2)
+    assert not profile(points("process", {1: 1.0}), notes=("fused: step not compiled: no compiler",)).tells_of(
+        "fused", 8
+    )
+    assert not noted.tells_of("fused", 2)
+
+
+def test_what_failed_earlier_may_not_fail_again(tmp_path: Path) -> None:
+    store = Profiles(tmp_path)
+    busy = [Point("fused", 8, fault="out of memory")]
+    store.keep(profile(points("process", {1: 1.0}), busy, notes=("fused: 8 at once failed", "mps: no")))
+    store.keep(profile(points("process", {1: 1.0}), points("fused", {4: 2.0})))
+    found = store.find(SUBJECT)
+    assert found is not None
+    assert [point.n for point in found.of("fused")] == [4]
+    assert found.notes == ("mps: no",)

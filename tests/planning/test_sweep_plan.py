@@ -1,0 +1,153 @@
+"""A sweep's decision: what is said of MPS, and when a plan waits for a cluster."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from raygpu.cli.plan_view import decision_lines
+from raygpu.config import SweepConfig
+from raygpu.config.sections import ClusterSection, SweepClusterSection
+from raygpu.errors import BadInput
+from raygpu.planning.estimates import Estimates, Site
+from raygpu.planning.gpu_shares import Node, Plan
+from raygpu.planning.profiles import Point, Profile, Subject
+from raygpu.planning.sweep_plan import Decision, decide, make_fused_plan
+from raygpu.search.signature import Group, Signature
+from raygpu.search.trials import Trial
+from raygpu.workflow.planner import Planner
+from raygpu.workflow.trial_groups import Grouped
+
+CARD = Node(32, 1, 200.0, device="card", device_gib=24.0, free_gib=23.0)
+ON_CARD = Site([CARD], ["card"], "card", 24.0, 32)
+SIMULATED = Site([Node(32, 1, 200.0)], ["simulated"], "a CPU", None, 32)
+ONE = Signature(())
+GROUPS = [Group(ONE, [Trial(Trial.name(i), i, {}) for i in range(32)], "not fused")]
+
+
+def config(**gpu: Any) -> SweepConfig:
+    values = {"experiment": "a:B", "metric": "x", "trials": 32, "epochs": 20, "gpu": gpu}
+    return SweepConfig.model_validate(values)
+
+
+def estimates(**rates: dict[int, float]) -> Estimates:
+    points = tuple(Point(way, n, rate, rate / 100) for way, of_way in rates.items() for n, rate in of_way.items())  # type: ignore[arg-type]
+    return Estimates(reference=Profile(Subject("a:B", {}, "", "float32", "card", 24.0, 32, {}), 1000, points))
+
+
+FASTER = estimates(process={1: 100, 2: 120}, mps={2: 180, 3: 240})
+SLOWER = estimates(process={1: 100, 2: 180}, mps={2: 120})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "measured", "site", "why"),
+    [
+        ({}, FASTER, ON_CARD, "measured to be faster"),
+        ({}, SLOWER, ON_CARD, None),
+        ({"mps": "off"}, FASTER, ON_CARD, None),
+        ({"mps": "on", "fraction": 0.25}, Estimates(), ON_CARD, "asked for"),
+        ({"mps": "on", "fraction": 1.0}, Estimates(), ON_CARD, None),
+        ({"mps": "on", "fraction": 0.25}, Estimates(), SIMULATED, None),
+    ],
+)
+def test_the_plan_says_when_packed_trials_run_under_mps(
+    gpu: dict[str, Any], measured: Estimates, site: Site, why: str | None
+) -> None:
+    wanted = config(**gpu)
+    decision = decide(site, wanted, 32, GROUPS, None, measured)
+    lines = [line for line in decision_lines(decision, wanted, site, drawn=True) if "CUDA MPS" in line]
+    told = f"plan: packed trials run under CUDA MPS ({why}), each with its part of the GPU"
+    assert lines == ([] if why is None else [told])
+
+
+class Told:
+    """In place of a Measurer: what is kept, and what a probe finds."""
+
+    def __init__(self, *, unknown: bool) -> None:
+        self.unknown = unknown
+        self.probes = 0
+
+    def kept(self, site: Site) -> tuple[Estimates, bool]:
+        return Estimates() if self.unknown else SLOWER, self.unknown
+
+    def probe(self, cluster: Any, site: Site) -> Estimates:
+        self.probes += 1
+        return SLOWER
+
+
+def planned(measurer: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Planner, list[str]]:
+    said: list[str] = []
+    monkeypatch.setattr("raygpu.workflow.planner.cluster_site", lambda cluster: ON_CARD)
+    return Planner(config(), 32, Grouped(GROUPS, None, drawn=True), measurer, said.extend), said
+
+
+def test_what_is_known_is_planned_before_there_is_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner, said = planned(Told(unknown=False), monkeypatch)
+    planner.ahead(ON_CARD)
+    told = list(said)
+    assert told
+    cluster: Any = None
+    decision = planner.on(cluster)
+    assert isinstance(decision, Decision)
+    assert said == told, "it is said once"
+
+
+def test_what_is_not_known_is_measured_on_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    measurer = Told(unknown=True)
+    planner, said = planned(measurer, monkeypatch)
+    planner.ahead(ON_CARD)
+    assert not said
+    cluster: Any = None
+    decision = planner.on(cluster)
+    assert measurer.probes == 1
+    assert said[0] == "plan: measuring which way is fastest here"
+    assert said[1:] == decision_lines(decision, config(), ON_CARD, drawn=True)
+
+
+def test_a_dry_run_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    measurer = Told(unknown=True)
+    planner, said = planned(measurer, monkeypatch)
+    planner.ahead(ON_CARD, dry=True)
+    assert said[-1] == "plan: the sweep itself would first measure which way is fastest here"
+    assert measurer.probes == 0
+
+
+def test_a_resumed_sweep_keeps_mps() -> None:
+    under = decide(ON_CARD, config(), 32, GROUPS, None, FASTER)
+    assert under.settled(config().gpu)["mps"] == "on"
+    assert decide(ON_CARD, config(), 32, GROUPS, None, SLOWER).settled(config().gpu)["mps"] == "off"
+
+
+def test_who_asks_for_mps_gets_what_was_measured_under_it() -> None:
+    plan = decide(ON_CARD, config(mps="on"), 32, GROUPS, None, SLOWER).plan
+    assert plan.as_dict()["trials_per_gpu"] == 2
+    many = decide(ON_CARD, config(mps="on", fraction=0.01), 100, GROUPS, None, Estimates()).plan
+    assert many.as_dict()["trials_per_gpu"] == 48, "MPS serves no more"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [(0.33, Fraction(1, 3)), (0.66, Fraction(2, 3)), (0.2, Fraction(1, 5)), (2, Fraction(2)), (2.5, Fraction(5, 2)),
+     (0.05, Fraction(1, 20)), (0.999, Fraction(1)), (1e-3, Fraction(1, 1000))],
+)  # fmt: skip
+def test_a_rounded_fraction_means_the_simplest_one(written: float, meant: Fraction) -> None:
+    found = ClusterSection(max_gpus=written).most_gpus
+    assert found is not None
+    assert abs(found - meant) <= meant * Fraction(2, 100)
+    assert found.denominator <= meant.denominator
+    assert ClusterSection().most_gpus is None
+
+
+def test_a_plan_stays_within_what_the_run_may_reserve() -> None:
+    shared = config(mode="process").model_copy(update={"cluster": SweepClusterSection(max_gpus=0.5)})
+    found = decide(ON_CARD, shared, 32, GROUPS, None, Estimates())
+    assert isinstance(found.plan, Plan)
+    assert found.plan.slots * found.plan.parts[0].share.part <= Fraction(1, 2)
+    fused = config(mode="fused").model_copy(update={"cluster": SweepClusterSection(max_gpus=0.5)})
+    both = make_fused_plan([CARD], fused, 32)
+    assert (both.arrays.parts[0].share.trials_per_gpu, both.arrays.slots) == (2, 1)
+    whole = config(mode="process", fraction=1.0).model_copy(update={"cluster": SweepClusterSection(max_gpus=0.5)})
+    with pytest.raises(BadInput, match=r"gpu.fraction: read 1.0; a trial takes 1 of a GPU, and cluster.max_gpus"):
+        decide(ON_CARD, whole, 32, GROUPS, None, Estimates())

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import math
+
+from raygpu.runs.trial_records import Device, Records
+from raygpu.search.trials import EpochResult, Scoring, Trial, TrialRecord
+
+DEVICES = [Device(0, "node", "0", "T4"), Device(1, "node", "1", "T4")]
+
+
+def records(num_trials: int = 3, maximize: bool = True) -> Records:
+    return Records(num_trials, Scoring("accuracy", maximize), DEVICES, epochs=4)
+
+
+def trial(index: int) -> Trial:
+    return Trial(Trial.name(index), index, {"lr": 0.1})
+
+
+def result(epoch: int, accuracy: float, num_samples: int = 100, train_s: float = 0.5) -> EpochResult:
+    return EpochResult(epoch, {"validation/accuracy": accuracy}, num_samples, train_s)
+
+
+def test_epochs_that_a_retried_trial_repeats_count_once() -> None:
+    kept = records()
+    kept.start(trial(0))
+    assert len(kept.add("t0000", [result(1, 0.1), result(2, 0.2)], 0)) == 2
+    kept.start(trial(0))
+    assert [r.epoch for r in kept.add("t0000", [result(2, 0.2), result(3, 0.3)], 0)] == [3]
+    record = kept.by_id["t0000"]
+    assert (record.epochs, record.score, record.samples_seen) == (3, 0.3, 300)
+
+
+def test_ranking_puts_diverged_last_and_leaves_failed_out() -> None:
+    for maximize, best in ((True, "t0001"), (False, "t0000")):
+        kept = records(4, maximize)
+        for index, score in enumerate([0.2, 0.9, math.nan, 0.5]):
+            kept.start(trial(index))
+            kept.add(f"t000{index}", [result(1, score)], 0)
+            kept.end(f"t000{index}", "failed" if index == 3 else "finished")
+        ranked = [record.trial.trial_id for record in kept.ranked()]
+        assert ranked[0] == best
+        assert ranked[-1] == "t0002"
+        assert len(ranked) == 3
+
+
+def test_diverged_trials_are_counted_apart_and_never_the_best() -> None:
+    for which in ("last", "best"):
+        kept = Records(2, Scoring("accuracy", True, which), DEVICES, epochs=4)  # type: ignore[arg-type]
+        for index, second in enumerate([math.nan, 0.2]):
+            kept.start(trial(index))
+            kept.add(f"t000{index}", [result(1, 0.9 - index / 2), result(2, second)], 0)
+            kept.end(f"t000{index}", "finished")
+        snapshot = kept.snapshot()
+        assert (snapshot.finished, snapshot.diverged, snapshot.ended) == (1, 1, 2)
+        assert snapshot.best is not None
+        assert snapshot.best.trial.trial_id == "t0001"
+        assert (kept.count("finished"), kept.count_diverged()) == (1, 1)
+
+
+def test_the_best_epoch_scores_a_trial_where_that_is_wanted() -> None:
+    kept = Records(1, Scoring("accuracy", True, "best"), DEVICES, epochs=4)
+    record = kept.start(trial(0))
+    kept.add("t0000", [result(1, 0.5), result(2, 0.8), result(3, 0.6)], 0)
+    assert (record.score, record.best_epoch, record.score_epoch, record.epochs) == (0.8, 2, 2, 3)
+    # Its worker is lost; what repeats the epochs from a checkpoint has other parameters, and tells so.
+    kept.start(trial(0))
+    kept.add("t0000", [result(2, 0.7), result(3, 0.75)], 0, (0.75, 3))
+    assert (record.score, record.best_epoch) == (0.75, 3)
+
+
+def test_a_rate_that_is_no_number_is_none() -> None:
+    kept = records()
+    record = kept.start(trial(0))
+    kept.add("t0000", [EpochResult(1, {"accuracy": 0.5, "samples_per_s": math.nan})], 0)
+    assert record.samples_per_s is None
+
+
+def test_throughput_is_summed_over_the_trials_that_run_on_a_gpu() -> None:
+    kept = records()
+    for index, gpu in ((0, 0), (1, 0), (2, 1)):
+        kept.start(trial(index))
+        kept.add(f"t000{index}", [result(1, 0.5)], gpu)
+    assert kept.snapshot().samples_per_s == {0: 400.0, 1: 200.0}
+    kept.end("t0002", "finished")
+    assert kept.snapshot().samples_per_s == {0: 400.0, 1: None}
+    assert kept.gpu_throughput(10.0) == {0: 20.0, 1: 10.0}
+
+
+def test_time_left_follows_the_epochs_done() -> None:
+    kept = records(num_trials=2)
+    assert kept.snapshot().time_left_s is None
+    kept.start(trial(0))
+    kept.add("t0000", [result(1, 0.5), result(2, 0.5)], 0)  # half of one of two trials: a quarter
+    snapshot = kept.snapshot()
+    assert snapshot.time_left_s is not None
+    assert 2.9 < snapshot.time_left_s / snapshot.elapsed_s < 3.1
+
+
+def test_interrupt_tells_of_running_trials_and_of_missing_ones() -> None:
+    kept = records(num_trials=3)
+    kept.start(trial(0))
+    kept.start(trial(1))
+    kept.end("t0001", "finished")
+    told: list[TrialRecord] = []
+    assert kept.interrupt(told.append)
+    assert [(r.trial.trial_id, r.status) for r in told] == [("t0000", "interrupted")]
+
+
+def test_state_goes_round() -> None:
+    kept = records()
+    kept.start(trial(0))
+    kept.add("t0000", [result(1, 0.5)], 1)
+    other = records()
+    other.restore(kept.state())
+    assert other.by_id == kept.by_id
+    assert other.gpu_throughput(1.0) == kept.gpu_throughput(1.0)

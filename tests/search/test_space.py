@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raygpu.errors import BadInput
+from raygpu.search.space import KINDS, grid_trials, parse, random_trials
+
+EVERY_KIND: dict[str, Any] = {
+    "a": {"uniform": [0.0, 1.0]},
+    "b": {"quniform": [0.0, 1.0, 0.25]},
+    "c": {"loguniform": [1e-4, 1e-1]},
+    "d": {"qloguniform": [0.1, 10.0, 0.1]},
+    "e": {"randn": [0.0, 1.0]},
+    "f": {"qrandn": [0.0, 1.0, 0.5]},
+    "g": {"randint": [2, 5]},
+    "h": {"qrandint": [2, 8, 2]},
+    "i": {"lograndint": [1, 100]},
+    "j": {"qlograndint": [1, 100, 10]},
+    "k": {"choice": ["x", [1, 2], True]},
+    "l": 3,
+    "m": [0.9, 0.999],
+}
+RANGES = {
+    "a": (0, 1),
+    "b": (0, 1),
+    "c": (1e-4, 1e-1),
+    "d": (0.1, 10),
+    "g": (2, 4),
+    "h": (2, 8),
+    "i": (1, 99),
+    "j": (1, 100),
+}
+
+
+def test_every_kind_is_tried() -> None:
+    tried = {next(iter(value)) for value in EVERY_KIND.values() if isinstance(value, dict)}
+    assert tried | {"grid_search"} == set(KINDS)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 10_000))
+def test_draws_keep_to_their_bounds_and_steps(seed: int, index: int) -> None:
+    values = parse(EVERY_KIND).draw(seed, index)
+    for name, (low, high) in RANGES.items():
+        assert low <= values[name] <= high, name
+    assert values["b"] % 0.25 == 0
+    assert values["h"] % 2 == 0
+    assert round(values["f"] / 0.5, 9).is_integer()
+    assert values["k"] in ("x", [1, 2], True)
+    assert (values["l"], values["m"]) == (3, [0.9, 0.999])
+
+
+def test_the_same_seed_gives_the_same_trials_and_more_trials_change_none() -> None:
+    space = parse(EVERY_KIND)
+    assert random_trials(space, 8, seed=1) == random_trials(space, 32, seed=1)[:8]
+    assert random_trials(space, 8, seed=1) != random_trials(space, 8, seed=2)
+
+
+def test_another_parameter_changes_no_other() -> None:
+    space, wider = parse({"lr": {"uniform": [0, 1]}}), parse({"a": {"uniform": [0, 1]}, "lr": {"uniform": [0, 1]}})
+    assert [space.draw(0, i)["lr"] for i in range(5)] == [wider.draw(0, i)["lr"] for i in range(5)]
+
+
+def test_trials_have_seeds_of_their_own() -> None:
+    seeds = {trial.seed for trial in random_trials(parse({"lr": 0.1}), 1000, seed=0)}
+    assert len(seeds) == 1000
+    assert max(seeds) < 2**31
+
+
+CONDITIONAL = {
+    "layers": {"choice": [1, 2, 3]},
+    "width2": {"choice": [32, 64], "when": {"layers": [2, 3]}},
+    "width3": {"choice": [8, 16], "when": {"layers": 3, "width2": [32, 64]}},
+}
+
+
+def test_a_conditional_parameter_exists_beside_its_parents_values_alone() -> None:
+    seen = set()
+    for trial in random_trials(parse(CONDITIONAL), 60, seed=0):
+        hp = trial.hyperparameters
+        assert ("width2" in hp) == (hp["layers"] >= 2)
+        assert ("width3" in hp) == (hp["layers"] == 3)
+        seen.add(hp["layers"])
+    assert seen == {1, 2, 3}
+
+
+def test_a_conditional_grid_multiplies_only_what_exists() -> None:
+    points = [trial.hyperparameters for trial in grid_trials(parse(CONDITIONAL, "grid"), None, seed=0)]
+    assert len(points) == 1 + 2 + 4
+    assert points[0] == {"layers": 1}
+    assert len({tuple(sorted(point.items())) for point in points}) == 7
+
+
+def test_parents_may_stand_below_their_children() -> None:
+    upside_down = dict(reversed(CONDITIONAL.items()))
+    assert {len(t.hyperparameters) for t in random_trials(parse(upside_down), 60, seed=0)} == {1, 2, 3}
+
+
+def test_a_grid_runs_whole_or_as_a_seeded_sample() -> None:
+    space = parse({"a": {"grid_search": [1, 2, 3]}, "b": {"randint": [0, 4]}, "c": {"qrandint": [0, 4, 2]}}, "grid")
+    assert len(grid_trials(space, None, 0)) == 36
+    sample = grid_trials(space, 5, seed=1)
+    assert len({str(trial.hyperparameters) for trial in sample}) == 5
+    assert sample == grid_trials(space, 5, seed=1)
+    assert len(grid_trials(space, 99, 0)) == 36
+
+
+@pytest.mark.parametrize(
+    ("table", "algorithm", "message"),
+    [
+        ({}, "random", "space: empty"),
+        ({"lr": {"loguniform": [0, 1]}}, "random", "space.lr: loguniform: low 0 is not above 0"),
+        ({"lr": {"loguniform": [-1.0, 1.0]}}, "random", "low -1.0 is not above 0"),
+        ({"lr": {"uniform": [1, 0]}}, "random", "low 1 is not below high 0"),
+        ({"lr": {"uniform": [0]}}, "random", "read [0]; [low, high] is wanted"),
+        ({"lr": {"uniform": ["a", 1]}}, "random", "2 finite numbers"),
+        ({"lr": {"uniform": [0, float("inf")]}}, "random", "2 finite numbers"),
+        ({"lr": {"uniform": 3}}, "random", "read 3; a list is wanted"),
+        ({"lr": {"quniform": [0, 1, 0]}}, "random", "step 0 is not above 0"),
+        ({"lr": {"randint": [0.5, 2]}}, "random", "whole numbers"),
+        ({"lr": {"randn": [0, -1]}}, "random", "deviation -1 is not above 0"),
+        ({"lr": {"choice": []}}, "random", "the list is empty"),
+        ({"lr": {"unifrom": [0, 1]}}, "random", "read 'unifrom' (did you mean 'uniform'?); one distribution of:"),
+        ({"lr": {"uniform": [0, 1], "choice": [1]}}, "random", "one distribution of:"),
+        ({"lr": {"uniform": [0, 1], "when": 3}}, "random", "when: read 3"),
+        (
+            {"lr": {"uniform": [0, 1], "when": {"layer": 1}}, "layers": 1},
+            "random",
+            "no hyper-parameter 'layer' (did you",
+        ),
+        (
+            {"a": {"choice": [1], "when": {"b": 1}}, "b": {"choice": [1], "when": {"a": 1}}},
+            "random",
+            "depend on each other",
+        ),
+        ({"lr": {"uniform": [0, 1]}}, "grid", "uniform has no end of values"),
+        ({"lr": {"grid_search": [1]}}, "random", 'search.algorithm = "grid"'),
+        ({"lr": {"randn": [0, 1]}}, "optuna", "optuna has no randn"),
+    ],
+)
+def test_faults_are_one_line_that_names_the_key(table: dict[str, Any], algorithm: str, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse(table, algorithm)
+    (fault,) = caught.value.faults
+    assert message in fault
+    assert "\n" not in fault
+
+
+def test_every_fault_is_told_at_once() -> None:
+    with pytest.raises(BadInput) as caught:
+        parse({"a": {"uniform": [1, 0]}, "b": {"nope": 1}, "c": {"choice": []}})
+    assert [fault.split(":")[0] for fault in caught.value.faults] == ["space.a", "space.b", "space.c"]

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import raygpu
+from raygpu.search.trials import EpochResult, Trial
+from raygpu.training.base import Settings
+from raygpu.training.callable.function import FunctionTraining
+
+
+def training(function: Any, tmp_path: Path, epochs: int | None = None, **hp: Any) -> FunctionTraining:
+    return FunctionTraining(function, Trial("t0000", 7, hp), Settings(epochs, 1, "float32", tmp_path))
+
+
+def test_it_runs_only_while_it_is_asked_to(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def train(config: dict[str, Any]) -> None:
+        for epoch in range(config["n"]):
+            seen.append(epoch)
+            raygpu.report(loss=np.float32(epoch))
+
+    run = training(train, tmp_path, n=3)
+    assert run.run_epoch().metrics == {"loss": 0.0}
+    assert seen == [0]
+    assert [run.run_epoch().epoch for _ in range(2)] == [2, 3]
+    assert run.run_epoch() is None
+    assert run.run_epoch() is None
+    run.close()
+
+
+def test_epochs_bound_it_and_closing_ends_it(tmp_path: Path) -> None:
+    ended: list[bool] = []
+
+    def train(config: dict[str, Any]) -> None:
+        try:
+            while True:
+                try:
+                    raygpu.report(loss=1)
+                except Exception:  # noqa: BLE001 - users write this, and it must not swallow the end
+                    pass
+        finally:
+            ended.append(True)
+
+    run = training(train, tmp_path, epochs=2)
+    assert run.run_epoch() is not None
+    assert run.run_epoch() is not None
+    assert run.run_epoch() is None
+    run.close()
+    assert ended == [True]
+
+
+def test_what_it_raises_comes_out(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        raygpu.report(loss=1)
+        raise KeyError("lost")
+
+    run = training(train, tmp_path)
+    run.run_epoch()
+    with pytest.raises(KeyError, match="lost"):
+        run.run_epoch()
+    run.close()
+
+
+def test_a_metric_that_is_no_number(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        raygpu.report(loss="low")
+
+    with pytest.raises(TypeError, match="metric 'loss': read 'low'"):
+        training(train, tmp_path).run_epoch()
+
+
+def test_checkpoints_go_on(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        for epoch in range(raygpu.load(0), 4):
+            raygpu.checkpoint(epoch + 1)
+            raygpu.report(epoch=epoch)
+
+    first = training(train, tmp_path)
+    first.run_epoch()
+    first.run_epoch()
+    first.save(tmp_path)
+    first.close()
+    second = training(train, tmp_path)
+    second.load(tmp_path)
+    result = second.run_epoch()
+    assert (result.epoch, result.metrics) == (3, {"epoch": 2.0})
+    second.close()
+
+
+def test_a_checkpoint_keeps_what_was_there_when_it_was_made(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        weights = raygpu.load([0])
+        while True:
+            weights[0] += 1
+            raygpu.checkpoint(weights)
+            raygpu.report(weight=weights[0])
+            weights[0] += 100
+
+    first = training(train, tmp_path)
+    first.run_epoch()
+    first.run_epoch()
+    first.save(tmp_path)
+    first.close()
+    second = training(train, tmp_path)
+    second.load(tmp_path)
+    assert second.epoch == 2
+    assert second.run_epoch() == EpochResult(3, {"weight": 103.0})
+    second.close()
+
+
+def test_a_rare_checkpoint_goes_on_at_its_own_epoch(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        for epoch in range(raygpu.load(0) + 1, 11):
+            if epoch % 3 == 0:
+                raygpu.checkpoint(epoch)
+            raygpu.report(epoch=epoch)
+
+    first = training(train, tmp_path)
+    for _ in range(5):
+        first.run_epoch()
+    first.save(tmp_path)
+    first.close()
+    second = training(train, tmp_path)
+    second.load(tmp_path)
+    assert second.run_epoch() == EpochResult(4, {"epoch": 4.0})
+    second.close()
+
+
+def test_what_follows_the_last_report_runs(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        for epoch in range(config["epochs"]):
+            raygpu.report(epoch=epoch)
+        (tmp_path / "model.txt").write_text("saved")
+
+    run = training(train, tmp_path, epochs=3)
+    while run.run_epoch() is not None:
+        pass
+    assert (tmp_path / "model.txt").read_text() == "saved"
+    run.close()
+
+
+def test_outside_of_a_sweep_a_report_is_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    raygpu.checkpoint("gone")
+    raygpu.report(loss=0.5, accuracy=1)
+    assert capsys.readouterr().out == '{"loss": 0.5, "accuracy": 1.0}\n'
+    assert raygpu.load("default") == "default"

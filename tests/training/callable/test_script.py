@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from raygpu.errors import BadInput
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.callable.script import ScriptTraining, parse_metrics, placeholders, render
+
+Make = Callable[..., ScriptTraining]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[Make]:
+    made: list[ScriptTraining] = []
+
+    def make(body: str, epochs: int | None = None, **hp: object) -> ScriptTraining:
+        (tmp_path / "train.py").write_text(body)
+        settings = Settings(epochs, 1, "float32", tmp_path)
+        made.append(ScriptTraining("python train.py", str(tmp_path), Trial("t0000", 7, hp), settings))
+        return made[-1]
+
+    yield make
+    for training in made:
+        training.close()
+
+
+def test_json_lines_are_epochs_and_other_lines_are_not(script: Make, tmp_path: Path) -> None:
+    training = script(
+        "print('hi'); print('{\"loss\": 1.5}'); print('{broken'); print('{\"loss\": 0.5, \"tag\": \"x\"}')"
+    )
+    first, second = training.run_epoch(), training.run_epoch()
+    assert first is not None
+    assert (first.epoch, first.metrics) == (1, {"loss": 1.5})
+    assert second is not None
+    assert (second.epoch, second.metrics) == (2, {"loss": 0.5})
+    assert training.run_epoch() is None
+    assert "hi" in (tmp_path / "output.txt").read_text()
+
+
+def test_what_follows_the_last_report_runs_and_one_more_report_is_too_many(script: Make, tmp_path: Path) -> None:
+    body = "print('{\"loss\": 1}'); print('{\"loss\": 2}'); open('model.txt', 'w').write('saved')"
+    training = script(body, epochs=2)
+    while training.run_epoch() is not None:
+        pass
+    assert (tmp_path / "model.txt").read_text() == "saved"
+    endless = script("import time\nwhile True: print('{\"loss\": 1}'); time.sleep(0.05)", epochs=2)
+    results = [endless.run_epoch() for _ in range(3)]
+    assert [result and result.epoch for result in results] == [1, 2, None]
+
+
+def test_what_a_shell_has_started_ends_with_a_killed_worker(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text("import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)")
+    (tmp_path / "run.sh").write_text("python work.py\necho done\n")
+    worker = os.fork()
+    if not worker:
+        trial = Trial("t0000", 7, {})
+        ScriptTraining("bash run.sh", str(tmp_path), trial, Settings(None, 1, "float32", tmp_path)).run_epoch()
+        os._exit(0)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+    started = Path("/proc") / (tmp_path / "pid").read_text()
+    while _runs(started):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _runs(process: Path) -> bool:
+    """Neither gone nor a zombie. process: its folder in /proc."""
+    try:
+        return "Z" not in (process / "status").read_text().split("State:")[1][:4]
+    except OSError:
+        return False
+
+
+def test_a_paused_script_ends_with_a_killed_worker(tmp_path: Path) -> None:
+    body = (
+        "import os, time; open('pid', 'w').write(str(os.getpid())); print('{\"loss\": 1}', flush=True); time.sleep(600)"
+    )
+    (tmp_path / "work.py").write_text(body)
+    worker = os.fork()
+    if not worker:
+        trial = Trial("t0000", 7, {})
+        training = ScriptTraining("python work.py", str(tmp_path), trial, Settings(None, 1, "float32", tmp_path))
+        training.run_epoch()
+        training.pause()
+        (tmp_path / "paused").touch()
+        time.sleep(600)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "paused").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    started = Path("/proc") / (tmp_path / "pid").read_text()
+    assert "T (stopped)" in (started / "status").read_text()
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+    deadline = time.monotonic() + 8  # less than it takes to end it by force
+    while started.exists() and "Z" not in (started / "status").read_text().split("State:")[1][:4]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_paused_script_forgets_its_reports_and_goes_on(script: Make) -> None:
+    training = script("import time\nfor i in range(10**6):\n    print('{\"i\": %d}' % i, flush=True); time.sleep(0.01)")
+    first = training.run_epoch()
+    assert first is not None
+    time.sleep(0.3)
+    training.pause()
+    time.sleep(0.3)
+    training.resume()
+    second = training.run_epoch()
+    assert second is not None
+    assert second.metrics["i"] > 1
+    training.pause()
+    started = time.monotonic()
+    training.close()
+    assert time.monotonic() - started < 8, "a paused one hears that it is to end"
+
+
+def test_a_last_line_needs_no_end(script: Make) -> None:
+    training = script("print('{\"loss\": 1}', end='')")
+    result = training.run_epoch()
+    assert result is not None
+    assert result.metrics == {"loss": 1.0}
+
+
+def test_a_script_goes_on_from_its_own_checkpoint(script: Make, tmp_path: Path) -> None:
+    body = (
+        "import raygpu\n"
+        "for epoch in range(raygpu.load(0) + 1, 10):\n"
+        "    raygpu.checkpoint(epoch)\n"
+        "    raygpu.report(epoch=epoch)\n"
+        "    if epoch == 4: break\n"
+    )
+    first = script(body)
+    while first.run_epoch() is not None:
+        pass
+    kept = tmp_path / "kept"
+    first.save(kept)
+    second = script(body.replace("epoch == 4", "epoch == 6"))
+    second.load(kept)
+    results = [second.run_epoch() for _ in range(2)]
+    assert [(result.epoch, result.metrics["epoch"]) for result in results if result] == [(5, 5.0), (6, 6.0)]
+
+
+def test_reports_of_child_processes_arrive_too(script: Make) -> None:
+    body = (
+        "import subprocess, sys, raygpu\n"
+        "raygpu.report(loss=1)\n"
+        "subprocess.run([sys.executable, '-c', 'import raygpu; raygpu.report(loss=2)'], check=True)\n"
+    )
+    training = script(body)
+    assert [training.run_epoch().metrics["loss"] for _ in range(2)] == [1.0, 2.0]
+
+
+def test_a_script_that_fails_says_how_and_shows_its_last_lines(script: Make) -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)exit status 1.*ZeroDivisionError"):
+        script("1 / 0").run_epoch()
+    with pytest.raises(RuntimeError, match="signal SIGKILL"):
+        script("import os; os.kill(os.getpid(), 9)").run_epoch()
+
+
+def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
+    training = ScriptTraining(
+        "no-such-program", str(tmp_path), Trial("t", 0, {}), Settings(None, 1, "float32", tmp_path)
+    )
+    with pytest.raises(RuntimeError, match="'no-such-program' cannot be started"):
+        training.run_epoch()
+    training.close()
+
+
+def test_a_stopped_script_gets_a_signal_that_it_can_catch(script: Make, tmp_path: Path) -> None:
+    body = (
+        "import signal, sys, time\n"
+        "def end(*_): open('ended', 'w').write('cleanly'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print('{\"loss\": 1}', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    training = script(body)
+    assert training.run_epoch() is not None
+    started = time.monotonic()
+    training.close()
+    assert (tmp_path / "ended").read_text() == "cleanly"
+    assert time.monotonic() - started < 30
+
+
+def test_what_a_stopped_script_had_started_is_gone(script: Make, tmp_path: Path) -> None:
+    body = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import signal, time; '\n"
+        "    'signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)'])\n"
+        "open('child', 'w').write(str(child.pid)); print('{\"loss\": 1}', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    training = script(body)
+    training.run_epoch()
+    training.close()
+    child = int((tmp_path / "child").read_text())
+    for _ in range(50):
+        state = Path(f"/proc/{child}/stat")
+        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    raise AssertionError("the child outlived its script")
+
+
+def test_checkpoints_go_on(script: Make, tmp_path: Path) -> None:
+    body = (
+        "import raygpu\n"
+        "done = raygpu.load(0)\n"
+        "for e in range(done + 1, 4):\n"
+        "    raygpu.checkpoint(e)\n"
+        "    raygpu.report(e=e)\n"
+    )
+    training = script(body)
+    while training.run_epoch() is not None:
+        pass
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    training.save(saved)
+    again = script(body.replace("range(done + 1, 4)", "range(done + 1, 6)"))
+    again.load(saved)
+    result = again.run_epoch()
+    assert result is not None
+    assert (result.epoch, result.metrics) == (4, {"e": 4.0})
+
+
+@pytest.mark.parametrize(
+    ("line", "metrics"),
+    [
+        ('{"a": 1, "b": 2.5}', {"a": 1.0, "b": 2.5}),
+        ('{"a": true, "b": "x"}', {}),
+        ("[1]", {}),
+        ("{", {}),
+        ("loss: 1", {}),
+    ],
+)
+def test_parse_metrics(line: str, metrics: dict[str, float]) -> None:
+    assert parse_metrics(line) == metrics
+
+
+def test_render() -> None:
+    command = "python t.py --lr {lr} --width {width} --tag a{lr}b"
+    assert placeholders(command) == {"lr", "width"}
+    assert render(command, {"lr": 0.1, "width": 3}) == [
+        "python",
+        "t.py",
+        "--lr",
+        "0.1",
+        "--width",
+        "3",
+        "--tag",
+        "a0.1b",
+    ]
+    assert render(command, {"lr": 0.1}) == ["python", "t.py", "--lr", "0.1", "--tag", "a0.1b"]
+    with pytest.raises(BadInput, match="No closing quotation"):
+        placeholders("python 't.py")

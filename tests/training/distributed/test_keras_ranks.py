@@ -1,0 +1,172 @@
+"""A Keras model trained by several devices is the one that a single process trains on whole batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.benchmarks.ranks import on_keras_ranks
+from raygpu.experiment import KerasExperiment, Splits
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.distributed.ranks import Parallel
+from tests.models import few
+
+HP = {"hidden": 16, "lr": 0.05, "momentum": 0.9, "batch_size": 50, "clip_norm": 1.0, "weight_decay": 0.01}
+SETTINGS = Settings(epochs=2, threads=1, precision="float32", folder=Path())
+SPREADS = [((3.0, 2.0), 1, 2), ((3.0, 2.0), 2, 1), pytest.param((5.0, 3.0, 2.0), 3, 1, marks=pytest.mark.slow)]
+SPREAD_IDS = ["two devices of a process", "two processes", "three processes"]
+
+
+class Mlp(KerasExperiment):
+    """Draws nothing."""
+
+    def data(self) -> Splits:
+        return few()
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        layers = keras.layers
+        return keras.Sequential(
+            [
+                layers.Input((64,)),
+                layers.Dense(hp["hidden"], activation="relu", kernel_regularizer=keras.regularizers.L2(1e-3)),
+                layers.Dense(10),
+            ]
+        )
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import keras
+
+        losses = keras.losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True)
+        return keras.ops.mean(losses)
+
+
+class Drawing(Mlp):
+    """With dropout, noise of keras.random and of the experiment's own generator, and BatchNormalization."""
+
+    def __init__(self) -> None:
+        import keras
+
+        self._own = keras.random.SeedGenerator(5)
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        layers = keras.layers
+        inner = [layers.Dense(hp["hidden"]), layers.BatchNormalization(), layers.Dropout(0.3), layers.Dense(10)]
+        return keras.Sequential([layers.Input((64,)), *inner])
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        shape = keras.ops.shape(inputs)
+        return inputs + 0.1 * keras.random.normal(shape) + 0.1 * keras.random.normal(shape, seed=self._own)
+
+
+def training(
+    ranks: Any, parallel: Parallel, experiment: Any, *, num_train: int = 167, epochs: int = 2, wish: str = ""
+) -> Any:
+    from raygpu.training.distributed.keras_ranks import KerasParallel
+
+    settings = Settings(epochs, 1, "float32", Path())
+    trial, splits = Trial("t0000", 3, HP), few(num_train)
+    with ranks.strategy.scope():
+        experiment = experiment()
+    return KerasParallel(experiment, splits, trial, settings, parallel, ranks, wish=lambda: wish)  # type: ignore[arg-type,return-value]
+
+
+def parameters(own: Any) -> np.ndarray:
+    return np.concatenate([variable.numpy().ravel() for variable in own.solo.model.trainable_variables])
+
+
+def trained(ranks: Any, parallel: Parallel) -> Any:
+    """In float64; the parameters after two epochs, and what was told last."""
+    from raygpu.training.keras.quiet_import import keras
+
+    keras.config.set_floatx("float64")
+    own, told = training(ranks, parallel, Mlp), None
+    while (progress := own.advance()) is not None:
+        told = progress
+    return parameters(own), told
+
+
+def alone(ranks: Any) -> Any:
+    """As `trained`, by the loop of trials."""
+    from raygpu.training.keras.quiet_import import keras
+    from raygpu.training.keras.solo import KerasSolo
+
+    keras.config.set_floatx("float64")
+    solo, result = KerasSolo(Mlp(), few(167), Trial("t0000", 3, HP), SETTINGS), None
+    while (ended := solo.run_epoch()) is not None:
+        result = ended
+    return np.concatenate([variable.numpy().ravel() for variable in solo.model.trainable_variables]), result
+
+
+@pytest.fixture(scope="module")
+def solo() -> Any:
+    return on_keras_ranks(1, alone)[0]
+
+
+@pytest.mark.parametrize(("ratios", "processes", "local"), SPREADS, ids=SPREAD_IDS)
+def test_devices_train_as_one_process_does(solo: Any, ratios: tuple[float, ...], processes: int, local: int) -> None:
+    """167 = 3 x 50 + 17."""
+    wanted, result = solo
+    found = on_keras_ranks(processes, trained, Parallel(50, ratios=ratios), local=local)
+    for own, told in found:
+        assert np.linalg.norm(own - wanted) <= 1e-12 * np.linalg.norm(wanted)
+        assert told.shares == {2: (30, 20), 3: (25, 15, 10)}[len(ratios)]
+        assert all(rate and rate > 0 for rate in told.rates)
+        assert told.result.metrics["train/loss"] == pytest.approx(result.metrics["train/loss"], rel=1e-6)
+    metrics = found[0][1].result.metrics
+    assert metrics == pytest.approx(result.metrics, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_batch_taken_in_parts_is_the_same(solo: Any) -> None:
+    (found, _), *_ = on_keras_ranks(2, trained, Parallel(50, accumulate=3, ratios=(3.0, 2.0)))
+    assert np.linalg.norm(found - solo[0]) <= 1e-12 * np.linalg.norm(solo[0])
+
+
+def saved_and_gone_on(ranks: Any, folder: str) -> Any:
+    parallel = Parallel(20, ratios=(3.0, 2.0))
+    whole = training(ranks, parallel, Drawing, epochs=3)
+    while whole.advance() is not None:
+        pass
+    first = training(ranks, parallel, Drawing, epochs=3, wish="checkpoint")
+    first.advance()  # ends within the first epoch
+    assert 0 < first.step < 8
+    first.save(Path(folder))
+    ranks.gather([None] * ranks.local)
+    again = training(ranks, parallel, Drawing, epochs=3)
+    again.load(Path(folder))
+    while again.advance() is not None:
+        pass
+    return parameters(whole), parameters(again), again.notes, [len(states) for states in again._random]
+
+
+@pytest.mark.parametrize(("processes", "local"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.slow)])
+def test_a_training_goes_on_within_an_epoch_as_if_nothing_had_been(tmp_path: Path, processes: int, local: int) -> None:
+    for whole, again, notes, states in on_keras_ranks(processes, saved_and_gone_on, str(tmp_path), local=local):
+        assert np.array_equal(again, whole)
+        assert any("BatchNormalization" in note for note in notes)
+        assert states == [3] * local, "Dropout's, the experiment's own, and the one of keras.random"
+
+
+def another_batch(ranks: Any, folder: str) -> str:
+    own = training(ranks, Parallel(20), Mlp)
+    own.advance()
+    own.save(Path(folder))
+    with pytest.raises(ValueError, match="trained with batches of 20, not of 40") as raised:
+        training(ranks, Parallel(40), Mlp).load(Path(folder))
+    return str(raised.value)
+
+
+@pytest.mark.slow
+def test_another_batch_is_refused_within_an_epoch(tmp_path: Path) -> None:
+    assert on_keras_ranks(1, another_batch, str(tmp_path))

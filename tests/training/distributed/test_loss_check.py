@@ -1,0 +1,197 @@
+"""A loss that does not follow from the losses of parts is found before it is trained on parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from raygpu.experiment import Mean, Splits, Sum, TorchExperiment
+from raygpu.training.distributed.loss_check import Difference, differences
+from raygpu.training.distributed.torch_loss_check import TorchLook
+from tests.models import few
+
+
+class Case(TorchExperiment):
+    def data(self) -> Splits:
+        return few(150)
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        self.m = nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
+        return self.m
+
+
+def made(**methods: Any) -> Case:
+    return type("Made", (Case,), methods)()
+
+
+def found(experiment: Case, *, with_metrics: bool = False) -> list[Difference]:
+    splits = experiment.data()
+    inputs, targets = splits.train_inputs, splits.train_targets
+    return differences(TorchLook(experiment, {}, inputs, targets, with_metrics=with_metrics), inputs, targets)
+
+
+def with_rare_target(self: Any) -> Splits:
+    """One of 3,000 samples has a target that the loss leaves out."""
+    draw = np.random.default_rng(0)
+    inputs, targets = draw.normal(size=(3000, 64)).astype(np.float32), draw.integers(0, 10, 3000)
+    targets[1717] = -1
+    return Splits(inputs, targets, inputs[:9], targets[:9])
+
+
+def with_missing_numbers(self: Any) -> Splits:
+    draw = np.random.default_rng(0)
+    inputs, targets = draw.normal(size=(3000, 64)).astype(np.float32), draw.normal(size=3000).astype(np.float32)
+    targets[[5, 1717]] = np.nan
+    return Splits(inputs, targets, inputs[:9], np.zeros(9, np.float32))
+
+
+def with_mask(self: Any) -> Splits:
+    part = few(200)
+    masked = {"label": np.asarray(part.train_targets), "mask": np.arange(200) % 67 == 3}
+    return Splits(part.train_inputs, masked, part.validation_inputs, {"label": part.validation_targets,
+                                                                      "mask": np.ones(64, bool)})  # fmt: skip
+
+
+def contrastive(self: Any, outputs: Any, targets: Any) -> Any:
+    unit = functional.normalize(outputs, dim=1)
+    return functional.cross_entropy(unit @ unit.T / 0.1, torch.arange(len(unit)))
+
+
+def dice(self: Any, outputs: Any, targets: Any) -> Any:
+    shares, wanted = outputs.softmax(1), functional.one_hot(targets, 10)
+    return 1 - 2 * (shares * wanted).sum() / (shares.square().sum() + wanted.sum())
+
+
+def masked(self: Any, outputs: Any, targets: Any) -> Any:
+    losses = functional.cross_entropy(outputs, targets["label"], reduction="none")
+    return (losses * targets["mask"]).sum() / targets["mask"].sum().clamp(min=1)
+
+
+def present(self: Any, outputs: Any, targets: Any) -> Any:
+    there = ~targets.isnan()
+    return functional.mse_loss(outputs[there, 0], targets[there])
+
+
+def weights(outputs: Any) -> Any:
+    return torch.linspace(0.5, 2, 10, dtype=outputs.dtype)
+
+
+REFUSED = {
+    "sum": {"loss": lambda self, o, t: functional.cross_entropy(o, t, reduction="sum")},
+    "ignore_index": {"loss": lambda self, o, t: functional.cross_entropy(o, t, ignore_index=3)},
+    "one target of 3,000 is ignored": {
+        "data": with_rare_target,
+        "loss": lambda self, o, t: functional.cross_entropy(o, t, ignore_index=-1),
+    },
+    "class weights": {"loss": lambda self, o, t: functional.cross_entropy(o, t, weight=weights(o))},
+    "missing numbers": {"data": with_missing_numbers, "loss": present},
+    "a mask by name": {"data": with_mask, "loss": masked},
+    "Dice": {"loss": dice},
+    "contrastive": {"loss": contrastive},
+    "contrastive in training alone": {
+        "loss": lambda self, o, t: contrastive(self, o, t) if o.requires_grad else o.mean()
+    },
+    "a Mean of means": {"loss": lambda self, o, t: Mean(functional.cross_entropy(o, t), len(t))},
+    "a Sum with a term for each batch": {
+        "loss": lambda self, o, t: Sum(
+            functional.cross_entropy(o, t, reduction="sum") + self.m[0].weight.square().sum()
+        )
+    },
+}
+ACCEPTED = {
+    "a mean": {},
+    "with a term of the parameters": {
+        "loss": lambda self, o, t: functional.cross_entropy(o, t) + self.m[0].weight.square().sum()
+    },
+    "with a term that needs what augment() leaves": {
+        "loss": lambda self, o, t: functional.cross_entropy(o, t) + (self.inputs.mean() if o.requires_grad else 0)
+    },
+    "a Sum": {"loss": lambda self, o, t: Sum(functional.cross_entropy(o, t, reduction="sum"))},
+    "ignore_index as a Mean": {
+        "loss": lambda self, o, t: Mean(
+            functional.cross_entropy(o, t, ignore_index=3, reduction="sum"), (t != 3).sum()
+        )
+    },
+    "in float32 alone": {"loss": lambda self, o, t: functional.cross_entropy(o.float(), t, weight=torch.ones(10))},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_add_up_is_found(name: str) -> None:
+    (difference,) = found(made(**REFUSED[name]))
+    assert (difference.name, difference.kind) == ("loss", "parts")
+    assert difference.whole != difference.together
+    assert "but" in str(difference)
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_what_adds_up_is_not(name: str) -> None:
+    assert found(made(**ACCEPTED[name])) == []
+
+
+class _Dropping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(self.last(pixels))  # in evaluation mode too
+
+
+def test_a_model_that_draws_numbers_is_compared_by_its_outputs() -> None:
+    assert found(made(model=lambda self, hp: _Dropping())) == []
+    loss = REFUSED["sum"]["loss"]
+    assert [each.kind for each in found(made(model=lambda self, hp: _Dropping(), loss=loss))] == ["parts"]
+
+
+def test_a_loss_that_draws_numbers_or_counts_is_not_known() -> None:
+    def drawn(self: Any, outputs: Any, targets: Any) -> Any:
+        return functional.cross_entropy(outputs + torch.randn_like(outputs), targets)
+
+    def counted(self: Any, outputs: Any, targets: Any) -> Any:
+        self.calls = getattr(self, "calls", 0) + 1
+        return functional.cross_entropy(outputs, targets) * (1.0 if self.calls < 9 else float("nan"))
+
+    def rising(self: Any, outputs: Any, targets: Any) -> Any:
+        self.calls = getattr(self, "calls", 0) + 1
+        return functional.cross_entropy(outputs, targets) * self.calls
+
+    assert [each.kind for each in found(made(loss=drawn))] == ["unsteady"]
+    assert [each.kind for each in found(made(loss=counted))] == ["unsteady"]
+    assert found(made(loss=rising)) == [], "the same state for each part"
+
+
+def test_a_model_whose_outputs_depend_on_the_batch() -> None:
+    def model(self: Any, hp: Any) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10, track_running_stats=False))
+
+    assert [each.kind for each in found(made(model=model))] == ["outputs"]
+
+
+def test_metrics() -> None:
+    def metrics(self: Any, outputs: Any, targets: Any) -> dict[str, Any]:
+        hits, third = outputs.argmax(1) == targets, targets == 3
+        return {"accuracy": hits.float().mean(), "precision": hits[third].float().mean(),
+                "recall": Mean((hits & third).sum(), third.sum()), "hits": Sum(hits.sum())}  # fmt: skip
+
+    assert [each.name for each in found(made(metrics=metrics), with_metrics=True)] == ["precision"]
+
+
+def test_samples_that_a_model_needs_at_once_and_buffers_that_move() -> None:
+    def look(model: nn.Module) -> TorchLook:
+        splits = few(20)
+        own = made(model=lambda self, hp: model)
+        return TorchLook(own, {}, splits.train_inputs, splits.train_targets, with_metrics=False)
+
+    plain = look(nn.Linear(64, 10))
+    normed = look(nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10)))
+    imaged = look(nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 10)))
+    spectral = look(nn.utils.parametrizations.spectral_norm(nn.Linear(64, 10)))
+    assert [each.least_samples() for each in (plain, normed, imaged, spectral)] == [1, 2, 1, 1]
+    assert [bool(each.moving_buffers()) for each in (plain, normed, imaged, spectral)] == [False, False, False, True]

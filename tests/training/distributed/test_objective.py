@@ -1,0 +1,142 @@
+"""Gradients are those of the whole batch wherever they come from, and whatever the loss is a mean of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.benchmarks.ranks import on_ranks
+from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
+from tests.training.parallel_cases import CASES, Masked, Plain
+from tests.training.parts import parameters, training
+
+HP = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "batch_size": 30}
+CLIPS = (None, 0.05)
+
+
+def trained(ranks: Ranks, parallel: Parallel) -> dict[Any, tuple[list[torch.Tensor], list[float]]]:
+    """By case: the parameters after two epochs in float64, without and with a clipped norm, and the epochs' losses."""
+    found = {}
+    for name, kind in CASES.items():
+        for clip in CLIPS:
+            experiment = kind()
+            own = training(experiment, experiment.data(), HP | {"clip_norm": clip}, parallel, ranks,
+                           dtype=torch.float64)  # fmt: skip
+            losses = []
+            while (progress := own.advance()) is not None:
+                losses += [progress.result.metrics["train/loss"]] if progress.result else []
+            found[name, clip] = parameters(own), losses
+            own.close()
+    return found
+
+
+def distance(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
+    """The L2 norm of the difference over that of what is wanted."""
+    square = sum(float((a - b).abs().double().square().sum()) for a, b in zip(found, wanted, strict=True))
+    return float((square / sum(float(b.abs().double().square().sum()) for b in wanted)) ** 0.5)
+
+
+@pytest.fixture(scope="module")
+def alone() -> Any:
+    return trained(OneRank(), Parallel(30))
+
+
+def compare(found: list[Any], alone: Any) -> None:
+    for key, (wanted, losses) in alone.items():
+        assert all(distance(own[key][0], wanted) <= 1e-12 for own in found), key
+        assert all(own[key][1] == pytest.approx(losses, rel=1e-9) for own in found), key
+
+
+def test_two_ranks(alone: Any) -> None:
+    compare(on_ranks(2, trained, Parallel(30, ratios=(4.0, 1.0))), alone)
+
+
+def test_one_rank_in_parts(alone: Any) -> None:
+    compare([trained(OneRank(), Parallel(30, accumulate=4))], alone)
+
+
+@pytest.mark.slow
+def test_three_ranks_in_parts(alone: Any) -> None:
+    compare(on_ranks(3, trained, Parallel(30, accumulate=2, ratios=(5.0, 3.0, 2.0))), alone)
+
+
+def gone_on(ranks: Ranks, folder: str) -> Any:
+    """A training with a masked loss, whole, and saved within its first epoch and gone on with: losses, noise scales."""
+
+    def losses(own: Any) -> tuple[list[float], Any]:
+        found, progress = [], None
+        while (progress := own.advance()) is not None:
+            found += [progress.result.metrics["train/loss"]] if progress.result else []
+        return found, own.conductor.noise.scale()
+
+    def made() -> Any:
+        experiment = Masked()
+        return training(experiment, experiment.data(), HP, Parallel(6, ratios=(2.0, 1.0)), ranks)
+
+    whole, first, again = made(), made(), made()
+    first.advance()
+    assert 0 < first.step < 15
+    first.save(Path(folder))
+    ranks.gather([None])
+    again.load(Path(folder))
+    return losses(whole), losses(again)
+
+
+def test_a_mean_in_two_parts_goes_on_within_an_epoch_and_has_no_noise_scale(tmp_path: Path) -> None:
+    for whole, again in on_ranks(2, gone_on, str(tmp_path)):
+        assert again[0] == pytest.approx(whole[0], rel=1e-12)
+        assert whole[1] is None
+
+
+class Changing(Plain):
+    """Some losses are means in two parts and others plain numbers."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        found = Masked.loss(self, outputs, targets)  # type: ignore[arg-type]
+        return found if float(found.weight) else 0.0 * outputs.sum()
+
+
+def test_a_loss_of_two_kinds_is_refused() -> None:
+    experiment = Changing()
+    own = training(experiment, experiment.data(), HP, Parallel(6, accumulate=3))
+    with pytest.raises(TypeError, match="it has to be the same for every batch"):
+        own.take_steps(15)
+
+
+class _Moving(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+        self.register_buffer("mean", torch.zeros(64))
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean.lerp_(pixels.detach().mean(0), 0.5)  # type: ignore[operator]
+        return self.last(pixels - self.mean)  # type: ignore[no-any-return]
+
+
+class Moving(Plain):
+    """A buffer that training changes, and reads."""
+
+    def model(self, hp: Any) -> nn.Module:
+        return _Moving()
+
+
+def buffers_before_steps(ranks: Ranks) -> list[torch.Tensor]:
+    experiment, seen = Moving(), []
+    own = training(experiment, experiment.data(), HP, Parallel(30), ranks)
+    forward = own.solo.model.forward
+    own.solo.model.forward = lambda pixels: (seen.append(own.solo.model.mean.clone()), forward(pixels))[1]  # type: ignore[method-assign]
+    own.advance()
+    return seen[:3]
+
+
+def test_every_step_begins_with_the_buffers_of_the_first_rank() -> None:
+    one, other = on_ranks(2, buffers_before_steps)
+    assert len(one) == 3
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert not torch.equal(one[0], one[1])

@@ -1,0 +1,133 @@
+"""Ranks that keep in step: when they exchange, how a batch is split, and what follows from their speeds."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from raygpu.training.distributed.ranks import FIRST, LONGEST, Conductor, OneRank, Parallel, Report
+
+
+class Threads:
+    """Ranks in threads of this process."""
+
+    def __init__(self, rank: int, world: int, board: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.local, self.world, self._board, self._barrier = rank, 1, world, board, barrier
+
+    def gather(self, values: Sequence[Any]) -> list[Any]:
+        self._board[self.rank] = values[0]
+        self._barrier.wait(5)
+        found = list(self._board)
+        self._barrier.wait(5)
+        return found
+
+
+def on_threads(world: int, function: Callable[[Any], Any]) -> list[Any]:
+    board, barrier = [None] * world, threading.Barrier(world)
+    results: list[Any] = [None] * world
+
+    def work(rank: int) -> None:
+        results[rank] = function(Threads(rank, world, board, barrier))
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def test_each_rank_takes_its_own_samples_in_as_many_parts() -> None:
+    parallel = Parallel(10, accumulate=3, ratios=(5.0, 3.0, 2.0))
+
+    found = on_threads(3, lambda ranks: Conductor(parallel, ranks).portions(20, 30))
+    assert found[0] == found[1] == found[2], "all ranks decide alike"
+    assert [(portion.first, portion.samples) for portion in found[0]] == [(20, 5), (25, 3), (28, 2)]
+    sizes = [portion.sizes for portion in found[0]]
+    assert sizes == [[3, 2], [2, 1], [1, 1]], "in two, for the last has but two"
+
+
+def test_no_part_has_fewer_samples_than_the_model_needs() -> None:
+    parallel = Parallel(10, accumulate=3, ratios=(9.0, 1.0), least=2)
+    conductors = on_threads(2, lambda ranks: Conductor(parallel, ranks))
+    assert conductors[0].shares == conductors[1].shares == (8, 2)
+    assert [portion.sizes for portion in conductors[0].portions(0, 10)] == [[8], [2]]
+    assert conductors[0].bounds(23) == [(0, 10), (10, 23)], "three are too few for two ranks"
+    even = on_threads(2, lambda ranks: Conductor(Parallel(10, accumulate=3, least=2), ranks))[0]
+    assert [portion.sizes for portion in even.portions(0, 10)] == [[3, 2], [3, 2]]
+
+
+def test_no_batch_has_fewer_samples_than_ranks() -> None:
+    def bounds(ranks: Any) -> list[tuple[int, int]]:
+        return Conductor(Parallel(10), ranks).bounds(33)
+
+    assert on_threads(4, bounds)[0] == [(0, 10), (10, 20), (20, 33)]
+
+
+def test_ratios_for_other_ranks() -> None:
+    with pytest.raises(ValueError, match="2 ratios for 1 ranks"):
+        Conductor(Parallel(10, ratios=(1.0, 2.0)), OneRank())
+
+
+def exchanges(
+    ranks: Any, rate_at: Callable[[int, int, int], float], steps: int, step_s: float = 0.01
+) -> tuple[list[int], list[tuple[int, ...]]]:
+    """The steps at which ranks exchanged, and the shares after each. rate_at: by step, rank and share."""
+    conductor = Conductor(Parallel(1000, balance=True), ranks)
+    at, shares, since = [], [], 0
+    for step in range(1, steps + 1):
+        since += 1
+        if conductor.due():
+            share = conductor.shares[ranks.rank]
+            report = Report(share * since, rate_at(step, ranks.rank, share), math.inf, 0.0)
+            conductor.exchange([report], [], since * step_s)
+            at.append(step)
+            shares.append(conductor.shares)
+            since = 0
+    return at, shares
+
+
+def test_a_split_by_speed_settles_within_thirty_steps_and_follows() -> None:
+    def rate(step: int, rank: int, share: int) -> float:
+        speed = (1000.0, 600.0)[rank] if step < 500 else (600.0, 1000.0)[rank]
+        return share / (0.005 + share / speed)
+
+    found = on_threads(2, lambda ranks: exchanges(ranks, rate, 1200))
+    assert found[0] == found[1], "all ranks decide alike"
+    at, shares = found[0]
+    assert tuple(at[: len(FIRST)]) == FIRST
+    settled = [split for step, split in zip(at, shares, strict=True) if 24 <= step < 500]
+    assert all(abs(split[0] - 625) <= 15 for split in settled), settled
+    assert abs(shares[-1][0] - 375) <= 15
+
+
+def test_ranks_exchange_about_once_a_second() -> None:
+    (at, _), *_ = on_threads(2, lambda ranks: exchanges(ranks, lambda *_: 1.0, 700, step_s=0.01))
+    later = [b - a for a, b in zip(at[len(FIRST) :], at[len(FIRST) + 1 :], strict=False)]
+    assert later
+    assert all(90 <= steps <= 110 for steps in later)
+    (at, _), *_ = on_threads(2, lambda ranks: exchanges(ranks, lambda *_: 1.0, 3 * LONGEST, step_s=1e-5))
+    assert at[-1] - at[-2] == LONGEST
+
+
+def test_a_share_stays_within_its_memory() -> None:
+    def split_of(ranks: Any) -> tuple[int, ...]:
+        conductor = Conductor(Parallel(100, balance=True), ranks)
+        most = (40.0, math.inf)[ranks.rank]
+        conductor.exchange([Report(50, (900.0, 100.0)[ranks.rank], most, 0.0)], [], 1.0)
+        return conductor.shares
+
+    assert on_threads(2, split_of) == [(40, 60)] * 2
+
+
+def test_a_rank_without_a_whole_step_moves_nothing() -> None:
+    def split_of(ranks: Any) -> tuple[int, ...]:
+        conductor = Conductor(Parallel(100, balance=True), ranks)
+        conductor.exchange([Report(50, None if ranks.rank else 900.0, math.inf, 0.0)], [], 1.0)
+        return conductor.shares
+
+    assert on_threads(2, split_of) == [(50, 50)] * 2

@@ -1,0 +1,190 @@
+"""A torch model trained by several ranks is the one that a single process trains on whole batches."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from experiments.benchmarks.ranks import on_ranks
+from raygpu.experiment import Splits
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
+from raygpu.training.distributed.torch_ranks import TorchParallel
+from raygpu.training.torch.solo import TorchSolo
+from tests.models import Cnn, Mlp, few
+from tests.training.parts import gradient, parameters, training
+
+HP = {"hidden": 16, "lr": 0.05, "momentum": 0.9, "batch_size": 32, "clip_norm": 1.0}
+
+
+def distance(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
+    """The L2 norm of the difference over that of what is wanted."""
+    difference = sum(float((a - b).double().square().sum()) for a, b in zip(found, wanted, strict=True))
+    return float((difference / sum(float(b.double().square().sum()) for b in wanted)) ** 0.5)
+
+
+class TwoHeads(Mlp):
+    """Its second head is not used, and gets no gradient."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return _TwoHeads(hp["hidden"])
+
+
+class _TwoHeads(nn.Module):
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.body = nn.Linear(64, hidden)
+        self.used, self.unused = nn.Linear(hidden, 10), nn.Linear(hidden, 10)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.used(torch.relu(self.body(pixels)))  # type: ignore[no-any-return]
+
+
+def run(whole: TorchParallel) -> TorchParallel:
+    while whole.advance() is not None:
+        pass
+    return whole
+
+
+def trained(ranks: Ranks, experiment: Any, hp: Mapping[str, Any], parallel: Parallel, num_train: int) -> Any:
+    own = run(training(experiment, few(num_train), hp, parallel, ranks, dtype=torch.float64))
+    return parameters(own), own.notes
+
+
+def first_gradient(ranks: Ranks, parallel: Parallel, dtype: torch.dtype) -> list[torch.Tensor]:
+    return gradient(training(Mlp(), few(), HP, parallel, ranks, dtype=dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ratios", "accumulate", "num_train"),
+    [((3.0, 2.0), 1, 200), ((5.0, 3.0, 2.0), 3, 167), ((), 4, 171)],
+    ids=["two ranks", "three ranks, accumulated", "a last batch of fewer samples than parts"],
+)
+def test_ranks_train_as_one_process_does(ratios: tuple[float, ...], accumulate: int, num_train: int) -> None:
+    """167 = 3 x 50 + 17, and 171 = 3 x 56 + 3."""
+    batch = {3: 50, 2: 50}.get(len(ratios), 56)
+    found = on_ranks(len(ratios) or 2, trained, Mlp(), HP, Parallel(batch, accumulate, ratios), num_train)
+    alone, _ = trained(OneRank(), Mlp(), HP, Parallel(batch), num_train)
+    assert all(notes == [] for _, notes in found)
+    assert max(distance(own, alone) for own, _ in found) <= 1e-12
+
+
+@pytest.mark.slow
+def test_gradients_in_float32() -> None:
+    alone = first_gradient(OneRank(), Parallel(50), torch.float32)
+    weighted, other = on_ranks(2, first_gradient, Parallel(50, ratios=(4.0, 1.0)), torch.float32)
+    assert distance(weighted, alone) <= 1e-6
+    assert distance(other, alone) <= 1e-6
+
+
+@pytest.mark.slow
+def test_parameters_without_a_gradient() -> None:
+    found = on_ranks(2, trained, TwoHeads(), HP, Parallel(50), 200)
+    alone, _ = trained(OneRank(), TwoHeads(), HP, Parallel(50), 200)
+    assert distance(found[0][0], alone) <= 1e-12
+
+
+def saved_and_gone_on(ranks: Ranks, folder: str) -> Any:
+    hp = {"channels": 4, "blocks": 1, "lr": 0.05, "momentum": 0.9}
+    parallel = Parallel(20, 2, (3.0, 2.0))
+    whole = run(training(Cnn(), few(), hp, parallel, ranks, epochs=3))
+    first = training(Cnn(), few(), hp, parallel, ranks, epochs=3, wish=lambda: "checkpoint")
+    first.advance()  # ends within the first epoch
+    assert 0 < first.step < 10
+    first.save(Path(folder))
+    ranks.gather([None])
+    again = training(Cnn(), few(), hp, parallel, ranks, epochs=3)
+    again.load(Path(folder))
+    torch.rand(7)  # what another process would have drawn
+    again.load(Path(folder))
+    run(again)
+    return parameters(whole), parameters(again), again.notes
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_within_an_epoch_as_if_nothing_had_been(tmp_path: Path) -> None:
+    for whole, again, notes in on_ranks(2, saved_and_gone_on, str(tmp_path)):
+        assert distance(again, whole) == 0
+        assert any("BatchNorm" in note for note in notes)
+
+
+def test_one_rank_trains_as_a_trial_does() -> None:
+    hp = {**HP, "schedule": "cosine", "warmup_epochs": 1.0}
+    trial = Trial("t0000", 3, hp)
+    settings = Settings(epochs=2, threads=1, precision="float32", folder=Path())
+    solo = TorchSolo(Mlp(), few(), trial, settings)
+    own = training(Mlp(), few(), hp, Parallel(32))
+    for _ in range(2):
+        alone, result = solo.run_epoch(), None
+        while result is None:
+            progress = own.advance()
+            assert progress is not None
+            result = progress.result
+        assert alone is not None
+        assert result.metrics == pytest.approx(alone.metrics)
+    assert own.advance() is None
+    assert distance(parameters(own), [p.detach() for p in solo.model.parameters()]) == 0
+
+
+def test_a_scaled_learning_rate_rises_from_its_warm_up() -> None:
+    own = training(Mlp(), few(), {**HP, "schedule": "constant"}, Parallel(50, lr_factor=4.0, warmup_epochs=1.0))
+    rates = []
+    while (progress := own.advance()) is not None:
+        rates.append((progress.epoch, progress.step, round(progress.lr, 6)))
+    assert rates[:2] == [(1, 3, 0.15), (1, 4, 0.2)], "four steps an epoch, to 4 x 0.05"
+    assert {lr for _, _, lr in rates[1:]} == {0.2}
+
+
+class Drawing(Mlp):
+    """Draws from the global generators of Python, NumPy and torch."""
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        return inputs + 0.1 * random.random() + 0.1 * np.random.rand() + 0.1 * torch.rand(())
+
+
+def test_all_generators_go_on_within_an_epoch(tmp_path: Path) -> None:
+    whole = parameters(run(training(Drawing(), few(), HP, Parallel(20))))
+    first = training(Drawing(), few(), HP, Parallel(20))
+    first.advance()
+    assert first.step
+    first.save(tmp_path)
+    random.seed(1)
+    np.random.seed(1)
+    again = training(Drawing(), few(), HP, Parallel(20))
+    again.load(tmp_path)
+    assert distance(parameters(run(again)), whole) == 0
+
+
+def test_another_batch_is_refused_within_an_epoch(tmp_path: Path) -> None:
+    own = training(Mlp(), few(), HP, Parallel(20))
+    own.advance()
+    assert own.step
+    own.save(tmp_path)
+    with pytest.raises(ValueError, match="trained with batches of 20, not of 40"):
+        training(Mlp(), few(), HP, Parallel(40)).load(tmp_path)
+
+
+def test_a_warm_start_takes_the_parameters_alone(tmp_path: Path) -> None:
+    own = training(Mlp(), few(), HP, Parallel(20))
+    own.advance()
+    own.save(tmp_path)
+    warm = training(Mlp(), few(), HP, Parallel(40))
+    warm.load_parameters(tmp_path)
+    assert distance(parameters(warm), parameters(own)) == 0
+    assert (warm.epoch, warm.step) == (0, 0)
+
+
+def test_compiled_steps_are_the_same() -> None:
+    splits: Splits = few(100)
+    alone = parameters(run(training(Mlp(), splits, HP, Parallel(40), epochs=1, dtype=torch.float64)))
+    own = run(training(Mlp(), splits, HP, Parallel(40, compile=True), epochs=1, dtype=torch.float64))
+    assert distance(parameters(own), alone) <= 1e-12

@@ -1,0 +1,120 @@
+"""`raygpu.fuse`, and an array that looks after itself while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import raygpu
+from raygpu.search.trials import Trial
+from raygpu.training.base import NotAsAlone, Settings
+from raygpu.training.fused.model_array import TorchArray
+from tests.models import Mlp, few
+
+CPU = torch.device("cpu")
+
+
+def trials(own: list[dict[str, Any]]) -> list[Trial]:
+    return [
+        raygpu.Trial(f"t{i}", seed=i, hyperparameters={"hidden": 8, "batch_size": 25, **o}) for i, o in enumerate(own)
+    ]
+
+
+LRS: list[dict[str, Any]] = [{"lr": 0.1}, {"lr": 0.05}, {"lr": 0.2}]
+
+
+def test_an_array_from_python() -> None:
+    array = raygpu.fuse(Mlp(), trials(LRS), epochs=2)
+    names = []
+    while (results := array.run_epoch()) is not None:
+        names.append(list(results))
+    assert names == [["t0", "t1", "t2"]] * 2
+    Mlp().model({"hidden": 8}).load_state_dict(array.member_state("t1")["model"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (trials(LRS)[:1] * 2, "t0 given more than once"),
+        (trials([{"hidden": 8}, {"hidden": 16}]), "differ in hidden"),
+        (trials([{"batch_size": 8}, {"batch_size": 16}]), "differ in batch_size"),
+        ([], "none given"),
+    ],
+)
+def test_trials_that_cannot_share_an_array(given: list[Trial], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        raygpu.fuse(Mlp(), given, epochs=2)
+
+
+def run_to_the_end(array: TorchArray) -> None:
+    while array.run_epoch() is not None:
+        pass
+
+
+class Later(nn.Linear):
+    """Does something else from its n-th step on; the count is out of every look's sight."""
+
+    def __init__(self, count: list[int], effect: Any) -> None:
+        super().__init__(64, 10)
+        self.__dict__["hidden_from_looks"] = lambda: count
+        self.effect = effect
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = self.hidden_from_looks()
+        count[0] += self.training
+        return super().forward(x if count[0] <= 40 else self.effect(x))
+
+
+class Changing(Mlp):
+    """The first model of the process counts its steps; others begin anew, as trainings alone do."""
+
+    def __init__(self, effect: Any) -> None:
+        self.effect = effect
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return Later([0], self.effect)
+
+
+def test_what_only_later_steps_do_is_found_while_the_array_trains() -> None:
+    experiment = Changing(lambda x: 2 * x)
+    array = raygpu.fuse(experiment, trials(LRS), epochs=16, splits=few(100))
+    with pytest.raises(NotAsAlone, match=r"after epoch 8: .*differ from the same steps of the trial alone"):
+        run_to_the_end(array)
+
+
+def test_random_numbers_of_later_steps_are_found() -> None:
+    experiment = Changing(lambda x: nn.functional.dropout(x, 0.5))
+    array = raygpu.fuse(experiment, trials(LRS), epochs=16, splits=few(100))
+    array.audits = False
+    with pytest.raises(NotAsAlone, match="random numbers in some steps only"):
+        run_to_the_end(array)
+
+
+def test_a_name_that_later_steps_read_is_found() -> None:
+    class Reading(Changing):
+        def model(self, hp: Mapping[str, Any]) -> nn.Module:
+            return Later([0], lambda x: x * hp["lr"])
+
+    array = raygpu.fuse(Reading(None), trials(LRS), epochs=16, splits=few(100))
+    array.audits = False
+    with pytest.raises(NotAsAlone, match="the members differ in lr, which"):
+        run_to_the_end(array)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_an_audit_leaves_no_trace(precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained() -> list[dict[str, float]]:
+        array = TorchArray(Mlp(), few(100), trials(LRS), Settings(4, 1, precision, Path()), device=CPU)
+        found = []
+        while (results := array.run_epoch()) is not None:
+            found += [dict(result.metrics) for result in results.values()]
+        return found
+
+    audited = trained()
+    monkeypatch.setattr("raygpu.training.fused.model_array.is_due", lambda epoch: False)
+    assert trained() == audited

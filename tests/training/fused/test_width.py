@@ -1,0 +1,159 @@
+"""The measured width and the compiled step: both change no result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.fused import width
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.fused.width import capacity, resettle, settle
+from tests.models import MODELS
+
+CPU = torch.device("cpu")
+
+
+def array(count: int, epochs: int = 3, width: int | None = None, dtype: torch.dtype = torch.float64) -> TorchArray:
+    kind, shape = MODELS["mlp"]
+    experiment = kind()
+    trials = [Trial(f"t{i:04d}", i + 3, {**shape, "lr": 0.01 * (i + 1), "momentum": 0.5}) for i in range(count)]
+    settings = Settings(epochs, 1, "float32", Path())
+    return TorchArray(experiment, experiment.data(), trials, settings, width=width, device=CPU, dtype=dtype)
+
+
+def finished(own: TorchArray) -> dict[str, torch.Tensor]:
+    while own.run_epoch() is not None:
+        pass
+    return {f"{t.trial_id} {n}": p for t in own.trials for n, p in own.member_state(t.trial_id)["model"].items()}
+
+
+def test_settling_changes_nothing() -> None:
+    settled = array(12)
+    (told, compiled) = settle(settled)
+    assert told.startswith(f"width {settled.width} of 12 trials (measured 4: ")
+    assert "not compiled" in compiled
+    expected = finished(array(12))
+    for name, tensor in finished(settled).items():
+        assert (tensor - expected[name]).norm() <= 1e-12 * expected[name].norm()
+
+
+def test_an_asked_width_is_kept() -> None:
+    own = array(12, width=5)
+    settle(own)
+    assert [len(tile.trials) for tile in own.tiles] == [4, 4, 4], "as level as three tiles of at most 5 can be"
+
+
+def test_memory_bounds_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = array(32)
+    monkeypatch.setattr(width, "measured", lambda _, width: (0.001 * width**0.5, 1000 + 100 * width))
+    settle(own, memory_limit=2000)
+    assert max(tile.width for tile in own.tiles) <= 10
+
+
+def test_a_compiled_step_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raygpu.planning.array_tiles.COMPILE_S", {"cpu": 0.0})
+    monkeypatch.setattr("raygpu.planning.array_tiles.FIRST_COMPILE_S", {"cpu": 0.0})
+    monkeypatch.setattr(width.Affine, "at", lambda cost, width: 1e9)  # whatever the machine is doing meanwhile
+    own = array(7, epochs=4, width=4)
+    lines = settle(own)
+    assert "step compiled in" in lines[1]
+    assert [tile.width for tile in own.tiles] == [4, 4], "the rest of 3 is filled up"
+    own.run_epoch()
+    own.drop({"t0001", "t0005"})
+    resettle(own)
+    plain = array(7, epochs=4, width=4)
+    plain.run_epoch()
+    plain.drop({"t0001", "t0005"})
+    expected = finished(plain)
+    for name, tensor in finished(own).items():
+        assert (tensor - expected[name]).norm() <= 1e-9 * expected[name].norm()
+
+
+def test_a_step_that_cannot_be_compiled_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(*_: object, **__: object) -> None:
+        raise RuntimeError("no C++ compiler found")
+
+    monkeypatch.setattr("raygpu.planning.array_tiles.COMPILE_S", {"cpu": 0.0})
+    monkeypatch.setattr("raygpu.planning.array_tiles.FIRST_COMPILE_S", {"cpu": 0.0})
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: no_compiler)
+    own = array(6)
+    lines = settle(own)
+    assert "not compiled" in lines[1]
+    assert "no C++ compiler found" in lines[1]
+    assert len(finished(own)) == 6 * 4
+
+
+def test_members_that_do_not_fit_wait() -> None:
+    kind, shape = MODELS["mlp"]
+    trial = Trial("t0000", 0, {**shape, "lr": 0.1})
+    limit, few = capacity(kind(), trial, gpu_fraction=1.0, host_memory_gib=0.0001)
+    _, many = capacity(kind(), trial, gpu_fraction=1.0, host_memory_gib=1.0)
+    assert limit == int(0.0001 * 2**30)
+    assert 1 <= few < many
+
+
+def test_the_first_compiled_step_of_a_machine_has_to_repay_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raygpu.planning.array_tiles.COMPILE_S", {"cpu": 0.0})
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    assert "do not repay it" in settle(array(4))[1]
+    (tmp_path / "compiled").mkdir()
+    monkeypatch.setattr(width, "_compile", lambda own, width, why: "compiled")
+    assert settle(array(4))[1] == "compiled"
+
+
+def test_memory_for_less_than_the_narrowest_measured_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = array(20)
+    monkeypatch.setattr(width, "measured", lambda _, width: (0.001, 10**6 * width))
+    settle(own, memory_limit=2 * 10**6)
+    assert max(tile.width for tile in own.tiles) <= 2
+
+
+def test_what_a_gpu_cannot_hold_bounds_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(_: TorchArray, width: int) -> tuple[float, int]:
+        if width > 8:
+            raise torch.cuda.OutOfMemoryError("out of memory")
+        return 0.001, 1000
+
+    own = array(40)
+    monkeypatch.setattr(width, "measured", measured)
+    settle(own)
+    assert max(tile.width for tile in own.tiles) == 8
+
+
+def test_the_measured_memory_is_of_this_measurement_and_has_an_evaluation() -> None:
+    own = array(8)
+    ballast = torch.ones(2**26)  # 256 MiB, long gone when it counts
+    del ballast
+    _, num_bytes = width.measured(own, 8)
+    ballast = torch.ones(2**26)
+    _, more = width.measured(own, 8)
+    assert 2**27 < more - num_bytes < 2**29
+    evaluated = []
+    own._evaluate_batch = lambda tile, part: evaluated.append(tile.width) or {}  # type: ignore[func-returns-value,method-assign] # to see it
+    width.measured(own, 4)
+    assert evaluated == [4]
+    assert ballast.numel()
+
+
+def test_what_was_not_worth_compiling_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(width, "repays", lambda *_, **__: True)
+    tried = []
+
+    def measured(own: TorchArray, width: int) -> tuple[float, int]:
+        tried.append(width)
+        return 1e9, 1000
+
+    own = array(16)
+    own.compiled_s = {16: 1.0}
+    monkeypatch.setattr(width, "measured", measured)
+    own.drop({f"t{i:04d}" for i in range(9)})
+    assert "no faster" in width.resettle(own)[0]
+    own.drop({"t0009"})
+    assert width.resettle(own) == []
+    assert tried == [8]
