@@ -1,4 +1,4 @@
-"""How is a batch split best over unequal devices? Measured on each, tried as a job, and written for raygpu.train.
+"""Measure how a batch is split best over unequal devices: on each device, then as a job; write it for raygpu.train.
 
 python -m raygpu.balance conf/train/digits.toml
 python -m raygpu.balance conf/train/digits.toml --batches 40,24          a split of your own
@@ -43,9 +43,9 @@ from raygpu.planning.batch_balancing import (
 )
 from raygpu.planning.batches import split
 from raygpu.planning.confidence import Interval
+from raygpu.records.run_directory import RunFolder, rounded
+from raygpu.records.trial_records import Device
 from raygpu.redaction import redacted
-from raygpu.runs.run_directory import RunFolder, rounded
-from raygpu.runs.trial_records import Device
 from raygpu.training.distributed.batch_split import spread
 from raygpu.workflow.ray_startup import arrived, started, told_at_once
 from raygpu.workflow.validation import PreparedTrain, Problem, find, prepare_train, training_problem
@@ -77,10 +77,10 @@ def run(
     write: Path | None = None,
     console: SweepConsole | None = None,
 ) -> Result:
-    """Measure each device, train the balanced job and the equal one by turns, and leave all in `runs/<name>/`.
+    """Measure each device, train the balanced job and the equal one by turns, and leave the results in `runs/<name>/`.
 
-    write: where a configuration with the verdict's shares goes, beside the run's folder. Raises BadInput, with a line
-    for each fault.
+    write: the file of a configuration with the verdict's shares; by default in the run's folder. Raises BadInput, with
+    a line for each fault.
     """
     console = console or SweepConsole()
     source_folder = (source_folder or Path.cwd()).resolve()
@@ -112,7 +112,7 @@ def run(
 
 
 def _check(config: BalanceConfig, found: Problem, cluster: Cluster, where: Placing) -> None:
-    """Raises BadInput where the split that is asked for is not one for these devices."""
+    """Raise BadInput if the requested split does not suit these devices."""
     ranks, chosen, most = where.ranks, config.chosen_batches, config.cluster.most_gpus
     if most is not None and most < len(cluster.devices):
         raise BadInput(f"cluster.max_gpus: a balance measures all {len(cluster.devices)} devices; leave it out")
@@ -132,13 +132,13 @@ def _check(config: BalanceConfig, found: Problem, cluster: Cluster, where: Placi
 
 
 def _equal(config: BalanceConfig, global_batch: int | None = None) -> BalanceConfig:
-    """The training with equal shares. global_batch: by default the configuration's."""
+    """Return the configuration with equal shares. global_batch: by default the configuration's."""
     return config.model_copy(update={"ratios": "equal", "global_batch": global_batch or config.global_batch})
 
 
 @dataclass(slots=True)
 class _Measuring:
-    """A training, and the devices that it is measured on."""
+    """A training, and the devices on which it is measured."""
 
     config: BalanceConfig
     prepared: PreparedTrain
@@ -154,6 +154,7 @@ class _Measuring:
 
     @property
     def num_train(self) -> int:
+        """Number of training samples."""
         assert self.found.splits is not None
         return self.found.splits.num_train
 
@@ -163,7 +164,7 @@ class _Measuring:
         return spread(_equal(self.config), self.where.ranks, self.num_train).parallel.global_batch
 
     def verdict(self) -> Verdict:
-        """Measure the devices, then the job with the shares that follow and with equal ones, and decide by both."""
+        """Measure the devices, then the job with the resulting shares and with equal ones, and decide by both."""
         curves, wanted = self.devices()
         asked = self.config.chosen_batches is not None
         jobs = self._jobs()
@@ -183,7 +184,7 @@ class _Measuring:
         )
 
     def devices(self) -> tuple[list[Curve], tuple[int, ...]]:
-        """Each rank's speeds, and the split that follows from them, or the one that is asked for."""
+        """Measure each rank's speeds; return them with the split that follows, or with the requested one."""
         from raygpu.engines.profiling.device_benchmark import Pace
 
         config, chosen, say = self.config, self.config.chosen_batches, self.console.line
@@ -211,7 +212,7 @@ class _Measuring:
             pace.close()
 
     def _whole(self, curves: Sequence[Curve]) -> int:
-        """The global batch: the configuration's, or the fastest of at most a tenth of the data."""
+        """Return the global batch: the configuration's, or the fastest of at most a tenth of the data."""
         if not self.config.best_batch:
             return self.configured
         most = max(self.configured, int(LARGEST_PART * self.num_train))
@@ -225,7 +226,7 @@ class _Measuring:
         return ShortJobs(*what, self.cluster, self.where, self.folder.shared_checkpoints, self.console.line)
 
     def _first(self, jobs: ShortJobs, shares: Sequence[int]) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """A first turn of the job with these shares, lowered by a fifth while memory does not hold them."""
+        """Train a first turn of the job with these shares, lowered by a fifth while memory does not hold them."""
         from raygpu.engines.train.production import TrainingFailed
 
         while True:
@@ -243,8 +244,11 @@ class _Measuring:
     def _by_turns(
         self, jobs: ShortJobs, shares: Sequence[int], first: tuple[float, ...], equal: Sequence[int]
     ) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
-        """Turns of both jobs in pairs, until they differ clearly or there are as many as rounds. Of equal shares that
-        memory does not hold there is none."""
+        """Train both jobs in pairs of turns, until they differ clearly or there are as many pairs as rounds.
+
+        Returns the turns of the job with `shares`, and those with equal shares; none of these where memory does not
+        hold them.
+        """
         from raygpu.engines.train.production import TrainingFailed
 
         own, its, seconds = [first], [], self.config.job_s
@@ -262,7 +266,7 @@ class _Measuring:
 
 
 def _finish(measuring: _Measuring, source_folder: Path, verdict: Verdict, write: Path | None) -> Result:
-    """The table, the plot, the summary and the configuration."""
+    """Print the table, and write the plot, the summary and the configuration."""
     config, console, folder = measuring.prepared.config, measuring.console, measuring.folder
     assert isinstance(config, BalanceConfig)
     devices = [measuring.cluster.devices[place] for place in measuring.places]
@@ -291,7 +295,7 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: Verdict, write:
 
 
 def _summary(measuring: _Measuring, devices: Sequence[Device], verdict: Verdict) -> dict[str, Any]:
-    """The content of `summary.json`."""
+    """Return the content of `summary.json`."""
     job, equal, speedup = verdict.job, verdict.equal, verdict.speedup
     ranks = zip(devices, verdict.curves, relative(verdict.curves), job.shares, verdict.shares, job.by_rank, strict=True)
     return {
@@ -324,12 +328,12 @@ def _summary(measuring: _Measuring, devices: Sequence[Device], verdict: Verdict)
 
 
 def _ends(value: Interval) -> list[float | None]:
-    """Its middle, lower and upper end, as JSON has them."""
+    """Return an interval's middle, lower and upper end as JSON can hold them: None for infinity."""
     return [round(end, 4) if math.isfinite(end) else None for end in (value.middle, value.low, value.high)]
 
 
 def _require_writable(path: Path) -> None:
-    """Raises BadInput where a new file cannot be made there."""
+    """Raise BadInput if no new file can be made at this path."""
     if path.exists():
         raise BadInput(f"--write: {path} exists already; choose another file")
     try:
@@ -341,7 +345,7 @@ def _require_writable(path: Path) -> None:
 
 
 def _write_train(config: BalanceConfig, verdict: Verdict, path: Path) -> None:
-    """The configuration with the verdict's batch and shares, as a file for raygpu.train."""
+    """Write the configuration with the verdict's batch and shares as a file for raygpu.train."""
     values = config.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name"})
     own = set(BalanceConfig.model_fields) - set(TrainConfig.model_fields)
     values = {name: value for name, value in values.items() if name not in own}
@@ -355,7 +359,7 @@ COMMAND = Command("balance", __doc__, BalanceConfig, DEFAULT, SWITCHES, OPTIONS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     return COMMAND.main(argv, _main)
 
 

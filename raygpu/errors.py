@@ -16,12 +16,12 @@ class RaygpuError(Exception):
 
 
 class BadInput(RaygpuError):
-    """One or more faults in what the user gave: `faults` holds a line for each."""
+    """One or more faults in a user's input: `faults` holds a line for each."""
 
     def __init__(self, faults: str | Sequence[str]) -> None:
         self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
         self.shown = False
-        """Whether the person has seen them already."""
+        """Whether the faults have been printed already."""
         super().__init__("\n".join(self.faults))
 
 
@@ -34,7 +34,7 @@ class TrackingError(BadInput):
 
 
 def one_line(error: BaseException) -> str:
-    """An exception as one line, `KeyError: 'lr'`, for messages about code that is not ours."""
+    """Return an exception as one line, `KeyError: 'lr'`, for messages about code that is not ours."""
     text = " ".join(str(error).split())
     kind = type(error).__name__
     return f"{kind}: {text[:300]}" if text else kind

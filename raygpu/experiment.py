@@ -53,7 +53,7 @@ class Splits:
                 )
 
     def first(self, count: int) -> Splits:
-        """The first `count` samples of both parts."""
+        """Return the first `count` samples of the training data and of the validation data."""
         some = slice(0, count)
         return Splits(
             take(self.train_inputs, some),
@@ -64,15 +64,17 @@ class Splits:
 
     @classmethod
     def of(cls, inputs: Arrays, targets: Arrays, *, validation: float = 0.2, seed: int = 0) -> Splits:
-        """Split arrays by chance, in the same proportion in each class where `targets` are whole numbers.
+        """Split arrays at random into training and validation data, stratified by class where `targets` are whole
+        numbers.
 
-        validation: the share of the samples, 0 to 1, that is kept for validation.
+        validation: share of the samples, 0 to 1, that is kept for validation.
         """
         from sklearn.model_selection import train_test_split
 
         count = num_samples(inputs)
 
         def split(classes: np.ndarray | None) -> list[np.ndarray]:
+            """Return the rows of the training part and of the validation part. classes: None for no stratification."""
             return train_test_split(np.arange(count), test_size=validation, random_state=seed, stratify=classes)
 
         try:
@@ -83,10 +85,14 @@ class Splits:
 
     @property
     def num_train(self) -> int:
+        """Number of training samples."""
         return num_samples(self.train_inputs)
 
     def part(self, fraction: float, seed: int) -> Splits:
-        """The same validation data with a seeded, stratified part of the training data (0 < fraction <= 1)."""
+        """Return a seeded, stratified part of the training data, with the whole validation data.
+
+        fraction: share of the training samples, above 0 and at most 1.
+        """
         if fraction >= 1.0:
             return self
         from sklearn.utils import resample
@@ -106,23 +112,24 @@ class Splits:
 
 
 def named(arrays: Arrays) -> Mapping[str, np.ndarray]:
-    """One array under the empty name, or the named arrays as they are."""
+    """Return arrays by name; a single array has the empty name."""
     return arrays if isinstance(arrays, Mapping) else {"": arrays}
 
 
 def num_samples(arrays: Arrays) -> int:
+    """Return the number of samples: the length of the first axis."""
     return len(next(iter(named(arrays).values())))
 
 
 def take(arrays: Arrays, rows: np.ndarray | slice) -> Arrays:
-    """The chosen samples of one array or of each named one."""
+    """Select samples of one array, or of each named one, by indices or a slice."""
     if isinstance(arrays, Mapping):
         return {name: array[rows] for name, array in arrays.items()}
     return arrays[rows]
 
 
 def _classes(targets: Arrays) -> np.ndarray | None:
-    """The targets if they can be stratified: one array of whole numbers with at least two samples of each."""
+    """Return the targets if they can be stratified: one array of whole numbers with at least two samples of each."""
     if isinstance(targets, Mapping) or targets.ndim != 1 or not np.issubdtype(targets.dtype, np.integer):
         return None
     return targets if np.unique(targets, return_counts=True)[1].min() >= 2 else None
@@ -130,7 +137,7 @@ def _classes(targets: Arrays) -> np.ndarray | None:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean in two parts, `total / weight`: what `loss` and `metrics` return where samples do not count alike.
+    """A mean in two parts, `total / weight`: the result of `loss` and `metrics` where samples do not count alike.
 
     A batch may be cut into parts, for several devices or for less memory. The mean of the whole batch is then
     `sum(totals) / sum(weights)`, which the parts' own means do not tell: masked targets, `ignore_index`, class weights.
@@ -139,7 +146,8 @@ class Mean:
             losses = cross_entropy(outputs, targets, ignore_index=-100, reduction="sum")
             return raygpu.Mean(losses, (targets != -100).sum())
 
-    total: a scalar tensor. weight: a scalar tensor or a number, at least 0; the mean is 0 where it is 0.
+    total: a scalar tensor. weight: a scalar tensor or a number, at least 0; a weight of 0 counts as 1: a mean
+    over nothing is `total`, 0 as a rule.
     """
 
     total: Any
@@ -148,7 +156,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A sum over samples, not divided by their number: what `loss` and `metrics` return instead of a mean.
+    """A sum over samples, not divided by their number: the result of `loss` and `metrics` in place of a mean.
 
     total: a scalar tensor. The sum of a whole batch is the sum over its parts.
     """
@@ -168,14 +176,15 @@ class MissingHyperparameter(KeyError):
 
 
 ALL_NAMES = "*"
-"""In `names_read`: which hyper-parameters there are was asked, by a loop over them or their number."""
+"""Entry of `names_read` for code that loops over the hyper-parameters or counts them."""
 
 
 class Hyperparameters(Mapping[str, Any]):
-    """A trial's hyper-parameters: read-only, and every name that is read is recorded in `names_read`.
+    """A trial's hyper-parameters: read-only; `names_read` records every name that is read.
 
-    What `model()`, one `forward` and `augment()` read shapes the trial's program; the record tells it without a
-    declaration. A subclass of `Mapping`, not of `dict`, because `**hp` and `.get` of a dict subclass record nothing.
+    The values that `model()`, one `forward` and `augment()` read shape the trial's program: the record finds them
+    without a declaration. A subclass of `Mapping`, not of `dict`, because `**hp` and `.get` of a dict subclass record
+    nothing.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -184,7 +193,7 @@ class Hyperparameters(Mapping[str, Any]):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Hyperparameters:
-        """These, or themselves where they are such already, so that its record goes on."""
+        """Convert a mapping; return a `Hyperparameters` object as it is, so that its record goes on."""
         return values if isinstance(values, cls) else cls(values)
 
     def __getitem__(self, name: str) -> Any:
@@ -194,6 +203,7 @@ class Hyperparameters(Mapping[str, Any]):
         return self._values[name]
 
     def get(self, name: str, default: Any = None) -> Any:
+        """Return a hyper-parameter, or `default` if the trial does not have it; the name is recorded in either case."""
         self.names_read.add(name)
         return self._values.get(name, default)
 
@@ -214,63 +224,130 @@ class Hyperparameters(Mapping[str, Any]):
 
 
 class Experiment(ABC):
-    """The common part of torch and Keras experiments: the data, and a model made from hyper-parameters."""
+    """Base of torch and Keras experiments: a user's data, model, loss and metrics.
+
+    One instance serves many trials: methods keep no state on it. Before anything is trained, raygpu also calls them on
+    the CPU with a few samples; checks of torch experiments use float64 where the code takes it.
+    """
 
     framework: str
 
     @abstractmethod
     def data(self) -> Splits:
-        """The training and validation data. Called once per sweep, in the driver."""
+        """Load the training and validation data into host memory.
+
+        Called once per command, in the driver, with the experiment's folder as the working directory; workers get the
+        arrays through Ray, read-only. With `--data.synthetic`, `synthetic` is called instead. Shapes and dtypes reach
+        the model unchanged: (samples, ...), as a rule float32 inputs and int64 class indices.
+        """
 
     def synthetic(self) -> Splits:
-        """Made-up data of `data()`'s shapes and types, for `--data.synthetic`. Optional."""
+        """Make up data with the shapes and dtypes of `data()`, for `--data.synthetic`. Optional.
+
+        Called once per command, in the driver, in place of `data`.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def model(self, hp: Mapping[str, Any]) -> Any:
-        """A new model for these hyper-parameters."""
+        """Return a new, untrained model for these hyper-parameters.
+
+        Called for each training of a trial, and for raygpu's checks, after torch's or TensorFlow's, NumPy's and
+        Python's random generators were seeded with the trial's seed. A torch model is made on the CPU and then moved to
+        the device, a Keras model on the device that TensorFlow chooses. Each call has to make new parameters.
+
+        The model gets inputs of shape (batch, ...) with the dtype of `data()`: `batch_size` samples of one training
+        step, fewer in an epoch's last batch or where a batch is cut into parts, and at most 1024 in an evaluation.
+
+        hp: read-only. The names read here, in one `forward` and in `augment` are recorded: only trials that agree in
+        them share an array. In fused mode `forward` runs under `torch.vmap`: see `TorchExperiment` for what that
+        forbids.
+        """
 
     @abstractmethod
     def loss(self, outputs: Any, targets: Any) -> Any:
-        """The loss of a batch: its mean over the samples, a scalar tensor. The default is cross entropy of logits
-        against class indices. A loss that counts samples unequally returns `Mean`, one that adds them up `Sum`."""
+        """Return the loss of a batch, a scalar tensor: the mean over its samples.
+
+        Called on the training's device for each training batch, or each part of one, and for each validation batch.
+        outputs: of the model, as a rule (batch, ...); with `bf16`, a torch model's may be bfloat16. targets: (batch,
+        ...) with the dtype of `data()`, or a dict of such tensors; a copy.
+
+        A loss that counts samples unequally returns `Mean`, one that adds them up `Sum`; the kind has to be the same
+        for every batch. In fused mode it runs under `torch.vmap`: see `TorchExperiment` for what that forbids.
+        """
 
     @abstractmethod
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        """Means over the samples of a batch by name, next to the loss; `Mean` or `Sum` where they are no such means.
-        The default is the accuracy of class logits."""
+        """Return the metrics of a validation batch by name, each a scalar tensor: the mean over its samples.
+
+        Called on the training's device after `loss`, with the same arguments, for each validation batch of at most 1024
+        samples; no gradient is recorded. Reported as `validation/<name>`, next to `validation/loss`. `Mean` and `Sum`
+        are exact over batches; any other number is averaged over the batches by their sizes.
+
+        In fused mode they run under `torch.vmap`: see `TorchExperiment`. Metrics that vmap cannot map are computed for
+        one member after the other.
+        """
 
     def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
-        """Training inputs, changed by chance: called on the device for each batch. The default changes nothing."""
+        """Return a batch of training inputs, changed at random. The default changes nothing.
+
+        Called on the training's device before each forward pass of a training, never for validation data. inputs:
+        (batch, ...) with the dtype of `data()`, or a dict of such tensors; a copy, which may be changed in place. Draw
+        from torch's or Keras' random numbers only: they are seeded for each epoch with the trial's seed.
+
+        hp: as in `model`; the names read are recorded. In fused mode it runs under `torch.vmap`: see `TorchExperiment`.
+        """
         return inputs
 
 
 class TorchExperiment(Experiment):
-    """A training problem in PyTorch: raygpu supplies the optimizer, the loop, the device and the checkpoints."""
+    """A training problem in PyTorch: raygpu supplies the optimizer, the loop, the device and the checkpoints.
+
+    In fused mode one run of this code trains all members of an array: `forward`, `augment`, `loss` and `metrics` run
+    under `torch.vmap`, and every tensor in them stands for one member's. Forbidden there:
+
+    - a Tensor that decides a Python `if`, `.item()`, `float(tensor)`, boolean-mask indexing, NumPy in a forward pass;
+    - operators that vmap has no rule for, or runs as a slow loop (LSTM, GRU, weight norm, EmbeddingBag);
+    - state that a step changes outside parameters and buffers: attributes, lists, counters, globals, own generators;
+    - random numbers of NumPy and of Python; torch's are drawn from generators of each member's own.
+
+    A dry run before the sweep and audits during it compare members with trials alone; trials that break a rule are
+    trained alone, and a line names the cause. docs/exactness.md has all rules.
+    """
 
     framework = "torch"
 
     def loss(self, outputs: Any, targets: Any) -> Any:
+        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,), int64."""
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(outputs, targets)
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,)."""
         return {"accuracy": (outputs.argmax(dim=-1) == targets).float().mean()}
 
 
 class KerasExperiment(Experiment):
-    """A training problem in Keras on TensorFlow: `model(hp)` returns a Keras model, raygpu trains it."""
+    """A training problem in Keras on TensorFlow: `model(hp)` returns a Keras model, raygpu trains it.
+
+    `augment`, `loss` and `metrics` are traced once into a TensorFlow graph: use `keras.ops` and TensorFlow, draw random
+    numbers from `keras.random`, and let no Python `if` depend on a tensor. NumPy and Python code runs once, while
+    tracing. Outputs in bfloat16 reach `loss` and `metrics` as float32.
+    """
 
     framework = "keras"
 
     def loss(self, outputs: Any, targets: Any) -> Any:
+        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,), whole
+        numbers."""
         import keras
 
         losses = keras.losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True)
         return keras.ops.mean(losses)
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,)."""
         import keras
 
         hits = keras.ops.equal(keras.ops.argmax(outputs, axis=-1), keras.ops.cast(targets, "int32"))
@@ -283,8 +360,8 @@ class Source:
 
     kind: "torch" and "keras" name an `Experiment`, "function" a function of one dict, "command" a script.
     name: `package.module:Name` or `path/to/file.py:name`, or the command line itself.
-    folder: relative paths start here, and it is importable. Absolute, or relative to the working directory in which a
-    worker begins: there it is absolute too.
+    folder: the start of relative paths, and importable. Absolute, or relative to a worker's first working directory; an
+    unpickled source has an absolute one.
     """
 
     kind: str
@@ -295,25 +372,26 @@ class Source:
         return _arrived, (self.kind, self.name, self.folder)
 
     def resolve(self) -> Experiment | Callable[[dict[str, Any]], Any]:
-        """The user's object: an `Experiment` instance or a function."""
+        """Return the user's object: an `Experiment` instance or a function. Raises BadInput."""
         return resolve(self.name, Path(self.folder))
 
 
 def _arrived(kind: str, name: str, folder: str) -> Source:
+    """Unpickle a source: make its folder absolute in the process that receives it."""
     return Source(kind, name, str(BEGUN_IN / folder))
 
 
 def locate(name: str, folder: Path) -> tuple[Source, Experiment | Callable[[dict[str, Any]], Any]]:
-    """The source that `name` stands for, and the user's object itself. Raises BadInput."""
+    """Return the source that `name` stands for, and the user's object. Raises BadInput."""
     found = resolve(name, folder)
     kind = found.framework if isinstance(found, Experiment) else "function"
     return Source(kind=kind, name=name, folder=str(folder)), found
 
 
 def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], Any]:
-    """Import what `module:Name` or `file.py:name` stands for; an experiment class is instantiated.
+    """Import the object that `module:Name` or `file.py:name` names; instantiate it if it is an experiment class.
 
-    folder: relative files start here, and modules are looked up here as well. Raises BadInput.
+    folder: the start of relative paths, and a place to look up modules. Raises BadInput.
     """
     module_name, _, attribute = name.rpartition(":")
     if not module_name or not attribute:
@@ -370,7 +448,7 @@ def _import_file(path: Path, name: str) -> Any:
 
 
 def _candidates(module: Any) -> str:
-    """The names in a module that could be meant."""
+    """Return the names of a module's own callables, to suggest in a message."""
     names = [
         name
         for name, value in vars(module).items()

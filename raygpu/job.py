@@ -18,7 +18,7 @@ from raygpu.engines.cluster.jobs import JOB_FILE, PACKAGE
 
 
 def _come_along() -> tuple[Path, dict[str, Any]]:
-    """The package's folder, and what it says."""
+    """Return the folder of the package that was submitted with the job, and the content of its job file."""
     package = importlib.import_module(PACKAGE)
     folder = Path(str(package.__file__)).parent
     file = folder / JOB_FILE
@@ -28,12 +28,12 @@ def _come_along() -> tuple[Path, dict[str, Any]]:
 
 
 def set_environment() -> None:
-    """Take the job's variables. Ray calls it in each of the job's workers when that starts."""
+    """Set the job's environment variables. Ray calls this at the start of each of the job's workers."""
     os.environ.update(_come_along()[1]["environment"])
 
 
 def main() -> int:
-    """Run the command; returns its exit code."""
+    """Run the submitted command; return its exit code."""
     # Ray starts its processes with SIGINT blocked, and so what they start: `stop` has to be heard.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     folder, job = _come_along()

@@ -1,4 +1,4 @@
-"""How many trainings does one GPU carry? Measured in every way to share it, with the answer kept for later sweeps.
+"""Measure how many trainings one GPU carries, in every way to share it, and keep the answer for later sweeps.
 
 python -m raygpu.pack conf/pack/digits.toml
 python -m raygpu.pack conf/sweep/digits_cnn.toml --gpu.devices 1     a sweep's file says what to train, too
@@ -36,8 +36,8 @@ from raygpu.engines.profiling.sites import local_site
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Source, Splits
 from raygpu.planning.profiles import Profile, Subject
-from raygpu.runs import interrupts
-from raygpu.runs.run_directory import RunFolder
+from raygpu.records import interrupts
+from raygpu.records.run_directory import RunFolder
 from raygpu.training.start import signature
 from raygpu.workflow.validation import PreparedPack, find, load_data, prepare_pack
 
@@ -84,8 +84,8 @@ def run(
 ) -> Result:
     """Measure a training on one device, keep the profile, and leave table, plot and data in `runs/<name>/`.
 
-    stem: begins the name of a run that has none. source_folder: where relative paths of the experiment start. Raises
-    BadInput, with a line for each fault.
+    stem: first part of the name of a run that is not named. source_folder: the start of the experiment's relative
+    paths. Raises BadInput, with a line for each fault.
     """
     console = console or SweepConsole()
     measuring = _found(config, stem, source_folder)
@@ -187,7 +187,7 @@ def _lines(measuring: _Measuring) -> list[str]:
 
 
 def _ways(measuring: _Measuring) -> tuple[list[Way], list[str]]:
-    """The ways that exist for this training here, and why others do not. Raises BadInput where none does."""
+    """Return the ways that exist for this training here, and why others do not. Raises BadInput if none does."""
     asked = measuring.prepared.config.chosen_ways
     kind = measuring.source.kind
     notes: dict[Way, str] = {}
@@ -224,7 +224,8 @@ def _obstacle(measuring: _Measuring) -> str | None:
 def _measured(
     measuring: _Measuring, ways: Sequence[Way], notes: Sequence[str], scratch: str, say: Callable[[str], None]
 ) -> Profile:
-    """scratch: a folder where functions and scripts may write."""
+    """Measure the training in these ways; return its profile. scratch: a folder where functions and scripts may
+    write."""
     config = measuring.prepared.config
     ray_environment.prepare(local=True)
     from raygpu.engines.cluster.local_cluster import start_local
@@ -275,7 +276,7 @@ COMMAND = Command("pack", __doc__, PackConfig, DEFAULT, SWITCHES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     return COMMAND.main(argv, _main)
 
 

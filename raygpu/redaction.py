@@ -15,12 +15,12 @@ _SECRET_OPTION = re.compile(r"([?&](?:[\w-]*(?:password|passwd|pwd|secret|token)
 
 
 def redacted(uri: str) -> str:
-    """The URI with `***` in place of passwords, also of one that contains / or @."""
+    """Return the URI with `***` in place of passwords, even of one that contains / or @."""
     return _SECRET_OPTION.sub(rf"\1{HIDDEN}", _PASSWORD.sub(rf"\1:{HIDDEN}@", uri))
 
 
 def cleaned(text: str, uri: str) -> str:
-    """A library's message about `uri`, without the secrets that it may repeat."""
+    """Return a library's message about `uri` without the secrets that it may repeat."""
     text = text.replace(uri, redacted(uri))
     secrets = [match[2] for match in _PASSWORD.finditer(uri)] + [match[2] for match in _SECRET_OPTION.finditer(uri)]
     for secret in secrets:
@@ -31,7 +31,8 @@ def cleaned(text: str, uri: str) -> str:
 
 
 def completed(uri: str) -> str:
-    """A tracking URI that was kept without its password, with it: from the environment. Raises BadInput."""
+    """Return a tracking URI that was kept without its password with the password from the environment. Raises
+    BadInput."""
     if uri != redacted(uri) or HIDDEN not in uri:
         return uri
     known = os.environ.get(URI_VARIABLE, "")

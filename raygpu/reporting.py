@@ -25,26 +25,29 @@ CHECKPOINT_FILE = "state.pickle"
 class Channel(Protocol):
     """The receiver of reports."""
 
-    def report(self, metrics: dict[str, float]) -> None: ...
+    def report(self, metrics: dict[str, float]) -> None:
+        """Take in an epoch's metrics."""
 
-    def checkpoint(self, state: Any) -> None: ...
+    def checkpoint(self, state: Any) -> None:
+        """Keep a state, anything that pickles, so that the trial can go on from it."""
 
-    def load(self) -> Any | None: ...
+    def load(self) -> Any | None:
+        """Return the state of the last checkpoint; None if there is none."""
 
 
 _thread = threading.local()
 _num_reports = 0
-"""Number of reports of this process, where it is a script's."""
+"""Number of reports of this process, if it is a script's."""
 _went_on_from = 0
-"""The epoch that this script's process found in its checkpoint."""
+"""Epoch of the checkpoint that this script's process has loaded; 0 without one."""
 _channel: Channel | None = None
 
 
 def use(channel: Channel | None) -> None:
     """Send the reports of this thread, and of threads without a channel of their own, to `channel`.
 
-    None goes back to what the environment says. A thread keeps its own: a function that outlives its trial cannot
-    report into the next one.
+    channel: None for the one that the environment names. A thread keeps its own: a function that outlives its trial
+    cannot report into the next one.
     """
     global _channel
     _channel = _thread.channel = channel
@@ -73,7 +76,7 @@ def load(default: Any = None) -> Any:
 
 
 def number(name: str, value: Any) -> float:
-    """A metric as a float. Raises TypeError."""
+    """Return a metric as a float. Raises TypeError if it is not a number."""
     item = getattr(value, "item", None)
     value = item() if callable(item) else value
     if not isinstance(value, numbers.Real):
@@ -83,18 +86,19 @@ def number(name: str, value: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The state of a checkpoint: pickled when it was called, so that later changes do not reach it."""
+    """The state of a checkpoint, pickled at the call: later changes do not reach it."""
 
     epoch: int
-    """The report that belongs to it: the one that followed, since `checkpoint` comes before `report`."""
+    """Number of the report that belongs to the state: the next one, since `checkpoint` comes before `report`."""
     state: bytes
 
     @classmethod
     def of(cls, state: Any, num_reports: int) -> Kept:
+        """Pickle a state. num_reports: reports before it."""
         return cls(num_reports + 1, pickle.dumps(state))
 
     def dump(self, folder: Path) -> None:
-        """Write it so that a reader finds the old or the new one, never half."""
+        """Write the state into `folder` in one step: a reader finds the old or the new one, never half."""
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f"{CHECKPOINT_FILE}.{os.getpid()}"
         temporary.write_bytes(pickle.dumps((self.epoch, self.state)))
@@ -117,13 +121,14 @@ def _current() -> Channel:
 
 
 class _Script:
-    """In a process that a sweep started: reports go through a named pipe, checkpoints into a folder."""
+    """Channel of a process that a sweep started: reports go through a named pipe, checkpoints into a folder."""
 
     def __init__(self, pipe: Path, folder: Path) -> None:
         self.pipe = pipe
         self.folder = folder
 
     def report(self, metrics: dict[str, float]) -> None:
+        """Write the metrics to the pipe, as one line of JSON."""
         global _num_reports
         _num_reports += 1
         # One write of one line: lines of several processes do not mix below the pipe's atomic size (4096 bytes).
@@ -131,12 +136,14 @@ class _Script:
             pipe.write(json.dumps(metrics).encode() + b"\n")
 
     def checkpoint(self, state: Any) -> None:
+        """Write the state into the folder, with the number of its epoch."""
         kept = Kept.load(self.folder)
         # A script that prints its metrics counts no reports here: each of its checkpoints then counts as one.
         before = _went_on_from + _num_reports if _num_reports else kept.epoch if kept else 0
         Kept.of(state, before).dump(self.folder)
 
     def load(self) -> Any | None:
+        """Return the state of the last checkpoint; None if there is none."""
         global _went_on_from
         kept = Kept.load(self.folder)
         if kept is None:
@@ -146,13 +153,15 @@ class _Script:
 
 
 class _Alone:
-    """Outside of any sweep: a person runs the training by hand."""
+    """Channel outside of any sweep: a person runs the training by hand."""
 
     def report(self, metrics: dict[str, float]) -> None:
+        """Print the metrics as a line of JSON."""
         print(json.dumps(metrics), file=sys.stdout, flush=True)
 
     def checkpoint(self, state: Any) -> None:
-        """Nothing is kept outside of a sweep."""
+        """Keep nothing, outside of a sweep."""
 
     def load(self) -> Any | None:
+        """Return None: nothing is kept outside of a sweep."""
         return None

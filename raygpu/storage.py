@@ -32,38 +32,38 @@ JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable that Ray gives the driver of a submitted job."""
 SCHEMES = ("s3", "gs")
 LOCAL = "local"
-"""The storage of runs whose folder is on this machine."""
+"""Name of the storage of runs whose folder is on this machine."""
 PROBE = ".raygpu-"
-"""Begins the names of files that are written to see whether one can."""
+"""Prefix of the names of files that test whether a folder can be written."""
 PLAIN = re.compile(r"[\w!.*'()=/-]*", re.ASCII)
-"""Characters of names in object storage that every client takes for themselves."""
+"""Characters in names of object storage that no client treats as special."""
 ATTEMPTS = 12
-"""Tries of each call to S3: with pauses of 50 ms, 100 ms, 200 ms ... between them, 102 s."""
+"""Attempts of each call to S3: with pauses of 50 ms, 100 ms, 200 ms ... between them, 102 s in all."""
 S3_SAID = "AWS Error"
 NO_SERVER = "AWS Error NETWORK_CONNECTION"
-"""In pyarrow's words."""
+"""Part of pyarrow's message when no server answers."""
 ALLOWED = "local, a folder that all nodes share, or s3://BUCKET/FOLDER"
 
 
 def is_job() -> bool:
-    """Whether this process is the driver of a submitted job: what came along with that, every worker has already."""
+    """Return whether this process is the driver of a submitted job; its workers have the job's files already."""
     return JOB_VARIABLE in os.environ
 
 
 class StorageError(RaygpuError):
-    """Object storage refused, or is out of reach."""
+    """Object storage refused a request, or is out of reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A folder, which need not exist."""
+    """A folder on disk or in object storage; it need not exist."""
 
     uri: str
-    """An absolute path; or s3://BUCKET/FOLDER, with options of pyarrow's after a question mark."""
+    """An absolute path, or s3://BUCKET/FOLDER with pyarrow's options after a question mark."""
 
     @classmethod
     def at(cls, text: str) -> Storage:
-        """Return the storage for a person's name of it: a folder or a URI. Raises BadInput."""
+        """Parse a folder's path or a URI as a person writes it. Raises BadInput."""
         if "://" not in text:
             return cls(str(Path(text).resolve()))
         parts = urlsplit(text)
@@ -78,15 +78,17 @@ class Storage:
 
     @property
     def path(self) -> Path | None:
-        """In the file system; None of object storage."""
+        """The folder's path in the file system; None for object storage."""
         return None if "://" in self.uri else Path(self.uri)
 
     @property
     def name(self) -> str:
+        """Last part of the folder's path."""
         return self.uri.partition("?")[0].rstrip("/").rpartition("/")[2]
 
     @property
     def parent(self) -> Storage:
+        """The folder above this one, in the same storage."""
         base, mark, options = self.uri.partition("?")
         return Storage(base.rstrip("/").rpartition("/")[0] + mark + options)
 
@@ -105,22 +107,22 @@ class Storage:
         return path, system
 
     def beside(self, path: str) -> Storage:
-        """Another folder of the same storage, by the path that Ray tells: of object storage, one without a scheme."""
+        """Return another folder of the same storage by the path that Ray gives; in object storage, it has no scheme."""
         if self.path is not None:
             return Storage(path)
         base, mark, options = self.uri.partition("?")
         return Storage(f"{base.partition('://')[0]}://{path}{mark}{options}")
 
     def is_dir(self) -> bool:
-        """Whether it is there; object storage may keep one that is empty."""
+        """Return whether the folder exists; object storage may keep an empty one."""
         return self._info(self).type.name == "Directory"
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file in it."""
+        """Return whether the folder has a file of this name."""
         return self._info(self / name).type.name == "File"
 
     def folders(self) -> list[str]:
-        """The names of the folders in it, sorted."""
+        """Return the names of the folders in this one, sorted."""
         if self.path is not None:
             return sorted(path.name for path in self.path.glob("*") if path.is_dir())
         from pyarrow.fs import FileSelector
@@ -131,13 +133,13 @@ class Storage:
         return sorted(info.base_name for info in found if info.type.name == "Directory")
 
     def read(self, name: str) -> bytes:
-        """A file of it. Raises FileNotFoundError, and StorageError."""
+        """Read a file of the folder. Raises FileNotFoundError, and StorageError."""
         system, path = (self / name)._at()
         with _told(self), system.open_input_stream(path) as stream:
             return bytes(stream.read())
 
     def write(self, name: str, content: bytes) -> None:
-        """Make or replace a file of it. Raises StorageError."""
+        """Write a file of the folder, new or in place of an old one. Raises StorageError."""
         if self.path is not None:
             self.path.mkdir(parents=True, exist_ok=True)
         system, path = (self / name)._at()
@@ -145,23 +147,24 @@ class Storage:
             stream.write(content)
 
     def upload(self, source: Path) -> None:
-        """Copy what is in a folder, or a file, into this one."""
+        """Copy a file, or the content of a folder, into this folder. Raises StorageError."""
         if source.is_file():
             self.write(source.name, source.read_bytes())
             return
         self._copy(Storage(str(source.resolve())), self)
 
     def download(self, target: Path) -> None:
-        """Copy what is in it into a folder of this machine. Raises FileNotFoundError, and StorageError."""
+        """Copy the folder's content into a folder of this machine. Raises FileNotFoundError, and StorageError."""
         target.mkdir(parents=True, exist_ok=True)
         self._copy(self, Storage(str(target.resolve())))
 
     def copy_to(self, target: Storage) -> None:
-        """Copy what is in it into another folder of the same storage."""
+        """Copy the folder's content into another folder of the same storage."""
         self._copy(self, target)
 
     def move_to(self, target: Storage) -> None:
-        """Give it another name in the same storage, which is free: at once in a file system, else by a copy."""
+        """Rename the folder to an unused name in the same storage: at once in a file system, by a copy in object
+        storage."""
         if self.path is not None:
             self.path.rename(target.uri)
         else:
@@ -169,7 +172,7 @@ class Storage:
             self.remove()
 
     def remove(self) -> None:
-        """Delete it with all that is in it, if it is there."""
+        """Delete the folder with its content, if it exists."""
         if self.path is not None:
             shutil.rmtree(self.path, ignore_errors=True)
         elif self.is_dir():
@@ -178,7 +181,7 @@ class Storage:
                 system.delete_dir(path)
 
     def require_answer(self) -> None:
-        """Raises StorageError where no server answers; within seconds, where any other call waits for one."""
+        """Raise StorageError within seconds if no server answers; any other call would wait for one."""
         if self.path is not None:
             return
         from pyarrow import fs
@@ -192,7 +195,7 @@ class Storage:
                     raise
 
     def check(self) -> None:
-        """Whether a file can be written and read, tried. Raises BadInput."""
+        """Write a file, read it and delete it. Raises BadInput if that fails."""
         token = uuid.uuid4().hex
         try:
             self.require_answer()
@@ -205,14 +208,15 @@ class Storage:
             raise BadInput(f"storage: {self} does not give back what was written to it")
 
     def discard(self, name: str) -> None:
-        """Delete a file of it."""
+        """Delete a file of the folder. Raises StorageError."""
         system, path = (self / name)._at()
         with _told(self):
             system.delete_file(path)
 
     @contextmanager
     def fetched(self) -> Iterator[Path]:
-        """Yield its content as a folder of this machine: itself where it is one, or else a copy for the time being."""
+        """Yield the content as a folder of this machine: the folder itself on disk, a temporary copy of object
+        storage."""
         if self.path is not None:
             yield self.path
             return
@@ -221,7 +225,7 @@ class Storage:
             yield Path(folder)
 
     def _at(self) -> tuple[Any, str]:
-        """pyarrow's file system, and the path in it."""
+        """Return pyarrow's file system, and the folder's path in it."""
         if self.path is not None:
             return _file_system(""), self.uri
         parts = urlsplit(self.uri)
@@ -257,7 +261,7 @@ class Storage:
 
 @lru_cache(maxsize=8)
 def _file_system(bucket: str) -> Any:
-    """pyarrow's of this bucket, which asks the server where it is; without a name of this machine."""
+    """Return pyarrow's file system of a bucket, found by asking the server; of this machine for an empty name."""
     from pyarrow import fs
 
     if not bucket:
@@ -270,10 +274,10 @@ def _file_system(bucket: str) -> Any:
 
 
 def _patient(options: dict[str, Any]) -> Any:
-    """S3 with these options, which asks a server that does not answer again, for a minute and a half.
+    """Return an S3 file system that repeats calls for a minute and a half when the server does not answer.
 
-    By its URI, pyarrow gives up after six seconds. What Ray hands to a worker is made anew there: pyarrow forgets this
-    when it is pickled. Of AWS's two ways to wait, the other has a number of tries that a process uses up.
+    By its URI, pyarrow gives up after six seconds. Ray makes the file system anew in a worker, and pyarrow forgets the
+    retry strategy when it is pickled. Of AWS's two strategies, the other has a number of tries that a process uses up.
     """
     from pyarrow import fs
 
@@ -288,7 +292,7 @@ def _patient(options: dict[str, Any]) -> Any:
 
 @contextmanager
 def _told(storage: Storage) -> Iterator[None]:
-    """Turn object storage's error into one line. Raises StorageError, and FileNotFoundError as it is."""
+    """Turn an error of object storage into one line. Raises StorageError, and FileNotFoundError as it is."""
     try:
         yield
     except FileNotFoundError:

@@ -22,8 +22,8 @@ from raygpu.cli import flags
 from raygpu.cli.command import Command, framed
 from raygpu.engines.cluster import ray_environment
 from raygpu.errors import BadInput
+from raygpu.records.run_directory import RunFolder
 from raygpu.redaction import redacted
-from raygpu.runs.run_directory import RunFolder
 from raygpu.storage import LOCAL, Storage
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ DRIVER_GPUS = {"pack": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A command line, split."""
+    """A command line, split into words, options and switches."""
 
     words: list[str]
     options: dict[str, str]
@@ -65,6 +65,7 @@ class _Asked:
 
     @property
     def address(self) -> str:
+        """Address of the Ray dashboard, from --address or the environment. Raises BadInput without one."""
         found = self.options.get("address") or os.environ.get(ADDRESS_VARIABLE, "")
         if not found:
             raise BadInput(f"--address: not given, and no {ADDRESS_VARIABLE} either; {OPTIONS['address']}")
@@ -72,7 +73,7 @@ class _Asked:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code: of a job that was followed to its end, the job's own."""
+    """Run the command line; return the exit code, of a job that was followed to its end the job's own."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return framed(lambda: _main(words), "interrupted; nothing was submitted")
@@ -110,7 +111,7 @@ def _main(argv: list[str]) -> int:
 
 
 def _split(argv: list[str]) -> _Asked:
-    """Take this command's own flags out; the others are those of the command that is submitted."""
+    """Take this command's own flags out; the others belong to the submitted command."""
     asked = _Asked([], {}, set())
     words = list(argv)
     while words:
@@ -203,14 +204,14 @@ def _there(command: Command) -> dict[str, str]:
 
 
 def _file(command: Command, arguments: flags.Arguments) -> Path | None:
-    """The configuration that goes along."""
+    """Return the configuration that is submitted with the command; None if the command reads none."""
     if arguments.file is not None:
         return Path(arguments.file)
     return None if {"resume", "from"} & arguments.options.keys() else command.default
 
 
 def _require_kept(found: config.ProblemConfig) -> None:
-    """Raises BadInput where results would go to a folder that is the job's own."""
+    """Raise BadInput if results would go to a folder of the job's own; warn if they stay on the head node."""
     if not isinstance(found, config.StoredConfig):
         return
     if found.storage == LOCAL:
@@ -222,7 +223,7 @@ def _require_kept(found: config.ProblemConfig) -> None:
 
 
 def _environment(options: dict[str, str]) -> dict[str, str]:
-    """The variables that go along. Their values are never on a command line."""
+    """Return the variables to submit. Their values are never on a command line. Raises BadInput."""
     names = [name.strip() for name in options.get("env", "").split(",") if name.strip()]
     for name in names:
         if not NAME.fullmatch(name):
@@ -248,7 +249,7 @@ def _requirements(options: dict[str, str]) -> list[str]:
 
 
 def _require_elsewhere(arguments: flags.Arguments, folder: Path) -> None:
-    """A run that is named has to be within the cluster's reach: what is in `folder` is not, for runs stay here."""
+    """Raise BadInput for a named run that the cluster cannot reach, such as one in `folder`: runs are not submitted."""
     for option in ("resume", "from"):
         named = arguments.options.get(option)
         if named is None or "://" in named or not Path(named).is_dir():
@@ -262,7 +263,7 @@ def _require_elsewhere(arguments: flags.Arguments, folder: Path) -> None:
 
 
 def _follow(jobs: Jobs, job_id: str) -> int:
-    """Show what it prints until it ends; Ctrl-C leaves it running."""
+    """Print the job's output until it ends; Ctrl-C leaves the job running."""
     here = f"--address {jobs.address}"
     try:
         job = jobs.follow(job_id, lambda text: print(text, end="", flush=True))

@@ -24,9 +24,9 @@ from raygpu.engines.profiling.sites import local_site
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.gpu_shares import FusedPlan
 from raygpu.planning.sweep_plan import Decision
-from raygpu.runs.clock import process_age_s
-from raygpu.runs.run_directory import RunFolder
-from raygpu.runs.trial_records import Records
+from raygpu.records.clock import process_age_s
+from raygpu.records.run_directory import RunFolder
+from raygpu.records.trial_records import Records
 from raygpu.search.trials import Scoring, TrialRecord
 from raygpu.storage import StorageError
 from raygpu.workflow.planner import Planner
@@ -55,7 +55,7 @@ class Result:
     """The result of a sweep."""
 
     summary: dict[str, Any]
-    """The content of `summary.json`; empty of a dry run."""
+    """The content of `summary.json`; empty for a dry run."""
     folder: Path | None
     best: list[TrialRecord]
     """The five best trials."""
@@ -65,7 +65,7 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """0; 1 if no trial has a finite score: all failed or diverged; 3 if MLflow lacks a part; 130 after Ctrl-C."""
+        """Exit code: 0; 1 if no trial has a finite score; 3 if MLflow lacks a part; 130 after Ctrl-C."""
         if self.interrupted:
             return 130
         if self.summary and self.summary["best"] is None:
@@ -84,8 +84,8 @@ def run(
 ) -> Result:
     """Run a sweep, or go on with one, and leave its results in `runs/<name>/` and in MLflow.
 
-    stem: begins the name of a sweep that has none. source_folder: where relative paths of the experiment start, by
-    default the working directory. Raises BadInput, with a line for each fault.
+    stem: first part of the name of a sweep that is not named. source_folder: the start of the experiment's relative
+    paths, by default the working directory. Raises BadInput, with a line for each fault.
     """
     console = console or SweepConsole()
     source_folder = (source_folder or Path.cwd()).resolve()
@@ -181,9 +181,9 @@ class _Training:
         return folder
 
     def run(self, timing: dict[str, float | None]) -> None:
-        """All trials, to their end or Ctrl-C; nothing is left of a sweep that failed before the first score.
+        """Run all trials, to their end or Ctrl-C; delete a sweep that failed before the first score.
 
-        timing: takes the seconds since the command was typed at which the first epoch and the last trial ended.
+        timing: receives the seconds from the start of the command to the end of the first epoch and of the last trial.
         """
         from raygpu.engines.cluster.mps_daemons import daemons
         from raygpu.engines.cluster.prometheus import SweepExporter
@@ -224,7 +224,7 @@ class _Training:
         session.writer.finish()  # what waits is delivered while Ray ends
 
     def _require_mps(self, mps: Daemons) -> None:
-        """Raises BadInput where several processes were planned for a GPU that takes one, and MPS did not come up."""
+        """Raise BadInput if several processes were planned for a GPU that takes one, and MPS did not start."""
         for node in self.cluster.nodes:
             if self.decision.mps and not mps.access and node.refusal is not None:
                 raise BadInput(
@@ -247,7 +247,7 @@ class _Training:
         return work.arrays_s
 
     def finish(self) -> tuple[dict[str, Any], RunFolder]:
-        """Write the results' files and end the runs in MLflow; the summary and the sweep's folder."""
+        """Write the results' files and end the runs in MLflow; return the summary and the sweep's folder."""
         what = self.config, self.found, self.records, self.checkpoints, self.summary
         try:
             self.console.lines(write_files(self.folder, *what))
@@ -263,7 +263,7 @@ class _Training:
 def _print_end(
     result: Result, folder: RunFolder, config: SweepConfig, console: SweepConsole, curves: str | None
 ) -> None:
-    """The five best trials, and what to type next."""
+    """Print the five best trials, and the next command to type."""
     summary = result.summary
     if summary["best"] is not None:
         console.best(config.metric, result.best)
@@ -293,7 +293,7 @@ def _print_end(
 
 
 def _without_score(summary: Mapping[str, Any]) -> str:
-    """Why there is no best trial."""
+    """Return a line that says why there is no best trial."""
     counts = [f"{summary[key]} {word}" for key, word in NO_SCORE.items() if summary[key]]
     advice = "; a smaller learning rate, or clip_norm, may help" if summary["diverged"] else ""
     return f"no trial has a finite {summary['metric']} ({', '.join(counts)}), so there is no best trial{advice}"
@@ -327,7 +327,7 @@ COMMAND = Command(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     return COMMAND.main(argv, _main)
 
 

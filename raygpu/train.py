@@ -22,9 +22,9 @@ from raygpu.config import TrainConfig, load, read_toml
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.experiment import take
-from raygpu.runs.clock import process_age_s
-from raygpu.runs.run_directory import RunFolder, rounded
-from raygpu.runs.training_progress import History, Progress
+from raygpu.records.clock import process_age_s
+from raygpu.records.run_directory import RunFolder, rounded
+from raygpu.records.training_progress import History, Progress
 from raygpu.search.trials import Scoring
 from raygpu.storage import Storage
 from raygpu.training.distributed.batch_split import Spread, checked, spread
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 DEFAULT = Path("conf/train/digits.toml")
 START = "start"
-"""Below the checkpoints: the parameters of a warm start."""
+"""Folder below the checkpoints with the parameters of a warm start."""
 SWITCHES = {
     "warm-start": "With --from: begin with the trial's parameters, and not with new ones.",
     "json": "Print the summary as JSON on standard output, and all else on standard error.",
@@ -82,8 +82,8 @@ def run(
 ) -> Result:
     """Train, or go on with a training, and leave its checkpoints in `runs/<name>/` and its curves in MLflow.
 
-    stem: begins the name of a run that has none. source_folder: where relative paths of the experiment start, by
-    default the working directory. warm_start: the folder of a checkpoint whose parameters are the first. Raises
+    stem: first part of the name of a run that is not named. source_folder: the start of the experiment's relative
+    paths, by default the working directory. warm_start: folder of a checkpoint with the initial parameters. Raises
     BadInput, with a line for each fault.
     """
     console = console or TrainConsole()
@@ -159,7 +159,7 @@ class _Training:
         return folder
 
     def run(self, warm_start: Path | None) -> Ended:
-        """To its end, or Ctrl-C; nothing is left of a training that failed before its first checkpoint."""
+        """Train to the end, or Ctrl-C; delete a training that failed before its first checkpoint."""
         from raygpu.engines.cluster.prometheus import TrainingExporter
         from raygpu.engines.train import production
 
@@ -167,6 +167,7 @@ class _Training:
         exporter = TrainingExporter(self.folder.name, self.history, self.cluster.readings)
 
         def tick() -> None:
+            """Update the console and the exported metrics."""
             console.update(self.history, self._readings(), self.session.writer.delayed)
             exporter.update()
 
@@ -353,7 +354,7 @@ COMMAND = Command(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     return COMMAND.main(argv, _main)
 
 

@@ -10,8 +10,8 @@ import pytest
 from raygpu.config import SweepConfig, load
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
+from raygpu.records.run_directory import RunFolder
 from raygpu.redaction import completed
-from raygpu.runs.run_directory import RunFolder
 
 WHOLE = "postgresql://me:s3cret-word@host/runs"
 KEPT = "postgresql://me:***@host/runs"

@@ -12,7 +12,7 @@ import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
-from raygpu.runs.run_directory import RunFolder
+from raygpu.records.run_directory import RunFolder
 from raygpu.storage import Storage, _file_system
 from tests.services.s3 import BUCKET, s3
 from tests.tracking.services import free_port

@@ -18,7 +18,7 @@ from raygpu import sweep
 from raygpu.cli.console import SweepConsole
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
-from raygpu.runs.run_directory import RunFolder
+from raygpu.records.run_directory import RunFolder
 from raygpu.sweep import Result
 from raygpu.tracking.session import SweepSession
 from raygpu.workflow.promotion import promoted

@@ -17,7 +17,7 @@ from raygpu.cli.console import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.experiment import Splits, TorchExperiment
-from raygpu.runs.run_directory import RunFolder
+from raygpu.records.run_directory import RunFolder
 from raygpu.workflow.validation import find, prepare, problem
 from tests.models import few
 

@@ -24,7 +24,7 @@ from raygpu import sweep, train
 from raygpu.config import TrainConfig, load
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput, RaygpuError
-from raygpu.runs.run_directory import RunFolder
+from raygpu.records.run_directory import RunFolder
 from raygpu.search.space import trial_seed
 from raygpu.workflow.promotion import promoted
 from tests.models import few

@@ -28,7 +28,7 @@ from experiments.benchmarks.ranks import on_keras_ranks
 from raygpu import train
 from raygpu.cli.training_view import TrainConsole
 from raygpu.config import TrainConfig
-from raygpu.runs.training_progress import Progress, Wish
+from raygpu.records.training_progress import Progress, Wish
 from raygpu.training.distributed.ranks import FIRST, Parallel
 
 BATCH = 128

@@ -23,7 +23,7 @@ from mlflow.tracking import MlflowClient
 from raygpu import sweep
 from raygpu.config import SweepConfig, load
 from raygpu.planning.batches import num_batches
-from raygpu.runs.run_directory import RunFolder
+from raygpu.records.run_directory import RunFolder
 from raygpu.search.trials import Scoring
 
 TARGET = 0.95

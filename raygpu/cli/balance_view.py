@@ -11,7 +11,7 @@ from raygpu.config import TrainConfig
 from raygpu.planning.batch_balancing import LARGEST_PART, Job, Verdict, relative
 from raygpu.planning.batches import num_batches
 from raygpu.planning.confidence import interval, spread_text
-from raygpu.runs.trial_records import Device
+from raygpu.records.trial_records import Device
 
 READINGS = {"util_pct": ("util", "{:.0f} %"), "power_w": ("power", "{:.0f} W"), "temperature_c": ("temp", "{:.0f} °C")}
 """Columns that are shown where a GPU tells them."""

@@ -14,8 +14,8 @@ from raygpu import config
 from raygpu.cli import console as views
 from raygpu.cli import flags
 from raygpu.errors import BadInput, RaygpuError
-from raygpu.runs import interrupts
-from raygpu.runs.run_directory import as_json
+from raygpu.records import interrupts
+from raygpu.records.run_directory import as_json
 
 INCOMPLETE = 3
 """The exit code of a run whose results are complete here, while MLflow lacks some of them."""

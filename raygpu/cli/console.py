@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from raygpu.runs.trial_records import Device, Snapshot
+from raygpu.records.trial_records import Device, Snapshot
 from raygpu.search.trials import TrialRecord
 
 PLAIN_INTERVAL_S = 5.0

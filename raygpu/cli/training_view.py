@@ -12,8 +12,8 @@ from rich.text import Text
 from raygpu.cli.console import LiveConsole, bar, duration, hyperparameters, left, throughput
 from raygpu.config import TrainConfig
 from raygpu.planning.batches import NoiseScale
-from raygpu.runs.training_progress import History
-from raygpu.runs.trial_records import Device
+from raygpu.records.training_progress import History
+from raygpu.records.trial_records import Device
 
 UNITS = {"util_pct": "{:.0f} %", "memory_gib": "{:.1f} GiB", "power_w": "{:.0f} W", "temperature_c": "{:.0f} °C"}
 """Formats of NVML's readings that have a column."""

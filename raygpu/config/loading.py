@@ -22,9 +22,9 @@ from raygpu.errors import BadInput
 from raygpu.redaction import redacted
 
 TABLES_OF_VALUES = ("space", "hyperparameters", "source")
-"""Fields that are no flags, since what is in them has a person's own names."""
+"""Fields without flags of their own, since their keys are names that a person chooses."""
 OWN_NAMES = "hyperparameters."
-"""Begins the flags that are such names none the less."""
+"""Prefix of flags whose names a person chooses all the same."""
 C = TypeVar("C", bound=ProblemConfig)
 SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig, BalanceConfig)
 
@@ -32,9 +32,8 @@ SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig
 def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given: Mapping[str, Any] | None = None) -> C:
     """Read a configuration file and apply flags by dotted name, `{"gpu.fraction": "0.2"}`.
 
-    given: values that are there already, which the file is laid over. Keys that only another command knows are left
-    out: a sweep's file says what to train to every command. Raises BadInput with a line for each fault: the key, what
-    was read, what is allowed.
+    given: values below those of the file. Keys that only another command knows are left out: a sweep's file says what
+    to train to every command. Raises BadInput with a line for each fault: the key, the value read, the values allowed.
     """
     others = {name for other in SCHEMAS for name in other.model_fields} - set(schema.model_fields)
     read = read_toml(path) if path is not None else {}
@@ -58,7 +57,7 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
 
 
 def _laid_over(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, key by key; tables too."""
+    """Merge two sets of values key by key, tables too; `values` come first."""
     found = {key: dict(value) if isinstance(value, dict) else value for key, value in given.items()}
     for key, value in values.items():
         both = isinstance(value, dict) and isinstance(found.get(key), dict)
@@ -67,7 +66,7 @@ def _laid_over(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
 
 
 def _literal(text: str) -> Any:
-    """A flag's value as TOML has it, or as the text that it is."""
+    """Parse a flag's value as TOML; return other text unchanged."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -75,7 +74,7 @@ def _literal(text: str) -> Any:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file as a dict. Raises BadInput."""
+    """Read a TOML file as a dict. Raises BadInput."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -87,7 +86,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every field that is a flag: its dotted name and its annotation."""
+    """Yield the dotted name and the annotation of every field that is a flag."""
     for name, info in section.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
             yield from fields(info.annotation, f"{prefix}{name}.")
@@ -96,13 +95,14 @@ def fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def suggestion(word: str, known: list[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing."""
+    """Return ` (did you mean 'x'?)` for the closest known word, or an empty string."""
     close = difflib.get_close_matches(word, known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _distinct(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """One detail for each key: a value that fits no member of a union is reported once, with all that is allowed."""
+    """Return one detail for each key: a value that fits no member of a union is reported once, with all allowed
+    types."""
     seen: dict[tuple[Any, ...], ErrorDetails] = {}
     for detail in details:
         first = seen.setdefault(detail["loc"][:2], detail)
@@ -112,7 +112,7 @@ def _distinct(details: list[ErrorDetails]) -> list[ErrorDetails]:
 
 
 def _fault(path: Path, detail: ErrorDetails, overrides: Mapping[str, str], schema: type[ProblemConfig]) -> str:
-    """One line: where, the key, what was read, what is allowed."""
+    """Return one line: the place, the key, the value read and the values allowed."""
     keys = [str(part) for part in detail["loc"]]
     key = ".".join(keys[:2] if keys and keys[0] in _tables(schema) else keys[:1])
     where = f"--{key.replace('_', '-')}" if key in overrides else f"{path}: {key}" if key else str(path)

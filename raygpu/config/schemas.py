@@ -30,21 +30,21 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 def maximizes(metric: str, direction: Direction | None) -> bool:
-    """Whether a larger score is better; without a direction by the metric's name."""
+    """Return whether a larger score is better; without a direction, by the metric's name."""
     if direction is not None:
         return direction == "max"
     return not any(word in metric.lower() for word in ("loss", "error"))
 
 
 class ProblemConfig(Section):
-    """What is trained, and with what: common to every command."""
+    """Fields of every command: the code to train, its data and its devices."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)] | None = None
     """The name of the run and of its folder under runs_dir. Default: the file's name and the time."""
     experiment: str | None = None
-    """What to train: "package.module:Name" or "path/to/file.py:name", a class or a function."""
+    """Code to train: "package.module:Name" or "path/to/file.py:name", a class or a function."""
     command: str | None = None
-    """Or a script as it is: "python train.py --lr {lr}". {trial_id}, {seed} and {epochs} exist too."""
+    """Or a script to run: "python train.py --lr {lr}". {trial_id}, {seed} and {epochs} exist too."""
     epochs: Annotated[int, Field(ge=1)] | None = None
     """Epochs of each trial; of a function or script, the number of reports after which it is stopped."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
@@ -56,9 +56,9 @@ class ProblemConfig(Section):
     tracking: TrackingSection = TrackingSection()
 
     TABLE: ClassVar[str] = ""
-    """Where the hyper-parameters are."""
+    """Name of the table that holds the hyper-parameters."""
     REFUSED: ClassVar[Mapping[str, str]] = {}
-    """Keys of other commands that this one cannot do without, and why."""
+    """Keys that this command refuses instead of leaving them out, and why."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -68,10 +68,10 @@ class ProblemConfig(Section):
 
 
 class StoredConfig(ProblemConfig):
-    """What keeps its results where workers of other nodes can write, too."""
+    """Fields of commands whose results go where workers of other nodes can write too."""
 
     storage: str = LOCAL
-    """Where results and checkpoints go: local (runs_dir, on this machine), a folder that all nodes share, or object
+    """Storage of results and checkpoints: local (runs_dir, on this machine), a folder that all nodes share, or object
     storage by its URI, s3://BUCKET/FOLDER; credentials come from the environment of every node."""
 
     @field_validator("storage")
@@ -100,16 +100,16 @@ class SweepConfig(TrialsConfig, StoredConfig):
     """A search over hyper-parameters, packed on fractions of a GPU."""
 
     trials: Annotated[int, Field(ge=1)] | None = None
-    """How many trials. A grid runs whole without it."""
+    """Number of trials. A grid runs whole without it."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
     """The metric that scores a trial, measured on the validation data."""
     score: Literal["last", "best"] = "last"
-    """Whose metric is a trial's score: the last epoch's, or the best epoch's, whose checkpoint is then the trial's.
+    """Epoch whose metric is a trial's score: the last, or the best, whose checkpoint is then the trial's.
     Stopping rules compare the trials' current epochs in either case."""
     direction: Direction | None = None
     """max or min. Default: min for a metric named loss or error, otherwise max."""
     keep: Literal["best", "all"] = "best"
-    """Whose checkpoint stays in the run's folder: the best trial's, or every trial's."""
+    """Checkpoints that stay in the run's folder: the best trial's, or every trial's."""
     checkpoint_s: Annotated[float, Field(gt=0)] = 60.0
     """Seconds between a running trial's checkpoints, from which a lost or interrupted trial goes on."""
     search: SearchSection = SearchSection()
@@ -131,17 +131,17 @@ class SweepConfig(TrialsConfig, StoredConfig):
 
 
 class PackConfig(TrialsConfig):
-    """How many trainings one GPU carries: measured for a single draw of [space], at growing numbers at once."""
+    """A measurement of how many trainings one GPU carries: a single draw of [space], at growing numbers at once."""
 
     ways: str = "all"
-    """Which ways of sharing the GPU: all that exist here, or some of process, mps, fused, split, threads by commas."""
+    """Ways of sharing the GPU: all that exist here, or some of process, mps, fused, split, threads by commas."""
     most: Annotated[int, Field(ge=1)] = 377
-    """The most trainings at once that are tried."""
+    """Largest number of trainings at once."""
     numbers: str = "auto"
-    """How many at once: auto (1, 2, 3, 5, 8, 13 ... while more gain), or these by commas, whether they gain or not."""
+    """Trainings at once: auto (1, 2, 3, 5, 8, 13 ... while more gain), or these by commas, whether they gain or not."""
     rounds: Annotated[int, Field(ge=1)] = 3
-    """How often each point is measured, and up to three times as often where the rounds differ much; a point is their
-    median. One round has no spread."""
+    """Measurements of each point, and up to three times as many where they differ much; a point is their median. One
+    round has no spread."""
     window_s: Annotated[float, Field(gt=0)] = 1.0
     """Seconds of one measurement, after a warm-up; longer where a step takes long."""
 
@@ -163,12 +163,12 @@ class PackConfig(TrialsConfig):
 
     @property
     def chosen_numbers(self) -> tuple[int, ...] | None:
-        """Those that are asked for; None for auto."""
+        """Requested numbers of trainings at once; None for auto."""
         return None if self.numbers == "auto" else tuple(int(word) for word in self.numbers.split(","))
 
     @property
     def chosen_ways(self) -> tuple[Way, ...]:
-        """Those that are asked for, in the order in which they are named everywhere."""
+        """Requested ways to share the GPU, in the order of `WAYS`."""
         words = [word.strip() for word in self.ways.split(",")]
         return tuple(way for way in WAYS if self.ways == "all" or way in words)
 
@@ -193,7 +193,7 @@ class TrainConfig(StoredConfig):
     accumulate: Annotated[int, Field(ge=1)] = 1
     """Parts in which each worker takes its share of a batch, where memory does not hold it at once."""
     ratios: str = "equal"
-    """How a batch is split over the devices: equal, auto (by their measured speeds, and again when these change), or
+    """Split of a batch over the devices: equal, auto (by their measured speeds, and again when these change), or
     numbers by commas in the order of the devices, as in 3,2."""
     loss_by_share: bool = False
     """Train on each device's loss of its own share where the loss is no mean over samples and returns neither Mean nor
@@ -205,7 +205,7 @@ class TrainConfig(StoredConfig):
     warmup_epochs: Annotated[float, Field(ge=0)] | None = None
     """Epochs over which the learning rate rises. Default: the hyper-parameter's; where the rate is scaled, 5 %."""
     max_failures: Annotated[int, Field(ge=0)] = 2
-    """How often the training goes on from its last checkpoint after a worker was lost."""
+    """Number of times that the training goes on from its last checkpoint after a worker was lost."""
     registered_name: Annotated[str, Field(min_length=1)] | None = None
     """The name of the model in MLflow's registry, where it goes if it beats the trial's score; --register for short."""
     checkpoint: CheckpointSection = CheckpointSection()
@@ -230,7 +230,7 @@ class TrainConfig(StoredConfig):
 
     @property
     def chosen_ratios(self) -> tuple[float, ...]:
-        """Those that are asked for; none for equal and auto."""
+        """Requested ratios of the devices' shares; empty for equal and auto."""
         return () if self.ratios in ("equal", "auto") else tuple(float(word) for word in self.ratios.split(","))
 
     @property
@@ -240,7 +240,7 @@ class TrainConfig(StoredConfig):
 
 
 class BalanceConfig(TrainConfig):
-    """How a batch is best split over unequal devices: measured for a training."""
+    """A measurement of the best split of a training's batch over unequal devices."""
 
     batches: str = "auto"
     """Samples of each device in a step: auto (the configuration's global batch, split by measured speeds), or these by
@@ -251,8 +251,8 @@ class BalanceConfig(TrainConfig):
     window_s: Annotated[float, Field(gt=0)] = 0.5
     """Seconds of one measurement of a device alone."""
     rounds: Annotated[int, Field(ge=2)] = 6
-    """How often each device is measured at each batch, by turns, and the most turns of the balanced job and the equal
-    one; half as many where the jobs differ clearly."""
+    """Measurements of each device at each batch, by turns, and the most turns of the balanced job and the equal one;
+    half as many where the jobs differ clearly."""
     job_s: Annotated[float, Field(gt=0)] = 2.0
     """Seconds of one turn of the balanced job, and of the same with equal shares."""
 
@@ -273,5 +273,5 @@ class BalanceConfig(TrainConfig):
 
     @property
     def chosen_batches(self) -> tuple[int, ...] | None:
-        """Those that are asked for; None for auto."""
+        """Requested samples of each device in a step; None for auto."""
         return None if self.batches == "auto" else tuple(int(word) for word in self.batches.split(","))

@@ -14,13 +14,13 @@ from raygpu.redaction import URI_VARIABLE, completed
 Direction = Literal["max", "min"]
 Precision = Literal["float32", "tf32", "bf16"]
 Way = Literal["process", "mps", "fused", "split", "threads"]
-"""How trainings share a GPU: processes side by side, the same under CUDA MPS, one array of models, one TensorFlow
-process with a logical device for each, or threads of one process."""
+"""Way in which trainings share a GPU: processes side by side, the same under CUDA MPS, one array of models, one
+TensorFlow process with a logical device for each, or threads of one process."""
 WAYS: tuple[Way, ...] = get_args(Way)
 OWN_RAY = "local"
-"""In place of a cluster's address."""
+"""Address for a Ray of the run's own, in place of a cluster's."""
 ROUNDED = 0.015
-"""By which a person rounds a fraction: 0.33 is a third, 0.66 two of them."""
+"""Relative error of fractions that a person rounds: 0.33 is a third, 0.66 two thirds."""
 
 
 class Section(BaseModel):
@@ -30,7 +30,7 @@ class Section(BaseModel):
 
 
 class DataSection(Section):
-    """What data the trials see, and how much of it."""
+    """The data of the trials, and the part of it to train on."""
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Train on a seeded, stratified part of the training data: 0.2 is a fifth. Validation data stays whole."""
@@ -39,7 +39,7 @@ class DataSection(Section):
 
 
 class SearchSection(Section):
-    """How hyper-parameters are chosen."""
+    """The choice of hyper-parameters."""
 
     algorithm: Literal["random", "grid", "optuna"] = "random"
     """random: drawn from [space]. grid: every combination of its choices. optuna: learns from earlier results."""
@@ -48,7 +48,7 @@ class SearchSection(Section):
 
 
 class StoppingSection(Section):
-    """When a trial ends before its last epoch."""
+    """The rule that ends a trial before its last epoch."""
 
     algorithm: Literal["none", "halving", "median"] = "none"
     """halving: ASHA. median: stop below the median of the other trials' running means."""
@@ -61,16 +61,16 @@ class StoppingSection(Section):
 
 
 class DevicesSection(Section):
-    """Which GPUs, and in what precision."""
+    """The GPUs, and the precision."""
 
     devices: str = "all"
-    """Which GPUs of this machine: all, or indices (nvidia-smi's) and UUIDs separated by commas, as in 0,GPU-8a1b."""
+    """GPUs of this machine: all, or indices (nvidia-smi's) and UUIDs separated by commas, as in 0,GPU-8a1b."""
     precision: Precision = "float32"
     """float32, tf32 (float32 with TF32 matrix products), or bf16 (automatic mixed precision)."""
 
 
 class GpuSection(DevicesSection):
-    """How trials share the GPUs."""
+    """The way in which trials share the GPUs."""
 
     mode: Literal["auto", "process", "fused", "split"] = "auto"
     """process: one process per trial, packed on fractions of a GPU. fused: torch trials of one signature train as one
@@ -101,7 +101,7 @@ class GpuSection(DevicesSection):
 
 
 class TrackingSection(Section):
-    """Where MLflow keeps the runs."""
+    """The MLflow store of the runs."""
 
     enabled: bool = True
     """Log every trial to MLflow."""
@@ -115,14 +115,15 @@ class TrackingSection(Section):
     are waited for, however long that takes."""
 
     def found(self) -> Self:
-        """With the address that it comes to: the environment's, or a kept one with its password. Raises BadInput."""
+        """Return the section with the URI in effect: the environment's, or a kept one with its password. Raises
+        BadInput."""
         given = "uri" in self.model_fields_set
         uri = completed(self.uri) if given else os.environ.get(URI_VARIABLE) or self.uri
         return self.model_copy(update={"uri": uri})
 
 
 class ClusterSection(Section):
-    """Which Ray does the work."""
+    """The Ray cluster of the run."""
 
     address: str = OWN_RAY
     """local: a Ray of this run's own, on this machine. auto or HOST:PORT: a Ray cluster that runs already."""
@@ -131,7 +132,7 @@ class ClusterSection(Section):
     min_gpus: Annotated[int, Field(ge=0)] = 0
     """GPUs that a cluster is to have before anything is planned; its autoscaler is asked for those that it lacks."""
     wait_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 900.0
-    """Seconds that they may take."""
+    """Seconds to wait for these GPUs."""
 
     @model_validator(mode="after")
     def _of_a_cluster(self) -> Self:
@@ -146,7 +147,8 @@ class ClusterSection(Section):
 
     @property
     def most_gpus(self) -> Fraction | None:
-        """The same, exactly: the simplest fraction that is meant, as a third by 0.33."""
+        """Exact value of `max_gpus`: the simplest fraction that it rounds, such as a third for 0.33; None without
+        it."""
         if self.max_gpus is None:
             return None
         near = (Fraction(self.max_gpus).limit_denominator(parts) for parts in itertools.count(1))
@@ -154,18 +156,19 @@ class ClusterSection(Section):
 
 
 class SweepClusterSection(ClusterSection):
-    """Which Ray runs the trials."""
+    """The Ray cluster of a sweep."""
 
     max_failures: Annotated[int, Field(ge=0)] = 2
-    """How often a trial whose worker was lost (killed, out of memory, node gone) goes on from its checkpoint."""
+    """Number of times that a trial goes on from its checkpoint after its worker was lost (killed, out of memory, node
+    gone)."""
 
 
 class CheckpointSection(Section):
-    """What a production training keeps, to go on from."""
+    """The checkpoints of a production training, to go on from."""
 
     epochs: Annotated[int, Field(ge=1)] = 1
     """Epochs between two checkpoints."""
     minutes: Annotated[float, Field(gt=0)] | None = None
-    """Or minutes, within an epoch too."""
+    """Minutes after which a checkpoint is written in between, within an epoch too."""
     keep: Annotated[int, Field(ge=1)] = 2
-    """How many of the last stay; the one with the best score stays beside them."""
+    """Number of latest checkpoints that stay; the one with the best score stays beside them."""

@@ -1,1 +1,1 @@
-"""GPUs and host: what there is, what it reads, which of it a sweep may use, and how trainings share it."""
+"""GPUs and the host: discovery, readings, selection for a sweep, and sharing between trainings."""

@@ -1,7 +1,7 @@
-"""Whether a failure was one of memory: the training ran out of its share, and a larger one may carry it.
+"""Recognize failures that ran out of memory: the same training may succeed with a larger share of the GPU.
 
-Judged by what frameworks raise and print, not by the word "memory": a user's own ValueError about a replay memory is a
-fault of the code, and no larger share mends it.
+Exceptions and messages of the frameworks decide, not the word "memory": a user's own ValueError about a replay memory
+is a fault of the code, and no larger share repairs it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator
 
 NAMES = frozenset({"OutOfMemoryError", "MemoryError", "_ArrayMemoryError", "ResourceExhaustedError"})
-"""torch's, CuPy's and Ray's OutOfMemoryError; Python's; NumPy's; TensorFlow's."""
+"""Exception classes for exhausted memory, by name: of torch, CuPy and Ray, Python, NumPy, and TensorFlow."""
 
 # Exceptions that frameworks use for many things, memory among them.
 GENERAL = re.compile(r"(RuntimeError|AcceleratorError|InternalError|BackendError|SystemError|UnknownError|OSError)$")
@@ -35,9 +35,10 @@ CHAINED = re.compile(r"(During handling of the above exception|The above excepti
 
 
 def is_out_of_memory(error: BaseException | str) -> bool:
-    """Of an exception, or of a text that ends with a traceback or with what a script printed last.
+    """Return whether a failure ran out of memory.
 
-    What was raised while a failure of memory was handled counts as well: it would not have been without that one.
+    error: an exception, or a text that ends with a traceback or with the last lines of a script. Exceptions raised
+    while an out-of-memory error was handled count as well: that error caused them.
     """
     if isinstance(error, str):
         return _text_says(error)
@@ -63,7 +64,7 @@ def _exception_says(error: BaseException) -> bool:
 
 
 def _text_says(text: str) -> bool:
-    """The last failure in the text, and those before it that it came of."""
+    """Judge the last failure in the text, and the earlier failures that it is chained to."""
     failures: list[tuple[int, bool]] = []
     lines = text.splitlines()
     for number, line in enumerate(lines):
@@ -80,7 +81,7 @@ def _text_says(text: str) -> bool:
 
 
 def _line_says(line: str, before: str) -> bool | None:
-    """Whether a line is a failure of memory (True) or of something else (False); None if it is no failure."""
+    """Return True for a failure of memory, False for another failure, None for a line that is no failure."""
     if BARE_LINE.match(line):
         return TEXTS.search(line) is not None
     found = EXCEPTION_LINE.match(line)

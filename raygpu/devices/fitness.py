@@ -1,4 +1,4 @@
-"""What keeps a card from being used, or from being packed: one line each, with the mend.
+"""Reasons why a GPU cannot be used, or cannot be shared by several trainings: one line each, with the remedy.
 
 Sources: compatibility of binaries and PTX, CUDA C++ programming guide, "Application compatibility"; torch's wheels by
 architecture, github.com/pytorch/pytorch RELEASE.md, "PyTorch CUDA Support Matrix", releases 2.11 to 2.14.
@@ -23,9 +23,10 @@ WHEELS: tuple[tuple[str, Capability, Capability, str], ...] = (
 
 
 def too_old(name: str, capability: Capability, arch_list: Iterable[str]) -> str | None:
-    """Why the installed torch has no code for this card, which is too old for it, or too new; None if it has.
+    """Return why the installed torch has no code for a GPU, too old or too new for its build; None if it has code.
 
-    arch_list: torch.cuda.get_arch_list(), as "sm_75", "sm_90a", "compute_120". Empty for a torch without CUDA.
+    name: for the message. arch_list: torch.cuda.get_arch_list(), as "sm_75", "sm_90a", "compute_120". Empty for a torch
+    without CUDA.
     """
     architectures = [found for word in arch_list if (found := ARCHITECTURE.fullmatch(word))]
     if not architectures:
@@ -42,7 +43,7 @@ def too_old(name: str, capability: Capability, arch_list: Iterable[str]) -> str 
 
 
 def packing_refusal(gpu: Gpu) -> str | None:
-    """Why several processes cannot share this card by themselves, by its compute mode or MIG; None if they can."""
+    """Return why several processes cannot share a GPU without MPS, by its compute mode or MIG; None if they can."""
     if gpu.compute_mode == "exclusive-process":
         return (
             f"{gpu.name} is in compute mode exclusive-process, one process at a time: trials are packed on it only "
@@ -59,9 +60,10 @@ def packing_refusal(gpu: Gpu) -> str | None:
 
 
 def _runs(built: re.Match[str], capability: Capability) -> bool:
-    """Binaries run on the same major version from their minor one on, PTX on everything newer.
+    """Return whether code built for one architecture runs on a GPU of this compute capability.
 
-    Those for "a" run on that very architecture alone, for "f" on its family.
+    Binaries run on the same major version from their minor one on, PTX on everything newer. Code for "a" runs on that
+    very architecture alone, code for "f" on its family.
     """
     target = int(built["major"]), int(built["minor"])
     if built["bound"] == "a":

@@ -1,4 +1,4 @@
-"""GPU performance monitoring (GPM), from Hopper on: what the processors of a GPU really do.
+"""GPU performance monitoring (GPM), from Hopper on: how busy a GPU's processors and memory really are.
 
 The utilisation that `nvidia-smi` shows is the share of time in which any kernel ran. GPM counts the multiprocessors
 that were busy, the warps on them, and the memory's traffic, each as a mean between two samples.
@@ -18,13 +18,14 @@ from raygpu.devices.nvml import ask, handle
 
 @dataclass(frozen=True, slots=True)
 class Gpm:
-    """Means over an interval; None for a counter that this card lacks."""
+    """GPM's counters, as means over an interval; None for a counter that the GPU lacks."""
 
     sm_util_pct: float | None
-    """Of the streaming multiprocessors, how many were busy."""
+    """Share of the streaming multiprocessors that were busy, in %."""
     sm_occupancy_pct: float | None
-    """Of the warps that could have been resident, how many were."""
+    """Resident warps as a share of the possible ones, in %."""
     dram_bandwidth_pct: float | None
+    """Memory traffic as a share of the peak bandwidth, in %."""
 
 
 COUNTERS = {
@@ -35,9 +36,9 @@ COUNTERS = {
 
 
 class GpmSampler:
-    """Samples a GPU at its entry; `reading` samples again and tells of the time between. Not for two threads at once.
+    """Context manager that samples a GPU at its entry; `reading` samples again and returns the means in between.
 
-    The samples are NVML's memory: they are freed at the exit.
+    Not thread-safe. The samples are NVML's memory: they are freed at the exit.
     """
 
     def __init__(self, uuid: str) -> None:
@@ -48,7 +49,7 @@ class GpmSampler:
 
     @property
     def supported(self) -> bool:
-        """Within the context: whether there will be a reading."""
+        """Return whether the GPU has readable GPM counters; valid within the context only."""
         return self._first is not None
 
     def __enter__(self) -> GpmSampler:
@@ -64,7 +65,7 @@ class GpmSampler:
         return self
 
     def reading(self) -> Gpm | None:
-        """The means since the entry, or since the last reading."""
+        """Return the means since the entry or the last reading; None where no counter can be read."""
         if self._first is None or ask(pynvml.nvmlGpmSampleGet, self._device, self._second) is None:
             return None
         request = pynvml.c_nvmlGpmMetricsGet_t()

@@ -1,4 +1,4 @@
-"""This machine's processors and memory, containers' limits counted."""
+"""This machine's CPUs, memory and GPUs as the planner's nodes; limits of containers count."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def node(num_gpus: int) -> Node:
-    """This machine as a plan sees it, with one simulated GPU where it has none."""
+    """Return this machine as one node for the planner, without GPU types; one simulated GPU where it has none."""
     return Node(num_cpus=num_cpus(), num_gpus=max(1, num_gpus), memory_gib=available_memory_gib())
 
 
 def nodes(gpus: Sequence[Gpu], *, apart: bool = True) -> list[Node]:
-    """This machine as a plan sees it: a node for each type of its GPUs, with its part of the processors and memory.
+    """Return this machine as nodes for the planner: one for each GPU type, with its part of the CPUs and memory.
 
-    apart: whether types are kept apart; otherwise it is one node, of the smallest GPU. One simulated GPU where there
-    are none.
+    apart: whether GPU types are kept apart; otherwise all GPUs make one node, sized by the smallest. Without GPUs, one
+    node with one simulated GPU.
     """
     whole = node(len(gpus))
     if not gpus:
@@ -45,7 +45,7 @@ def nodes(gpus: Sequence[Gpu], *, apart: bool = True) -> list[Node]:
 
 
 def types(gpus: Sequence[Gpu]) -> list[list[Gpu]]:
-    """The GPUs by type, in the order in which each type's first one comes."""
+    """Group GPUs by type, in the order in which each type occurs first."""
     found: dict[str, list[Gpu]] = {}
     for gpu in gpus:
         found.setdefault(described([gpu]).device_type, []).append(gpu)
@@ -53,7 +53,10 @@ def types(gpus: Sequence[Gpu]) -> list[list[Gpu]]:
 
 
 def computing(gpus: Sequence[Gpu]) -> tuple[list[Gpu], list[str]]:
-    """The GPUs on which processes may compute, and a line for each other one. Raises BadInput where none may."""
+    """Return the GPUs on which processes may compute, and one line for each GPU left out.
+
+    Raises BadInput if there are GPUs and all of them are in compute mode prohibited.
+    """
     faults = {gpu.uuid: str(packing_refusal(gpu)) for gpu in gpus if gpu.compute_mode == "prohibited"}
     left = [gpu for gpu in gpus if gpu.uuid not in faults]
     if gpus and not left:
@@ -62,7 +65,10 @@ def computing(gpus: Sequence[Gpu]) -> tuple[list[Gpu], list[str]]:
 
 
 def described(gpus: Sequence[Gpu]) -> Node:
-    """What a plan has to know of the GPUs of one node: of unequal ones, what holds for each of them."""
+    """Return a node with the facts that hold for every one of its GPUs, without CPUs and host memory.
+
+    gpus: at least one. Memory, RGU and compute capability are the minimum over the GPUs.
+    """
     worth = [rgu(gpu.name, gpu.memory_gib) for gpu in gpus]
     free = [memory.free_gib for gpu in gpus if (memory := nvml.memory(gpu.uuid)) is not None]
     refusals = [refusal for gpu in gpus if (refusal := packing_refusal(gpu)) is not None]
@@ -80,7 +86,7 @@ def described(gpus: Sequence[Gpu]) -> Node:
 
 
 def num_cpus() -> int:
-    """The CPUs that this process may use: its affinity, and the quota of its control group (cgroup v2)."""
+    """Return the number of CPUs for this process, by its affinity and its control group's quota (cgroup v2)."""
     allowed = len(os.sched_getaffinity(0))
     try:
         quota, period = (CGROUP / "cpu.max").read_text().split()
@@ -90,7 +96,7 @@ def num_cpus() -> int:
 
 
 def cpu_name() -> str:
-    """The processor's model."""
+    """Return the CPU's model name, or the machine's architecture where Linux gives none."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         name, _, model = line.partition(":")
         if name.strip() in ("model name", "Model"):
@@ -99,7 +105,7 @@ def cpu_name() -> str:
 
 
 def available_memory_gib() -> float:
-    """Host memory that can still be taken, bounded by what the control group (cgroup v2) leaves."""
+    """Return the available host memory in GiB, bounded by the rest of the control group's limit (cgroup v2)."""
     available = _meminfo_gib("MemAvailable")
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
@@ -110,7 +116,7 @@ def available_memory_gib() -> float:
 
 
 def _page_cache() -> int:
-    """Bytes of files that the kernel keeps in memory and gives up at once: counted as used, and free."""
+    """Return the bytes of cached files that the kernel gives up at once: counted as used, but available."""
     for line in (CGROUP / "memory.stat").read_text().splitlines():
         name, _, amount = line.partition(" ")
         if name == "inactive_file":

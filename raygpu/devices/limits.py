@@ -1,7 +1,7 @@
-"""Memory caps of a training that has a share of a GPU: past it, that training runs out of memory and no other.
+"""Limit a training to its share of a GPU's memory: past the limit, that training runs out of memory and no other.
 
-On a GPU, torch's own allocator is capped: to the share less the CUDA context, which each process holds beside what
-torch counts. The simulated device of the CPU is capped by the kernel (RLIMIT_DATA, setrlimit(2)).
+On a GPU, torch's own allocator is limited to the share less the CUDA context, which each process holds beside the
+memory that torch counts. On a simulated GPU, the kernel limits the process (RLIMIT_DATA, setrlimit(2)).
 """
 
 from __future__ import annotations
@@ -19,29 +19,33 @@ from raygpu.devices.nvml import GIB
 # Contexts take 0.2 to 0.6 GiB. A figure far off belongs to another process: in a container, NVML's pids are the host's.
 LARGEST_CONTEXT_GIB = 4.0
 UNMEASURED_CONTEXT_GIB = 0.5
-"""Assumed where it cannot be measured: in a container whose processes NVML does not tell, CUDA being up already."""
+"""CUDA context size assumed where none can be measured, as in a container if CUDA has been started already."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorchCap:
-    """What `cap_torch` set."""
+    """Memory limits that `cap_torch` has set, in GiB."""
 
     share_gib: float
     context_gib: float
     allocator_gib: float
-    """What torch may hold: the rest."""
+    """Limit of torch's allocator: the share without the CUDA context."""
 
 
 def torch_fraction(total_gib: float, share_gib: float, context_gib: float) -> float:
-    """The argument of torch.cuda.set_per_process_memory_fraction: (share - context) / total.
+    """Return the argument of torch.cuda.set_per_process_memory_fraction: (share - context) / total, at most 1.
 
-    total_gib: as CUDA counts it (torch.cuda.mem_get_info), somewhat less than NVML's. Raises MemoryError.
+    total_gib: as CUDA counts it (torch.cuda.mem_get_info), somewhat less than NVML's. Raises MemoryError if the context
+    fills the share.
     """
     return min(1.0, _allocator_gib(share_gib, context_gib) / total_gib)
 
 
 def tensorflow_limit_mib(share_gib: float, context_gib: float) -> int:
-    """The `memory_limit` of a tf.config.LogicalDeviceConfiguration, which the context is not in. Raises MemoryError."""
+    """Return the `memory_limit` of tf.config.LogicalDeviceConfiguration in MiB: the share without the CUDA context.
+
+    Raises MemoryError if the context fills the share.
+    """
     return math.floor(_allocator_gib(share_gib, context_gib) * 1024)
 
 
@@ -56,10 +60,10 @@ def _allocator_gib(share_gib: float, context_gib: float) -> float:
 
 
 def cap_torch(share: float) -> TorchCap:
-    """Cap torch in this process to its share (0..1) of CUDA's current device. Raises MemoryError if that holds nothing.
+    """Limit torch in this process to a share (0..1) of the current CUDA device's memory; starts CUDA.
 
-    Call it before the training allocates. Once more with another share replaces the cap; 1.0 still leaves the context's
-    room to the context.
+    Call it before the training allocates. A second call replaces the limit; a share of 1.0 still leaves room for the
+    CUDA context. Raises MemoryError if the context fills the share.
     """
     import torch
 
@@ -72,14 +76,14 @@ def cap_torch(share: float) -> TorchCap:
 
 
 def measure_context_gib() -> float:
-    """What CUDA holds in this process beside torch's allocator, on the current device. Starts CUDA.
+    """Return the GiB that this process holds on the current CUDA device outside torch's allocator. Starts CUDA.
 
-    By NVML's figure of this process less what torch reserved; else by how much less memory is free than before CUDA was
-    started, which neighbours that allocate meanwhile disturb; else 0.5.
+    The first source that answers counts: NVML's figure of this process less torch's reserved memory; the drop in free
+    memory since before CUDA was started, which neighbours that allocate meanwhile disturb; UNMEASURED_CONTEXT_GIB.
     """
     import torch
 
-    # Of every GPU: which one is ours shows only once CUDA is up.
+    # Read every GPU: the current device's UUID is known only once CUDA is started.
     before = {} if torch.cuda.is_initialized() else {gpu.uuid: nvml.memory(gpu.uuid) for gpu in nvml.gpus()}
     ones = torch.ones(64, 64, device="cuda")
     ones @ ones  # cuBLAS belongs to what every training holds
@@ -98,9 +102,9 @@ def measure_context_gib() -> float:
 
 
 def cap_data(share_gib: float) -> int:
-    """From now on, this process may hold `share_gib` more private memory than it holds now; what `lift_data` takes.
+    """Limit this process to `share_gib` more private memory than it holds now; return the old limit for `lift_data`.
 
-    Past it an allocation fails in this process alone: MemoryError, torch's "can't allocate memory", TensorFlow's
+    Past the limit an allocation fails in this process alone: MemoryError, torch's "can't allocate memory", TensorFlow's
     ResourceExhaustedError. Shared memory (Ray's object store) is not counted. Programs that are started meanwhile
     inherit the limit, counted from their own zero. A tighter limit from outside stays.
     """
@@ -113,12 +117,12 @@ def cap_data(share_gib: float) -> int:
 
 
 def lift_data(soft: int) -> None:
-    """Set the soft limit that was there before `cap_data`."""
+    """Restore the soft limit (RLIMIT_DATA, bytes) that `cap_data` returned."""
     resource.setrlimit(resource.RLIMIT_DATA, (soft, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 def _start_torch_threads() -> None:
-    """Where torch is loaded, have its threads: an OpenMP that gets no memory for one ends the whole process."""
+    """Start torch's threads, if torch is loaded: an OpenMP without memory for a thread ends the whole process."""
     torch = sys.modules.get("torch")
     if torch is not None:
         with torch.enable_grad():
@@ -126,7 +130,7 @@ def _start_torch_threads() -> None:
 
 
 def _held_bytes() -> int:
-    """What the kernel counts against RLIMIT_DATA, see proc(5): private writable memory, threads' stacks included."""
+    """Return the bytes that count against RLIMIT_DATA, see proc(5): private writable memory and threads' stacks."""
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, rest = line.partition(":")
         if name == "VmData":

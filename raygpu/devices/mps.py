@@ -24,7 +24,7 @@ from raygpu.errors import RaygpuError
 from raygpu.planning.allocation import MAX_MPS_CLIENTS
 
 MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-"""Of a client: what it may take of its GPUs, by their indices."""
+"""Environment variable of an MPS client with its memory limit on each of its GPUs, by index."""
 VOLTA = (7, 0)
 START_S = 30.0
 STOP_S = 10.0
@@ -34,22 +34,23 @@ LONGEST_PIPE = 80
 
 
 class NoMps(RaygpuError):
-    """Why MPS is not to be had here, in one line."""
+    """MPS cannot be used; the message says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A daemon as its clients see it; picklable."""
+    """Address of a running MPS daemon for its clients; picklable."""
 
     uuid: str
     directories: Mapping[str, str]
 
     def environment(self, share_fraction: float, memory_gib: float | None, overlap: float = OVERLAP) -> dict[str, str]:
-        """What a process with this share must have in its environment before it starts CUDA. Raises NoMps.
+        """Return the environment variables that a process needs before it starts CUDA with this share of the GPU.
 
-        memory_gib: of all that the process holds on the GPU, its context included; None for no limit. overlap: how
-        often the GPU's threads are given out; NVIDIA advises 2 ("100% / 0.5n"), so that one client may use what others
-        leave idle, and 1 keeps clients apart.
+        share_fraction: 0 to 1. memory_gib: limit for all memory of the process on the GPU, its context included; None
+        for no limit. overlap: how often the GPU's threads are given out; NVIDIA advises 2 ("100% / 0.5n"), so that one
+        client may use threads that others leave idle, and 1 keeps clients apart. Raises NoMps if the share is smaller
+        than MPS allows.
         """
         if share_fraction * MAX_MPS_CLIENTS < 1:
             raise NoMps(f"{math.floor(1 / share_fraction)} trainings per GPU, but MPS serves at most {MAX_MPS_CLIENTS}")
@@ -63,12 +64,15 @@ class Access:
         return variables
 
     def clients(self) -> list[int]:
-        """The pids of the processes that are attached to the daemon now. Asked on its own machine."""
+        """Return the pids of the processes attached to the daemon now. Call it on the daemon's own machine."""
         return Control(Path(self.directories["CUDA_MPS_PIPE_DIRECTORY"]).parent).clients()
 
 
 class Mps:
-    """A running daemon. Ended by `stop`, at the context's exit, and at the end of the process that started it."""
+    """A running MPS daemon for one GPU.
+
+    Ends with `stop`, at the context's exit, and at the end of the process that started it.
+    """
 
     def __init__(self, uuid: str, control: Control, lock: int) -> None:
         self.uuid = uuid
@@ -79,9 +83,10 @@ class Mps:
 
     @classmethod
     def start(cls, uuid: str, root: Path | None = None, within_s: float = START_S) -> Mps:
-        """A daemon and its server for this GPU. Raises NoMps.
+        """Start an MPS daemon and its server for one GPU. Raises NoMps.
 
-        root: where its directories are made; default /tmp/raygpu-mps-UID, whatever TMPDIR is: paths must be short.
+        root: folder for its directories; default /tmp/raygpu-mps-UID, whatever TMPDIR is: paths must be short.
+        within_s: seconds that the daemon and the server each have to start.
         """
         reason = refusal(uuid)
         if reason is not None:
@@ -109,27 +114,30 @@ class Mps:
 
     @property
     def access(self) -> Access:
-        """What its clients have to know."""
+        """Return the daemon's address for its clients."""
         return Access(self.uuid, self._control.directories())
 
     def clients(self) -> list[int]:
-        """The pids of the processes that are attached now."""
+        """Return the pids of the processes attached to the daemon now."""
         return self._control.clients()
 
     def snapshot(self) -> str:
-        """The daemon's own table of clients, for logs and messages; empty where its version has none."""
+        """Return the daemon's own table of clients, for logs and messages; empty where its version has none."""
         return self._control.ask("ps") or ""
 
     def alive(self) -> bool:
-        """Whether daemon and server still serve. A client that dies of a fault can end the server."""
+        """Return whether daemon and server still run. A client that dies of a fault can end the server."""
         return bool(self._control.servers())
 
     def log(self) -> str:
-        """Its last words, to be added to a message; may be empty."""
+        """Return the last lines of the daemon's logs, to be added to a message; may be empty."""
         return self._control.last_words()
 
     def stop(self) -> str | None:
-        """End the daemon and remove its directories; None, or what is left. Trainings have to be ended before."""
+        """End the daemon and remove its directories. End the trainings before.
+
+        Return None, or a line about a daemon that does not end. Does nothing on a second call, or in a forked process.
+        """
         if self._lock is None or os.getpid() != self._starter:
             return None  # ended already, or inherited by a fork
         lock, self._lock = self._lock, None
@@ -144,7 +152,7 @@ class Mps:
 
 
 def refusal(uuid: str) -> str | None:
-    """Why this GPU has no MPS, as far as that shows before it is tried; None if nothing speaks against it."""
+    """Return why MPS cannot run on a GPU, without trying it; None if no reason is known."""
     if program() is None:
         return f"{PROGRAM} is not installed; it comes with the driver (nvidia-compute-utils, nvidia-utils)"
     if "microsoft" in _kernel().lower():
@@ -166,7 +174,7 @@ def _kernel() -> str:
 
 
 def _own(root: Path) -> Path:
-    """A directory that nobody else writes to. Raises NoMps."""
+    """Return the directory, made if need be; raise NoMps if others can write to it."""
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = root.lstat()
@@ -178,7 +186,7 @@ def _own(root: Path) -> Path:
 
 
 def _lock(folder: Path, uuid: str) -> int:
-    """The right to the GPU's folder, which the kernel takes back whenever its owner ends. Raises NoMps."""
+    """Lock the GPU's folder; the kernel releases the lock when the process ends. Raises NoMps if it is held."""
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
         lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -196,7 +204,7 @@ def _lock(folder: Path, uuid: str) -> int:
 
 
 def _clear(control: Control) -> None:
-    """End the daemon of a raygpu that was killed, and remove what it left. Raises NoMps."""
+    """End the daemon of a raygpu that was killed, and remove its files. Raises NoMps if it still has clients."""
     if control.daemon() is not None:
         clients = control.clients()
         if clients:
@@ -210,7 +218,7 @@ def _clear(control: Control) -> None:
 
 
 def _server_up(control: Control, within_s: float) -> str | None:
-    """Start the server now: with the first client its failure would be the training's. None, or why there is none."""
+    """Start the server before the first client, whose training would fail with it. Return None, or why it failed."""
     if not until(lambda: control.daemon() is not None and control.servers() is not None, within_s):
         return f"the MPS daemon does not answer{control.last_words()}"
     control.ask(f"start_server -uid {os.getuid()}")
@@ -220,11 +228,11 @@ def _server_up(control: Control, within_s: float) -> str | None:
 
 
 def _end(control: Control, lock: int) -> str | None:
-    """Stop what runs in the folder, remove the folder and give up the lock, whatever happens meanwhile."""
+    """Stop the folder's daemon, remove the folder and release the lock. Return None, or why the daemon still runs."""
     try:
         return control.quit(STOP_S)
     finally:
-        # Of a daemon that does not end the next start has to find the pid.
+        # The next start has to find the pid of a daemon that does not end.
         if control.daemon() is None:
             shutil.rmtree(control.folder, ignore_errors=True)
         os.close(lock)

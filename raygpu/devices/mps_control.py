@@ -22,30 +22,32 @@ POLL_S = 0.05
 
 
 def program() -> str | None:
-    """The control program's path, or None where the driver came without it."""
+    """Return the path of NVIDIA's control program, or None where the driver came without it."""
     return shutil.which(PROGRAM) or shutil.which(PROGRAM, path=USUAL_PLACES)
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The daemon of one pair of directories, running or not."""
+    """Control of the MPS daemon of one folder, whether it runs or not."""
 
     folder: Path
 
     @property
     def pipe(self) -> Path:
+        """Return the daemon's pipe directory, CUDA_MPS_PIPE_DIRECTORY."""
         return self.folder / "pipe"
 
     @property
     def log(self) -> Path:
+        """Return the daemon's log directory, CUDA_MPS_LOG_DIRECTORY."""
         return self.folder / "log"
 
     def directories(self) -> dict[str, str]:
-        """What daemon and clients have in their environment."""
+        """Return the environment variables that the daemon and its clients share."""
         return {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.log)}
 
     def start(self, uuid: str, within_s: float) -> str | None:
-        """Run `nvidia-cuda-mps-control -d` for this GPU; None, or why it did not."""
+        """Run `nvidia-cuda-mps-control -d` for a GPU. Return None, or why the daemon did not start."""
         found = program()
         if found is None:
             return f"{PROGRAM} is not installed"
@@ -75,7 +77,7 @@ class Control:
         return None
 
     def ask(self, command: str, within_s: float = ANSWER_S) -> str | None:
-        """The daemon's answer; None where there is no daemon, or none that answers in time."""
+        """Send a command to the daemon and return its answer; None where no daemon answers in time."""
         found = program()
         if found is None or not self.pipe.is_dir():
             return None
@@ -95,17 +97,20 @@ class Control:
         return None if done.returncode or "Cannot find MPS control daemon" in done.stdout else done.stdout.strip()
 
     def servers(self) -> list[int] | None:
-        """The pids of its servers, none before the first client or `start_server`; None where no daemon answers."""
+        """Return the pids of the daemon's servers; None where no daemon answers.
+
+        Empty before the first client or `start_server`.
+        """
         answer = self.ask("get_server_list")
         return _pids(answer) if answer is not None else None
 
     def clients(self) -> list[int]:
-        """The pids of the processes that compute through its servers."""
+        """Return the pids of the processes that compute through the daemon's servers, sorted."""
         found = (self.ask(f"get_client_list {server}") for server in self.servers() or ())
         return sorted({pid for answer in found for pid in _pids(answer or "")})
 
     def daemon(self) -> int | None:
-        """The daemon's pid as it wrote it down, if that is still the daemon."""
+        """Return the pid in the daemon's pid file, if that process is still the daemon; None otherwise."""
         try:
             pid = int((self.pipe / f"{PROGRAM}.pid").read_text())
             words = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -114,9 +119,10 @@ class Control:
         return pid if PROGRAM.encode() in words else None
 
     def quit(self, within_s: float) -> str | None:
-        """End the daemon by its own command, at the very last by SIGTERM to it alone; None, or what is left.
+        """End the daemon by its own command, or by SIGTERM if it does not end. Return None, or a line if it still runs.
 
-        Never a signal to a client or a server: a client that dies by one can take its neighbours along.
+        within_s: seconds for each of the two. Clients and servers get no signal: a client that dies by one can end its
+        neighbours too.
         """
         daemon = self.daemon()
         if daemon is None:
@@ -132,7 +138,7 @@ class Control:
         return None
 
     def last_words(self) -> str:
-        """The last line of the daemon's and of its servers' logs, "; its log: ..."."""
+        """Return the last lines of the daemon's and its servers' logs as "; its log: ..."; empty without logs."""
         logs = (self.log / name for name in ("control.log", "server.log"))
         lines = [log.read_text(errors="replace").strip().rpartition("\n")[2] for log in logs if log.is_file()]
         said = " | ".join(line for line in lines if line)
@@ -140,7 +146,7 @@ class Control:
 
 
 def until(happened: Callable[[], bool], within_s: float) -> bool:
-    """Wait for something, at most this long; whether it happened."""
+    """Wait at most `within_s` seconds for a condition; return whether it became true."""
     deadline = time.monotonic() + within_s
     while not happened():
         if time.monotonic() >= deadline:

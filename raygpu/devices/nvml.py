@@ -1,6 +1,6 @@
-"""The only door to NVML (with gpm.py, its other half): which GPUs there are, and what they read.
+"""The only door to NVML, together with gpm.py: the GPUs of this machine and their readings.
 
-Nothing here raises for want of a GPU, a driver or a permission: what is not told is None.
+A missing GPU, driver or permission raises nothing: a value that cannot be read is None.
 """
 
 from __future__ import annotations
@@ -26,35 +26,37 @@ class Gpu:
     """A GPU of this machine."""
 
     index: int
-    """NVML's, in the order of the PCI bus."""
+    """NVML's index, in the order of the PCI bus."""
     uuid: str
     name: str
     memory_gib: float
     capability: tuple[int, int] | None = None
-    """CUDA's compute capability: (8, 0) for an A100."""
+    """CUDA compute capability: (8, 0) for an A100."""
     compute_mode: ComputeMode | None = None
     mig: bool | None = None
-    """Whether it is cut into MIG instances. None where the card cannot be: nothing that is older than an A100 can."""
+    """Whether the GPU is cut into MIG instances; None where the GPU has no MIG, as all GPUs older than the A100."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A GPU's memory now. What is not reserved is either used or free."""
+    """A GPU's memory at one moment: reserved, used and free parts make the total."""
 
     total_gib: float
     free_gib: float
     reserved_gib: float | None
-    """Held by driver and firmware, out of reach for everybody; None where an older driver counts it as used."""
+    """Memory of the driver and firmware, out of reach for every process; None where an older driver counts it as used.
+    """
 
     @property
     def used_gib(self) -> float:
+        """Return the memory in use by processes, in GiB; with the reserved memory where the driver counts both."""
         # NVML's own `used` of version 2 has counted the reserved part in one driver and left it out in the next.
         return self.total_gib - self.free_gib - (self.reserved_gib or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a GPU reads now; None where the device does not tell."""
+    """NVML's readings of a GPU at one moment; None for a reading that the device does not support."""
 
     memory_gib: float | None
     util_pct: float | None
@@ -62,13 +64,13 @@ class Reading:
     temperature_c: float | None
 
     def metrics(self) -> dict[str, float]:
-        """By name, what exists: memory_gib, util_pct, power_w, temperature_c."""
+        """Return the supported readings by name: memory_gib, util_pct, power_w, temperature_c."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def gpus() -> list[Gpu]:
-    """The GPUs of this machine; none where there is no NVIDIA driver."""
+    """Return the GPUs of this machine; empty without an NVIDIA driver."""
     if not _started():
         return []
     found = []
@@ -93,13 +95,13 @@ def gpus() -> list[Gpu]:
 
 
 def driver_version() -> str | None:
-    """As "580.65.06"; None where there is no NVIDIA driver."""
+    """Return the driver's version, as "580.65.06"; None without an NVIDIA driver."""
     version = ask(pynvml.nvmlSystemGetDriverVersion) if _started() else None
     return _text(version) if version is not None else None
 
 
 def read(uuids: Sequence[str]) -> dict[str, Reading]:
-    """What these GPUs of this machine read now, by UUID; a GPU that is gone is left out."""
+    """Return the current readings of GPUs of this machine, by UUID; a GPU that is gone is left out."""
     readings = {}
     for uuid in uuids:
         device = handle(uuid)
@@ -119,16 +121,16 @@ def read(uuids: Sequence[str]) -> dict[str, Reading]:
 
 
 def memory(uuid: str) -> Memory | None:
-    """The GPU's memory now; None where it is gone or does not tell."""
+    """Return a GPU's current memory; None where the GPU is gone or does not report it."""
     device = handle(uuid)
     return _memory(device) if device is not None else None
 
 
 def process_memory(uuid: str) -> dict[int, float | None] | None:
-    """GiB by the pid of every process that computes on the GPU, MPS clients included; None where NVML tells of none.
+    """Return the GPU memory of each computing process in GiB, by pid, MPS clients included.
 
-    A pid without a figure has None (WSL2). In a container the pids are those of the host, or there are none at all: an
-    empty answer does not prove that the GPU is free.
+    None where NVML lists no processes; a process without a figure has None (WSL2). In a container the pids are those of
+    the host, or there are none at all: an empty answer does not prove that the GPU is free.
     """
     device = handle(uuid)
     if device is None:
@@ -150,12 +152,12 @@ def process_memory(uuid: str) -> dict[int, float | None] | None:
 
 
 def handle(uuid: str) -> Any:
-    """NVML's handle of a GPU, or None."""
+    """Return NVML's handle of a GPU, or None where there is no such GPU or no driver."""
     return ask(pynvml.nvmlDeviceGetHandleByUUID, uuid) if _started() else None
 
 
 def ask(query: Callable[..., Any], *arguments: Any) -> Any:
-    """An answer of NVML, or None where this device, driver or container has none."""
+    """Call a function of pynvml; return None where this device, driver or container has no answer."""
     try:
         return query(*arguments)
     except pynvml.NVMLError:
@@ -163,7 +165,7 @@ def ask(query: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _started() -> bool:
-    """NVML counts how often it was started: once more costs nothing, and a worker need not know whether it was."""
+    """Start NVML and return whether it runs. NVML counts its starts, so a second start costs nothing."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

@@ -27,17 +27,18 @@ MEMORY_TOLERANCE = 0.12
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A product by its data sheet."""
+    """A GPU product with the figures of its data sheet."""
 
     pattern: str
-    """Of NVML's product name, without "NVIDIA" and "Tesla"; the whole name has to match."""
+    """Regular expression for NVML's whole product name without "NVIDIA" and "Tesla"."""
     fp32_tflops: float
-    """On the regular cores."""
+    """FP32 throughput of the regular cores."""
     fp16_tflops: float
-    """On the tensor cores, dense, with sums in FP32 as trainings take them (half of that with FP16 sums on GeForce)."""
+    """Dense FP16 throughput of the tensor cores with FP32 sums, as trainings use them (GeForce: half of FP16 sums)."""
     memory_gb: tuple[int, ...]
-    """The sizes it is sold with."""
+    """Memory sizes that the product is sold with."""
     source: str
+    """Data sheet or paper of the figures."""
 
 
 FORM = r"(-(SXM\d?|PCIE))?(-\d+GB)?( \d+GB)?( PCIe)?"
@@ -102,7 +103,7 @@ PUBLISHED = (
 
 
 def rgu(name: str, memory_gib: float) -> float | None:
-    """The RGU of a card by NVML's product name and memory; None for one that is not known, a slice or a virtual GPU."""
+    """Return the RGU of a GPU by NVML's name and memory; None for an unknown product, a slice or a virtual GPU."""
     short = name.removeprefix("NVIDIA ").removeprefix("Tesla ")
     card = next((card for card in CARDS if re.fullmatch(card.pattern, short)), None)
     if card is None or memory_gib <= 0:
@@ -115,12 +116,12 @@ def rgu(name: str, memory_gib: float) -> float | None:
 
 
 def formula(fp32_tflops: float, fp16_tflops: float, memory_gb: float) -> float:
-    """The RGU of figures as in `Card`."""
+    """Compute the RGU by the module's formula; the figures are those of `Card`."""
     fp32, fp16, memory = fp32_tflops / A100_FP32, fp16_tflops / A100_FP16, memory_gb / A100_GB
     return FP32_WEIGHT * fp32 + FP16_WEIGHT * fp16 + MEMORY_WEIGHT * memory
 
 
 def _sold_with(card: Card, memory_gib: float) -> float:
-    """The size of this card that a reading stands for, or the reading where no size is near (an A100 with 64 GB)."""
+    """Return the product's size in GB next to a reading in GiB, or the reading if none is near (an A100 with 64 GB)."""
     nearest = min(card.memory_gb, key=lambda gb: abs(gb - memory_gib))
     return nearest if abs(nearest - memory_gib) <= MEMORY_TOLERANCE * nearest else memory_gib

@@ -1,8 +1,8 @@
-"""Waiting until the GPU memory of processes that left is free again: the driver takes it back only after their end.
+"""Wait until the driver has freed the GPU memory of processes that have ended.
 
     released = wait_for_departed(gpu.uuid, needed_gib=4.0, timeout_s=30)
 
-NVML's figure of the whole device says nothing beside a neighbour that goes on computing; its list of processes does.
+Beside a neighbour that goes on computing, only NVML's list of processes shows this; the device's free memory does not.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NOTICEABLE_GIB = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """How the wait ended."""
+    """Outcome of a wait for freed GPU memory."""
 
     outcome: Literal["released", "timed out", "not told"]
-    """Not told: NVML tells neither of processes nor of free memory, so there was nothing to wait for."""
+    """Result; "not told" where NVML reports neither processes nor free memory, so there was nothing to wait for."""
     waited_s: float
     by: Literal["processes", "free memory"] | None
-    """What it was seen by."""
+    """NVML's figure that decided; None if there was none."""
 
 
 def wait_for_departed(
@@ -40,10 +40,11 @@ def wait_for_departed(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Release:
-    """Wait while processes that have ended still hold memory of this GPU. Call it once this process computes there.
+    """Wait while processes that have ended still hold memory of a GPU. Call it once this process computes there.
 
-    NVML's list is believed if it has this process: its pids are then this machine's. Where it is not, as in a
-    container, until `needed_gib` are free, or what is free stands still: neighbours then hold the rest.
+    NVML's list of processes decides if it has this process: its pids are then this machine's. Otherwise, as in a
+    container, the wait ends once `needed_gib` are free, or once the free memory has not changed for SETTLED_S seconds:
+    neighbours then hold the rest. clock, sleep: replaceable for tests.
     """
     began_s = clock()
     free_gib, since_s = -1.0, began_s
@@ -66,7 +67,7 @@ def wait_for_departed(
 
 
 def _lives(pid: int) -> bool:
-    """Not gone, and no zombie that only waits for its parent."""
+    """Return whether a process runs; a zombie that only waits for its parent does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Which of this machine's GPUs a sweep may use: `gpu.devices` and CUDA_VISIBLE_DEVICES."""
+"""Select the GPUs of this machine that a sweep may use, by `gpu.devices` and CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from raygpu.errors import BadInput
 
 
 def select(gpus: Sequence[Gpu], devices: str, visible: str | None) -> list[Gpu]:
-    """The GPUs that `devices` names ("all", or indices and UUIDs by commas) of those that are visible.
+    """Return the visible GPUs that `devices` names: "all", or indices and UUIDs separated by commas.
 
-    visible: CUDA_VISIBLE_DEVICES, or None if it is not set. Raises BadInput.
+    visible: CUDA_VISIBLE_DEVICES, or None if it is not set. Raises BadInput for a GPU that is not visible or unknown.
     """
     allowed = list(gpus) if visible is None else _named(gpus, visible)
     if devices.strip() == "all":
@@ -32,16 +32,19 @@ def select(gpus: Sequence[Gpu], devices: str, visible: str | None) -> list[Gpu]:
 
 
 def listed(gpus: Sequence[Gpu], visible: str | None) -> list[tuple[str, Gpu | None]]:
-    """What Ray calls the GPUs of a node that was started with this CUDA_VISIBLE_DEVICES, and which they are."""
+    """Return the GPUs of a node by Ray's names for them, in Ray's order; None for a name without a GPU.
+
+    visible: CUDA_VISIBLE_DEVICES that the node was started with, or None if it was not set.
+    """
     if visible is None:
         return [(str(place), gpu) for place, gpu in enumerate(gpus)]
     return [(word, _find(gpus, word)) for word in _words(visible)]
 
 
 def _named(gpus: Sequence[Gpu], visible: str) -> list[Gpu]:
-    """CUDA's rule: the list ends at the first entry that names no GPU, as in -1.
+    """Return the GPUs of CUDA_VISIBLE_DEVICES by CUDA's rule: the list ends at the first entry without a GPU, as -1.
 
-    A list of nothing but unknown names is a fault: a MIG device, say, is not silently traded for the CPU.
+    Raises BadInput if the first entry is unknown and not -1: a MIG device, say, is not silently replaced by the CPU.
     """
     words = _words(visible)
     chosen: list[Gpu] = []
@@ -60,7 +63,7 @@ def _known(gpus: Sequence[Gpu]) -> str:
 
 
 def _find(gpus: Sequence[Gpu], word: str) -> Gpu | None:
-    """By index, or by UUID or its beginning if that is enough."""
+    """Find a GPU by its index, its UUID, or a beginning of the UUID that no other GPU has."""
     if word.isdigit():
         return next((gpu for gpu in gpus if gpu.index == int(word)), None)
     matches = [gpu for gpu in gpus if word and gpu.uuid.startswith(word)]

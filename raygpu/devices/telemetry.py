@@ -1,4 +1,4 @@
-"""What a GPU did during a window: NVML sampled in a thread, GPM's counters over the whole of it.
+"""Readings of a GPU over a stretch of time: NVML sampled in a thread, GPM's counters over the whole of it.
 
 with Telemetry(gpu.uuid) as telemetry:
     train()
@@ -23,31 +23,34 @@ JOIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Means and peaks of one GPU over a stretch of time; None for what does not exist."""
+    """Means and peaks of one GPU over a stretch of time; None for a reading that the GPU does not support."""
 
     seconds: float
     num_samples: int
     util_pct: float | None
     """Mean share of time in which any kernel ran, as `nvidia-smi` shows it: no measure of how full the GPU is."""
     power_w: float | None
-    """Mean."""
+    """Mean power."""
     temperature_peak_c: float | None
     memory_gib: float | None
-    """Mean, of everybody's."""
+    """Mean memory in use by all processes on the GPU."""
     memory_peak_gib: float | None
-    """Of the samples: a peak between two of them is not seen."""
+    """Largest sample of the memory in use; a peak between two samples is not seen."""
     sm_util_pct: float | None
     sm_occupancy_pct: float | None
     dram_bandwidth_pct: float | None
 
     def metrics(self) -> dict[str, float]:
-        """By name, what exists."""
+        """Return the supported readings by the names of the fields, `seconds` and `num_samples` included."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in values.items() if value is not None}
 
 
 class Telemetry:
-    """Watches one GPU from the context's entry to its exit. A GPU that cannot be asked yields a window of None."""
+    """Context manager that samples one GPU from its entry to its exit.
+
+    A GPU that NVML cannot read yields a window of None.
+    """
 
     def __init__(self, uuid: str, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._uuid = uuid
@@ -77,7 +80,7 @@ class Telemetry:
             self._sampler.__exit__(kind, error, at)
 
     def reading(self) -> Window:
-        """The window so far, or the whole of it after the exit. GPM's counters are there after the exit."""
+        """Return the window so far, or the whole window after the exit. GPM's counters exist only after the exit."""
         samples = list(self._samples)
         memory = [sample.memory_gib for sample in samples]
         gpm = self._gpm or Gpm(None, None, None)

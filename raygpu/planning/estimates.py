@@ -9,8 +9,8 @@ from raygpu.config import SweepConfig
 from raygpu.planning.cost_model import Part, Size
 from raygpu.planning.gpu_shares import Affine, Node
 from raygpu.planning.profiles import Profile
-from raygpu.search.halving import mean_epochs
 from raygpu.search.signature import Group, Signature
+from raygpu.search.stopping import expected_epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,9 @@ class Estimates:
 def size(config: SweepConfig, part: float = 1.0) -> Size:
     """Return the size of this part of the sweep's trials."""
     assert config.trials is not None  # a sweep that is prepared knows it
-    epochs: float = config.epochs or 1
-    stopping = config.stopping
-    if stopping.algorithm == "halving" and config.epochs is not None:
-        epochs = mean_epochs(stopping.grace_epochs, stopping.reduction, config.epochs)
     trials = max(1, round(config.trials * part))
     generation = config.search.generation if config.search.algorithm == "optuna" else config.trials
-    return Size(trials, epochs, max(1, min(trials, round(generation * part))))
+    return Size(trials, expected_epochs(config), max(1, min(trials, round(generation * part))))
 
 
 def roughly(profile: Profile) -> Profile:

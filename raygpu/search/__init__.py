@@ -1,4 +1,4 @@
-"""Which trials a sweep runs, and which of them stop early: the search space, samplers and stopping rules.
+"""The trials of a sweep and their early stopping: the search space, samplers and stopping rules.
 
 Gives `Trial` and its results (`trials`), `space`, `samplers`, `halving`, `median` and a trial's `signature`. Imports
 `config` and `experiment`; never torch, TensorFlow, Ray or MLflow.

@@ -1,4 +1,4 @@
-"""Successive halving: at which epochs trials are compared, and which of them survive."""
+"""Successive halving: the epochs at which trials are compared, and the rule by which they survive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 
 def rungs(grace_epochs: int, reduction: float, max_epochs: int) -> list[int]:
-    """The epochs below `max_epochs` at which losers are dropped: the first that reach grace x reduction^k.
+    """Return the epochs below `max_epochs` at which losers are dropped: grace_epochs x reduction^k, rounded up.
 
     ASHA, Li et al., MLSys 2020, with no further brackets (s = 0).
     """
@@ -22,16 +22,16 @@ def rungs(grace_epochs: int, reduction: float, max_epochs: int) -> list[int]:
 
 
 def mean_epochs(grace_epochs: int, reduction: float, max_epochs: int) -> float:
-    """Epochs of a mean trial, if one in `reduction` survives each rung."""
+    """Return the mean number of epochs of a trial, if one trial in `reduction` survives each rung."""
     bounds = [0, *rungs(grace_epochs, reduction, max_epochs), max_epochs]
     return sum((end - start) / reduction**k for k, (start, end) in enumerate(itertools.pairwise(bounds)))
 
 
 class Halving:
-    """ASHA's rule as Ray Tune's `ASHAScheduler` applies it, trial by trial in the order in which they come.
+    """ASHA's rule as Ray Tune's `ASHAScheduler` applies it, trial by trial in the order of their arrival.
 
-    A trial at a rung is stopped if its score lies below the best 1/reduction of those that were there before it.
-    Asked again about a trial, as after a lost worker, it gives the same answer.
+    A trial at a rung is stopped if its score lies below the best 1/reduction of those that were there before it. Asked
+    again about a trial, as after a lost worker, it gives the same answer.
     """
 
     def __init__(self, grace_epochs: int, reduction: float, max_epochs: int, *, maximize: bool) -> None:
@@ -56,7 +56,7 @@ class Halving:
         return frozenset(trial_id for trial_id, _ in scores if not stays[trial_id])
 
     def forget(self, trial_ids: Iterable[str]) -> None:
-        """Take out trials whose scores were wrong: they come again."""
+        """Remove trials whose scores were wrong; they report again."""
         for trial_id in trial_ids:
             for rung, values in self._values.items():
                 if trial_id in values:
@@ -65,7 +65,8 @@ class Halving:
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float:
-    """As numpy's, by linear interpolation, to the last bit: equal scores are compared with it."""
+    """Return a quantile by linear interpolation, equal to NumPy's to the last bit: equal scores are compared with
+    it."""
     place = (len(ordered) - 1) * q
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)

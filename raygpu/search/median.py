@@ -1,4 +1,4 @@
-"""The median rule: which trials are so far below the others that they stop (Golovin et al., Google Vizier, 2017)."""
+"""The median rule: stop trials that are far below the others (Golovin et al., Google Vizier, 2017)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from statistics import fmean
 
 
 class Median:
-    """The rule as Ray Tune's `MedianStoppingRule` applies it, trial by trial in the order in which they come.
+    """The rule as Ray Tune's `MedianStoppingRule` applies it, trial by trial in the order of their arrival.
 
-    A trial stops whose best score lies below the median of the others' running means up to the same epoch.
-    Asked again about a trial, as after a lost worker, it gives the same answer.
+    A trial stops whose best score lies below the median of the others' running means up to the same epoch. Asked again
+    about a trial, as after a lost worker, it gives the same answer.
     """
 
     def __init__(self, grace_epochs: int, min_trials: int, *, maximize: bool) -> None:
@@ -22,7 +22,7 @@ class Median:
         self.sign = 1 if maximize else -1
         self._trials: dict[str, _Trial] = {}
         self._means: dict[int, list[float]] = {}
-        """The running means of all trials that have come to an epoch, sorted."""
+        """Running means of all trials that have reached an epoch, sorted."""
         self._stopped: set[tuple[str, int]] = set()
 
     def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
@@ -43,7 +43,7 @@ class Median:
         return frozenset(trial_id for trial_id, _ in scores if (trial_id, epoch) in self._stopped)
 
     def forget(self, trial_ids: Iterable[str]) -> None:
-        """Take out trials whose scores were wrong: they come again."""
+        """Remove trials whose scores were wrong; they report again."""
         for trial_id in set(trial_ids) & self._trials.keys():
             own = self._trials.pop(trial_id)
             epochs = sorted(epoch for epoch in own.epochs if epoch >= self.grace_epochs)
@@ -57,7 +57,7 @@ class _Trial:
     epochs: set[int] = field(default_factory=set)
     best: float = -math.inf
     scores: list[float] = field(default_factory=list)
-    """From the end of the grace on."""
+    """Scores from epoch `grace_epochs` on."""
 
 
 def _median(ordered: Sequence[float]) -> float:

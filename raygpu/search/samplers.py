@@ -14,20 +14,23 @@ from raygpu.search.trials import Trial
 
 
 class Proposer(Protocol):
-    """Gives trials in order. `next` returns None while it waits for scores; `finished` says that no more come."""
+    """Source of a sweep's trials, in order. `next` returns None while it waits for scores, and after the last trial."""
 
     num_trials: int
 
     @property
-    def finished(self) -> bool: ...
+    def finished(self) -> bool:
+        """Whether all trials have been given out."""
 
-    def next(self) -> Trial | None: ...
+    def next(self) -> Trial | None:
+        """Return the next trial; None while it depends on scores that are missing, and after the last one."""
 
-    def tell(self, trial_id: str, score: float | None) -> None: ...
+    def tell(self, trial_id: str, score: float | None) -> None:
+        """Take in a trial's score, or None for a trial that failed."""
 
 
 def proposer(config: SweepConfig, space: Space) -> Proposer:
-    """The search that `[search]` names."""
+    """Make the search that `[search]` names."""
     if config.search.algorithm == "grid":
         return Drawn(grid_trials(space, config.trials, config.seed))
     assert config.trials is not None  # the schema asks for it
@@ -37,7 +40,7 @@ def proposer(config: SweepConfig, space: Space) -> Proposer:
 
 
 class Drawn:
-    """Trials that were all drawn before the first one starts."""
+    """A list of trials that were all drawn before the first one starts."""
 
     def __init__(self, trials: list[Trial]) -> None:
         self.trials = trials
@@ -46,20 +49,22 @@ class Drawn:
 
     @property
     def finished(self) -> bool:
+        """Whether all trials have been given out."""
         return self._given == self.num_trials
 
     def next(self) -> Trial | None:
+        """Return the next trial of the list; None after the last one."""
         if self.finished:
             return None
         self._given += 1
         return self.trials[self._given - 1]
 
     def tell(self, trial_id: str, score: float | None) -> None:
-        """Nothing is learned from scores."""
+        """Ignore the score: the trials are drawn already."""
 
 
 class Generations:
-    """Optuna asked for a fixed number of trials at a time, and told their scores in trial order.
+    """Optuna, asked for a fixed number of trials at a time and told their scores in trial order.
 
     The order in which trials end does not matter, so a search repeats as long as its scores rank equally.
     """
@@ -86,9 +91,11 @@ class Generations:
 
     @property
     def finished(self) -> bool:
+        """Whether all trials have been given out."""
         return self._given == self.num_trials
 
     def next(self) -> Trial | None:
+        """Return the next trial; None while the generation lacks scores, and after the last trial."""
         if self.finished:
             return None
         if not self._ready:
@@ -100,7 +107,7 @@ class Generations:
         return self._ready.pop(0)
 
     def tell(self, trial_id: str, score: float | None) -> None:
-        """A score, or None of a trial that failed."""
+        """Take in a trial's score, or None for a trial that failed."""
         if trial_id in self._asked:
             self._scores[trial_id] = score
 
@@ -130,7 +137,7 @@ class Generations:
 
 
 def _suggest(asked: Any, name: str, kind: str, a: tuple[Any, ...]) -> Any:
-    """One parameter from Optuna, with the meaning that Ray Tune gives its distribution."""
+    """Draw one parameter by Optuna, with the meaning that Ray Tune gives its distribution."""
     match kind:
         case "constant":
             return a[0]

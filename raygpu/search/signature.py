@@ -1,5 +1,4 @@
-"""Groups of trials that can share an array: those of equal signature. Pure; what a trial's program reads is asked of
-the caller.
+"""Groups of trials that can share an array: those of equal signature. Pure; the caller tells what a program reads.
 
 A signature is found without a declaration. Code that reads the hyper-parameters `names` of one trial reads the same
 names of every trial that has the same values there, so the code is run once for each signature and not for each trial.
@@ -17,29 +16,29 @@ from raygpu.experiment import ALL_NAMES
 from raygpu.search.trials import Trial
 
 Reader = Callable[[Trial], frozenset[str]]
-"""The names of the hyper-parameters that shape a trial's program."""
+"""Function that returns the names of the hyper-parameters that shape a trial's program."""
 Key = tuple[tuple[str, str], ...]
 ABSENT = "absent"
 ITS_OWN = "a signature of its own"
 ENOUGH_RUNS = 20
-"""Runs of the experiment's code after which it is known what all of them read."""
+"""Runs of the experiment's code after which the names that all of them read count as known."""
 MAX_MEMBERS = 1024
-"""Most members of an array: its results travel together, and what is lost with a worker is trained again."""
+"""Largest number of members of an array: its results travel together, and a lost worker's trials are trained again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The values that the trials of one group have in common: those that shape their program."""
+    """The hyper-parameters that shape the program of a group's trials, with their values."""
 
     values: Key
-    """By name, as text."""
+    """Values by name, as text."""
 
     def __str__(self) -> str:
         return " ".join(f"{name}={text}" for name, text in self.values if text != ABSENT and name != ALL_NAMES)
 
     @classmethod
     def of(cls, trial: Trial, names: Iterable[str]) -> Signature:
-        """A trial's, where these are the hyper-parameters that shape its program."""
+        """Return a trial's signature. names: the hyper-parameters that shape its program."""
         return cls(_key(trial, names))
 
 
@@ -50,15 +49,15 @@ class Group:
     signature: Signature
     trials: list[Trial] = field(default_factory=list)
     reason: str | None = None
-    """Why its trials are trained alone; None where they are fused."""
+    """Reason why the trials are trained alone; None if they are fused."""
 
 
 class Signatures:
     """Finds trials' signatures, running the experiment's code once for each.
 
     check: raises for a trial that is faulty by itself.
-    Where all runs so far have read a name, a trial that is the only one with its value there needs no run: its
-    signature is its own.
+    If all runs so far have read a name, a trial that is the only one with its value there needs no run: its signature
+    is its own.
     """
 
     def __init__(self, read: Reader, check: Callable[[Trial], None] = lambda trial: None) -> None:
@@ -68,10 +67,10 @@ class Signatures:
         self._common: frozenset[str] = frozenset()
         self._num_runs = 0
         self._counts: dict[str, Counter[str]] = {}
-        """The number of trials at hand with each value, by hyper-parameter."""
+        """Number of trials at hand with each value, by hyper-parameter."""
 
     def of_each(self, trials: Sequence[Trial]) -> Iterator[Signature | Exception]:
-        """The signature of each trial, or what `check` or the experiment's own code raised."""
+        """Yield the signature of each trial, or the exception that `check` or the experiment's code raised."""
         names = {name for trial in trials for name in trial.hyperparameters}
         self._counts = {name: Counter(_key(trial, (name,))[0][1] for trial in trials) for name in names}
         for trial in trials:
@@ -106,18 +105,19 @@ def _key(trial: Trial, names: Iterable[str]) -> Key:
 
 
 def differing_names(trials: Sequence[Trial]) -> frozenset[str]:
-    """The hyper-parameters in which these trials differ; `ALL_NAMES` too where they do not have the same ones."""
+    """Return the hyper-parameters in which these trials differ; `ALL_NAMES` too if they do not have the same ones."""
     names = {name for trial in trials for name in trial.hyperparameters} | {ALL_NAMES}
     return frozenset(name for name in names if len({_key(trial, (name,)) for trial in trials}) > 1)
 
 
 def representatives(trials: Sequence[Trial], signature: Signature, most: int = 4) -> list[Trial]:
-    """Few trials of a group that differ, taken together, in every value outside the signature that differs at all."""
+    """Choose at most `most` trials of a group that differ in every value outside the signature that differs at all."""
     shared = {name for name, _ in signature.values}
     names = {name for trial in trials for name in trial.hyperparameters} - shared
     first = trials[0]
 
     def different(trial: Trial) -> set[str]:
+        """Return the hyper-parameters in which a trial differs from the first one."""
         return {n for n in names if repr(trial.hyperparameters.get(n)) != repr(first.hyperparameters.get(n))}
 
     chosen, covered = [first], set[str]()
@@ -131,7 +131,7 @@ def representatives(trials: Sequence[Trial], signature: Signature, most: int = 4
 
 
 def differing(groups: Sequence[Group]) -> list[str]:
-    """The names of the signature in whose values groups differ, the most various first."""
+    """Return the names of the signature in whose values groups differ, the most various first."""
     values: dict[str, set[str]] = {}
     for group in groups:
         for name, text in group.signature.values:
@@ -141,9 +141,9 @@ def differing(groups: Sequence[Group]) -> list[str]:
 
 
 def cut(groups: Mapping[Signature, int], places: int, most: int = MAX_MEMBERS) -> dict[Signature, int]:
-    """Into how many arrays each group of that many trials is cut, so that all places have work.
+    """Return the number of arrays to cut each group into, so that all places have work.
 
-    places: arrays that can run at once. most: members of one.
+    groups: number of trials by signature. places: arrays that can run at once. most: members of an array.
     """
     numbers = {signature: math.ceil(count / most) for signature, count in groups.items()}
     idle = min(places, sum(groups.values())) - sum(numbers.values())
@@ -154,6 +154,6 @@ def cut(groups: Mapping[Signature, int], places: int, most: int = MAX_MEMBERS) -
 
 
 def even(count: int, num_parts: int) -> list[range]:
-    """0 .. count - 1 in order, cut into parts whose sizes differ by one at most; none is empty."""
+    """Cut 0 .. count - 1, in order, into parts whose sizes differ by one at most; no part is empty."""
     bounds = [round(i * count / num_parts) for i in range(num_parts + 1)]
     return [range(start, end) for start, end in itertools.pairwise(bounds) if end > start]

@@ -5,9 +5,9 @@
     width2 = { choice = [32, 64], when = { layers = 2 } }     # only in trials of two layers
     epochs = 5                                                # a constant
 
-The distributions carry Ray Tune's names and meanings (docs.ray.io, "Tune Search Space API"). What is drawn for one
-parameter of one trial depends on the seed, the trial's place and the parameter's name alone: more trials, or another
-parameter, leave the rest as it was.
+The distributions carry Ray Tune's names and meanings (docs.ray.io, "Tune Search Space API"). A parameter's value in a
+trial depends on the seed, the trial's place and the parameter's name alone: more trials, or another parameter, leave
+the rest as it was.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _DRAWS: dict[str, Draw] = {
 }
 _NUM_ARGUMENTS = {name: 3 if name.startswith("q") else 2 for name in _DRAWS if name != "choice"}
 LARGEST = 2**62
-"""The largest size of a number in a distribution."""
+"""Largest absolute value of a number in a distribution."""
 MOST_COMBINATIONS = 100_000
-"""Most combinations of a grid: more are no search."""
+"""Largest number of combinations of a grid."""
 KINDS = (*_DRAWS, "grid_search")
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One hyper-parameter: a distribution, and the values of others on which it exists."""
+    """One hyper-parameter: a distribution, and the values of other parameters for which it exists."""
 
     name: str
     kind: str
@@ -69,18 +69,18 @@ class Parameter:
     when: Mapping[str, tuple[Any, ...]]
 
     def active(self, values: Mapping[str, Any]) -> bool:
-        """Whether the parameter exists beside these values of the parameters that it depends on."""
+        """Return whether the parameter exists beside these values of the parameters that it depends on."""
         return all(parent in values and values[parent] in allowed for parent, allowed in self.when.items())
 
     def draw(self, seed: int, index: int) -> Any:
-        """This parameter's value in trial `index`."""
+        """Draw the parameter's value in trial `index`."""
         if self.kind == "constant":
             return self.arguments[0]
         rng = np.random.default_rng([seed, index, zlib.crc32(self.name.encode())])
         return _DRAWS[self.kind](rng, self.arguments)
 
     def options(self) -> tuple[Any, ...] | None:
-        """Every value, of a parameter that has only so many; None of a continuous one."""
+        """Return every value of a parameter with finitely many; None for a continuous one."""
         match self.kind:
             case "constant" | "choice" | "grid_search":
                 return self.arguments
@@ -94,12 +94,12 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Parameters, each after those that it depends on."""
+    """Parameters, each after the ones that it depends on."""
 
     parameters: tuple[Parameter, ...]
 
     def draw(self, seed: int, index: int) -> dict[str, Any]:
-        """The hyper-parameters of trial `index` of a random search."""
+        """Draw the hyper-parameters of trial `index` of a random search."""
         values: dict[str, Any] = {}
         for parameter in self.parameters:
             if parameter.active(values):
@@ -107,9 +107,10 @@ class Space:
         return values
 
     def grid(self) -> Iterator[dict[str, Any]]:
-        """Every combination; an inactive parameter is left out and multiplies nothing."""
+        """Yield every combination; an inactive parameter is left out and multiplies nothing."""
 
         def extend(values: dict[str, Any], rest: tuple[Parameter, ...]) -> Iterator[dict[str, Any]]:
+            """Yield every extension of these values by the remaining parameters."""
             if not rest:
                 yield values
                 return
@@ -124,17 +125,17 @@ class Space:
 
 
 def trial_seed(seed: int, index: int) -> int:
-    """The seed of trial `index`, below 2**31 so that every framework takes it."""
+    """Return the seed of trial `index`, below 2**31 so that every framework takes it."""
     return int(np.random.SeedSequence([seed, index]).generate_state(1)[0] >> 1)
 
 
 def random_trials(space: Space, count: int, seed: int) -> list[Trial]:
-    """The trials of a random search: the same ones for the same seed, the first k of any larger count."""
+    """Draw the trials of a random search: the same for the same seed, and the first ones of any larger count."""
     return [Trial(Trial.name(i), trial_seed(seed, i), space.draw(seed, i)) for i in range(count)]
 
 
 def grid_trials(space: Space, count: int | None, seed: int) -> list[Trial]:
-    """The trials of a grid search, all combinations or a seeded sample of `count`, in the grid's order."""
+    """Return the trials of a grid search in the grid's order: all combinations, or a seeded sample of `count`."""
     if count is None:
         points = list(space.grid())
     else:
@@ -145,7 +146,7 @@ def grid_trials(space: Space, count: int | None, seed: int) -> list[Trial]:
 
 
 def parse(table: Mapping[str, Any], algorithm: str = "random") -> Space:
-    """The space that a `[space]` table describes. Raises BadInput with a line for each fault."""
+    """Parse a `[space]` table. Raises BadInput with a line for each fault."""
     if not table:
         raise BadInput("space: empty; give at least one hyper-parameter, as in lr = { loguniform = [1e-4, 1e-1] }")
     faults: list[str] = []
@@ -237,7 +238,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _in_order(parameters: Mapping[str, Parameter]) -> tuple[Parameter, ...]:
-    """Each after those that it depends on, otherwise as written. Raises BadInput for a circle."""
+    """Sort each parameter after the ones that it depends on, otherwise as written. Raises BadInput for a cycle."""
     placed: dict[str, Parameter] = {}
     waiting = dict(parameters)
     while waiting:

@@ -1,4 +1,4 @@
-"""A trial, and what one epoch of it yields: the values that the layers hand to each other."""
+"""A trial, the result of an epoch, scores and records: the values that the layers hand to each other."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ class Trial:
     """One set of hyper-parameters to be trained and scored."""
 
     trial_id: str
-    """`t0000`, `t0001` ... in the order of the search."""
+    """Id: `t0000`, `t0001` ... in the order of the search."""
     seed: int
-    """Decides initial parameters and the order of data; follows from the sweep's seed and the trial's place."""
+    """Seed of initial parameters and the order of data; follows from the sweep's seed and the trial's place."""
     hyperparameters: Mapping[str, Any]
 
     @staticmethod
     def name(index: int) -> str:
+        """Return the id of the trial at this place, `t0000`."""
         return f"t{index:04d}"
 
 
@@ -37,9 +38,9 @@ class EpochResult:
     """The result of a training's epoch, or of a report of a function or script."""
 
     epoch: int
-    """Counted from 1."""
+    """Number of the epoch, from 1."""
     metrics: Mapping[str, float]
-    """By path: `train/loss`, `validation/loss`, `validation/accuracy`; of a function, as it reported them."""
+    """Values by path: `train/loss`, `validation/loss`, `validation/accuracy`; by a function's own names."""
     num_samples: int | None = None
     """Training samples of this epoch; None where raygpu does not run the loop."""
     train_s: float | None = None
@@ -47,7 +48,7 @@ class EpochResult:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Training throughput of this epoch."""
+        """Training throughput of the epoch; None if unknown."""
         if self.num_samples is None or not self.train_s:
             return self.metrics.get("samples_per_s")
         return self.num_samples / self.train_s
@@ -67,7 +68,7 @@ class Scoring:
         return cls(config.metric, config.maximize, config.score)
 
     def key(self, names: Mapping[str, object]) -> str:
-        """The reported name that `metric` stands for: itself or `validation/<metric>`. Raises UnknownMetric."""
+        """Return the reported name that `metric` stands for: itself or `validation/<metric>`. Raises UnknownMetric."""
         for name in (self.metric, f"validation/{self.metric}"):
             if name in names:
                 return name
@@ -76,16 +77,16 @@ class Scoring:
         )
 
     def score(self, metrics: Mapping[str, float]) -> float:
-        """The score, larger or smaller is better as `maximize` says. Raises UnknownMetric."""
+        """Return the score in an epoch's metrics. Raises UnknownMetric."""
         return metrics[self.key(metrics)]
 
     @property
     def worst(self) -> float:
-        """The score of a trial that diverged."""
+        """Score of a trial that diverged: infinite, on the worse side."""
         return -math.inf if self.maximize else math.inf
 
     def value(self, metrics: Mapping[str, float]) -> float | None:
-        """The score, the worst one where the training diverged; None of a report without the metric."""
+        """Return the score in an epoch's metrics: the worst one if the training diverged, None without the metric."""
         if self.diverged(metrics):
             return self.worst
         try:
@@ -94,9 +95,9 @@ class Scoring:
             return None
 
     def diverged(self, metrics: Mapping[str, float]) -> bool:
-        """Whether the metric itself, or one whose name ends in `loss`, is NaN or infinite.
+        """Return whether the metric itself, or one whose name ends in `loss`, is NaN or infinite.
 
-        Others may be: an AUC before the second class was seen is no reason to end a trial.
+        Other metrics may be: an AUC before the second class was seen is no reason to end a trial.
         """
         watched = (self.metric, f"validation/{self.metric}")
         return not all(
@@ -104,7 +105,7 @@ class Scoring:
         )
 
     def better(self, one: float, other: float | None) -> bool:
-        """Whether a score beats another one; any finite one beats None."""
+        """Return whether a score beats another one; any finite one beats None."""
         if not math.isfinite(one):
             return False
         return other is None or (one > other if self.maximize else one < other)
@@ -112,19 +113,20 @@ class Scoring:
 
 @dataclass(slots=True)
 class Standing:
-    """A trial's scores so far. Epochs are taken in their order."""
+    """A trial's scores so far. Epochs arrive in order."""
 
     last: float | None = None
-    """The last epoch's that had the metric; the worst one, infinite, once the trial has diverged."""
+    """Score of the last epoch that had the metric; infinite, on the worse side, once the trial has diverged."""
     best: float | None = None
-    """The best finite one."""
+    """Best finite score."""
     best_epoch: int | None = None
-    """The first epoch that had it."""
+    """First epoch with the best score."""
     last_epoch: int | None = None
-    """The epoch of the last one."""
+    """Epoch of the last score."""
 
     def take(self, scoring: Scoring, result: EpochResult) -> bool:
-        """Whether the epoch is the best one so far. Raises UnknownMetric of a first report without the metric."""
+        """Take in an epoch; return whether it is the best so far. Raises UnknownMetric for a first report without the
+        metric."""
         score = scoring.value(result.metrics)
         if score is None:
             if self.last is None:
@@ -138,11 +140,11 @@ class Standing:
 
     @property
     def found(self) -> tuple[float, int] | None:
-        """The best score and its epoch."""
+        """Best score and its epoch; None without a finite score."""
         return None if self.best is None or self.best_epoch is None else (self.best, self.best_epoch)
 
     def score(self, scoring: Scoring) -> float | None:
-        """The trial's, by the sweep's rule; the worst one if it has diverged."""
+        """Return the trial's score by the sweep's rule; infinite, on the worse side, if it has diverged."""
         diverged = self.last is not None and not math.isfinite(self.last)
         return self.last if scoring.which == "last" or diverged else self.best
 
@@ -154,8 +156,8 @@ class TrialRecord:
     trial: Trial
     status: Status = "waiting"
     score: float | None = None
-    """The metric at the trial's last or best epoch, as the sweep is configured; infinite, on the worse side, of a
-    diverged trial; None before the first epoch."""
+    """Metric at the trial's last or best epoch, as the sweep is configured; infinite, on the worse side, for a trial
+    that diverged; None before the first epoch."""
     epochs: int = 0
     samples_per_s: float | None = None
     """Mean training throughput over the trial's epochs."""
@@ -164,28 +166,29 @@ class TrialRecord:
     error: str | None = None
     """The traceback of a failed trial."""
     reason: str | None = None
-    """Why a stopped trial was stopped."""
+    """Reason why a trial was stopped."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """The last epoch's."""
+    """Metrics of the last epoch."""
     samples_seen: int = 0
     train_s: float = 0.0
     rgu_hours: float | None = None
-    """Use so far in hours of a Reference GPU Unit; None where its GPU's worth is not known."""
+    """Hours of a Reference GPU Unit used so far; None if the GPU's worth is not known."""
     which: Which = "last"
     """The epoch whose metric is the score."""
     standing: Standing = field(default_factory=Standing)
-    """Its scores so far."""
+    """Scores so far."""
 
     @property
     def best_epoch(self) -> int | None:
-        """The epoch of the best finite score, whichever epoch the score is of."""
+        """Epoch of the best finite score, even if the trial's score is of the last epoch."""
         return self.standing.best_epoch
 
     @property
     def score_epoch(self) -> int | None:
-        """The epoch that the score is of."""
+        """Epoch of the trial's score."""
         return self.best_epoch if self.which == "best" and not self.diverged else self.standing.last_epoch
 
     @property
     def ended(self) -> bool:
+        """Whether the trial has finished, was stopped or failed."""
         return self.status in ("finished", "stopped", "failed")

@@ -1,4 +1,4 @@
-"""Writes that wait for MLflow: single ones, merged into as few calls as can be, or kept in a file."""
+"""Writes that wait for MLflow: merged into as few calls as possible, and kept in a file until delivered."""
 
 from __future__ import annotations
 
@@ -14,42 +14,44 @@ from raygpu.tracking.runs import Point, Refused, RunTree, final_points, final_ta
 
 Kind = Literal["begin", "restart", "place", "epochs", "end", "gpu"]
 POINTS_AT_ONCE = 800
-"""Metric values in one call; with parameters and tags they stay below what MLflow takes at once."""
+"""Maximum number of metric values in one call; with parameters and tags they stay below MLflow's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One thing to be written, as a caller gave it."""
+    """One write to MLflow, as a caller gave it."""
 
     kind: Kind
     trial_id: str | None
-    """None: the sweep's own run."""
+    """Trial whose run is written; None for the sweep's own run."""
     value: Any
-    """begin, restart: Trial; place: tags; epochs: EpochResults; end: TrialRecord; gpu: (elapsed_s, metrics)."""
+    """Value by kind. begin, restart: Trial; place: tags; epochs: EpochResults; end: TrialRecord;
+    gpu: (elapsed_s, metrics)."""
     time_ms: int
-    """When it was given, since 1970: what is delivered late keeps its time."""
+    """Time at which the caller gave the write, in milliseconds since 1970; a late delivery keeps it."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """Successive writes to one run. Delivering it again after a failure goes on where it stopped."""
+    """Successive writes to one run. A repeated delivery after a failure goes on where the last one stopped."""
 
     trial_id: str | None
     writes: list[Write] = field(default_factory=list)
     trial: Trial | None = None
-    """Given if the run is to be begun."""
+    """Trial whose run the batch begins; None if the run exists already."""
     replace: bool = False
     """Whether an earlier run of the trial is to be deleted first."""
     points: list[Point] = field(default_factory=list)
     tags: dict[str, Any] = field(default_factory=dict)
     end: TrialRecord | None = None
     unsure: bool = False
-    """Whether MLflow was asked for a new run and no answer came."""
+    """Whether a request for a new run got no answer, so that the run may exist."""
     begun: bool = False
     params_sent: bool = False
     error_sent: bool = False
 
     def add(self, write: Write) -> None:
+        """Add a write to the same run: append its metric values, merge its tags, keep its trial or record."""
         self.writes.append(write)
         match write.kind:
             case "begin":
@@ -69,7 +71,7 @@ class Batch:
 
 
 class Pending:
-    """The batches that wait, by run. Order holds within a run; runs do not wait for each other."""
+    """Batches that wait for delivery, by run. Order holds within a run; runs do not wait for each other."""
 
     def __init__(self, last_epochs: Mapping[str, int]) -> None:
         self.batches: dict[str | None, list[Batch]] = {}
@@ -79,11 +81,11 @@ class Pending:
         return bool(self.batches)
 
     def known(self, trial_id: str, last_epoch: int) -> None:
-        """The last epoch in MLflow of a trial that goes on."""
+        """Note the last epoch that MLflow has of a trial; no effect on a trial with an epoch noted before."""
         self._last_epochs.setdefault(trial_id, last_epoch)
 
     def add(self, write: Write) -> None:
-        """Merge a write with what waits for the same run. Epochs that were given before are left out."""
+        """Merge a write into the waiting batches of its run. Epochs that were added before are left out."""
         if write.kind == "epochs":
             last = self._last_epochs.get(write.trial_id or "", 0)
             new = [result for result in write.value if result.epoch > last]
@@ -102,21 +104,24 @@ class Pending:
         queue[-1].add(write)
 
     def done(self, batch: Batch) -> None:
+        """Remove a batch that was delivered or given up."""
         queue = self.batches[batch.trial_id]
         queue.remove(batch)
         if not queue:
             del self.batches[batch.trial_id]
 
     def writes(self) -> list[Write]:
+        """Return all waiting writes, grouped by run."""
         return [write for queue in self.batches.values() for batch in queue for write in batch.writes]
 
 
 def deliver(
     tree: RunTree, batch: Batch, note: Callable[[TrackingError], None], advanced: Callable[[], None] = lambda: None
 ) -> None:
-    """Write a batch. Raises TrackingError if it is to be tried again; what MLflow refuses goes to `note`.
+    """Write a batch to MLflow. Raises TrackingError if the delivery has to be tried again.
 
-    What was written is not written again by the next try. advanced: called after each part that the store has taken.
+    The next try skips the parts that were written. note: called with the fault of each value that MLflow refuses.
+    advanced: called after each part that the store has taken.
     """
     run_id = _run(tree, batch)
     _send(tree, run_id, batch, note, advanced)
@@ -136,7 +141,7 @@ def deliver(
 def _send(
     tree: RunTree, run_id: str, batch: Batch, note: Callable[[TrackingError], None], advanced: Callable[[], None]
 ) -> None:
-    """The batch's metrics, parameters and tags, in calls of limited size."""
+    """Write the batch's metrics, parameters and tags, in calls of limited size."""
     while True:
         params = batch.trial.hyperparameters if batch.trial and not batch.params_sent else {}
         metrics = batch.points[:POINTS_AT_ONCE]
@@ -157,7 +162,7 @@ def _send(
 
 
 def _run(tree: RunTree, batch: Batch) -> str:
-    """The run that the batch belongs to, begun if that is part of it."""
+    """Return the id of the batch's run; begin the run if the batch says so. Raises Refused if there is no run."""
     if batch.trial_id is None:
         assert tree.run_id is not None
         return tree.run_id
@@ -179,7 +184,7 @@ def _run(tree: RunTree, batch: Batch) -> str:
 
 
 class Journal:
-    """The writes that wait, in a file as well: a process that is killed leaves them to the next one."""
+    """File of the waiting writes: a process that is killed leaves them to the next one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -201,16 +206,16 @@ class Journal:
         return self._file
 
     def add(self, write: Write) -> None:
-        """Append a write. It is the system's when this returns, and so outlives this process."""
+        """Append a write and hand it to the operating system, so that it outlives this process."""
         (self._file or self._open()).write(_line(write))
 
     def clear(self) -> None:
-        """All of them are delivered."""
+        """Empty the file, once all writes are delivered."""
         if self._file is not None:
             self._file.truncate(0)
 
     def close(self, waiting: Iterable[Write]) -> None:
-        """Leave the writes that still wait; no file if none does."""
+        """Close the file with only the writes that still wait in it; delete the file if there are none."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -221,7 +226,7 @@ class Journal:
 
 
 def load(path: Path) -> list[Write]:
-    """The writes of a journal, without a last line that its process did not live to finish. Raises TrackingError."""
+    """Read the writes of a journal, without a last line that is cut off. Raises TrackingError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         return [_decode(json.loads(line)) for line in lines if line.endswith("\n") and line.strip()]

@@ -1,4 +1,4 @@
-"""Opening MLflow's client quietly, and what its failures mean."""
+"""Open MLflow's client without its log output, and turn its failures into raygpu's errors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ MIGRATED = ("already exists", "out-of-date database schema", "UNIQUE constraint"
 
 
 class Refused(TrackingError):
-    """The store answered no: to send the same again would not help."""
+    """The store refused a request for good: another try would not help."""
 
 
 def connect(uri: str, experiment: str, artifact_dir: Path | None) -> tuple[Any, str, str]:
-    """MLflow's client, the URI with an absolute path, and the id of the experiment, created if need be."""
+    """Return MLflow's client, the store's full URI, and the id of the experiment, which is created if need be.
+
+    artifact_dir: folder for the files of a new experiment in a database; None for the default. The full URI has an
+    absolute path, or names the database driver. Raises TrackingError.
+    """
     check(uri)
     kind = scheme(uri)
     prepare_environment(served=kind in ("http", "https"))
@@ -79,7 +83,7 @@ def _connect(uri: str, experiment: str, location: Path | None) -> tuple[Any, str
 
 
 def _try_database(uri: str) -> None:
-    """One attempt to log in: MLflow itself repeats a failing one for minutes before it gives up."""
+    """Log in to the database once: MLflow itself repeats a failing login for minutes before it gives up."""
     import sqlalchemy
 
     engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
@@ -89,7 +93,7 @@ def _try_database(uri: str) -> None:
 
 @contextmanager
 def _alone(uri: str) -> Iterator[None]:
-    """For a SQLite file: one process at a time, since two that create the schema together break it."""
+    """Hold a lock on a SQLite store: two processes that create the schema together break it."""
     if scheme(uri) != "sqlite":
         yield
         return
@@ -103,7 +107,10 @@ def _alone(uri: str) -> Iterator[None]:
 
 
 def prepare_environment(*, served: bool) -> None:
-    """Defaults that MLflow reads when it is imported and at each call; what the user has set stays."""
+    """Set defaults of the environment variables that MLflow reads; the user's own values stay.
+
+    served: whether the store is an MLflow server.
+    """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     if served:
@@ -113,7 +120,7 @@ def prepare_environment(*, served: bool) -> None:
 
 
 def fault(uri: str, error: BaseException) -> TrackingError:
-    """Any failure as one line without secrets: Refused if another try cannot help, TrackingError otherwise."""
+    """Return a failure as an error of one line without secrets: Refused if a retry cannot help, else TrackingError."""
     kind = Refused if _final(error) else TrackingError
     text = cleaned(one_line(_root(error)), uri)
     advice = "check the URI and the rights of its user" if kind is Refused else "is it running, and within reach?"
@@ -121,9 +128,9 @@ def fault(uri: str, error: BaseException) -> TrackingError:
 
 
 def _final(error: BaseException) -> bool:
-    """Refused for good: an HTTP 4xx, or what a database's store would answer with one.
+    """Return whether a request was refused for good: an HTTP 4xx, or a database's error of that kind.
 
-    401 and 403 are not final: what waits can be delivered when somebody corrects the credentials.
+    401, 403, 408 and 429 are not final: waiting writes can be delivered once the credentials are right, for example.
     """
     root = _root(error)
     if type(root).__module__.startswith("sqlalchemy"):
@@ -145,7 +152,7 @@ def _is_final(status: int) -> bool:
 
 
 def _root(error: BaseException) -> BaseException:
-    """SQLAlchemy's error where MLflow wrapped one."""
+    """Return SQLAlchemy's error if MLflow wrapped one, else the error itself."""
     cause = error.__cause__
     if cause is not None and type(cause).__module__.startswith("sqlalchemy"):
         return cause
@@ -154,7 +161,7 @@ def _root(error: BaseException) -> BaseException:
 
 @cache
 def origin() -> Mapping[str, str]:
-    """MLflow's tags for who began a run, and with what."""
+    """Return MLflow's own tags for the user and the program that began a run."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name

@@ -12,15 +12,17 @@ import mlflow.pyfunc
 
 
 class ExportedModel(mlflow.pyfunc.PythonModel):
-    """predict: an array, or of a model with named inputs one for each name, to the model's output, (samples, ...)."""
+    """Keras model that MLflow loads from a SavedModel."""
 
     def load_context(self, context: Any) -> None:
+        """Load the SavedModel of MLflow's artifact `program`."""
         import tensorflow as tf
 
         self.program = tf.saved_model.load(context.artifacts["program"])
 
     # MLflow takes types that are named here for a schema, and warns of those that it does not know.
     def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
+        """Return the model's output, (samples, ...), for an array; for named inputs, a mapping or table of arrays."""
         import numpy as np
         import tensorflow as tf
 

@@ -12,15 +12,17 @@ import mlflow.pyfunc
 
 
 class ExportedModel(mlflow.pyfunc.PythonModel):
-    """predict: named arrays, or a table with a column for each, to the model's output, (samples, ...)."""
+    """Torch model with named inputs that MLflow loads from a program of torch.export."""
 
     def load_context(self, context: Any) -> None:
+        """Load the exported program of MLflow's artifact `program`."""
         import torch
 
         self.program = torch.export.load(context.artifacts["program"]).module()
 
     # MLflow takes types that are named here for a schema, and warns of those that it does not know.
     def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
+        """Return the model's output, (samples, ...), for a mapping or table of named arrays."""
         import numpy as np
         import torch
 

@@ -1,6 +1,6 @@
-"""A finished model in MLflow: with its signature and an example of its input, and in the registry.
+"""Log a finished model to MLflow, with its signature and an example of its input.
 
-What is kept is a program without the code that it came from: it loads where neither raygpu nor the experiment is.
+The logged model is a program without its source code: it loads where neither raygpu nor the experiment is installed.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Registered:
 def log(
     tree: RunTree, run_id: str, framework: str, model: Any, program: Path | None, inputs: Arrays, outputs: np.ndarray
 ) -> str:
-    """Keep a model with the run; its URI. Raises TrackingError.
+    """Log a model to a run and return the model's URI. Raises TrackingError.
 
-    framework: torch or keras. program: what was written of the model; None of a torch model that MLflow exports itself.
-    inputs: a few samples. outputs: the model's for them.
+    framework: "torch" or "keras". program: path of the exported model; None for a torch model that MLflow exports
+    itself. inputs: a few samples. outputs: the model's outputs for these samples.
     """
     import mlflow
     from mlflow.models import infer_signature
@@ -74,7 +74,7 @@ def _active(tree: RunTree, run_id: str) -> Any:
 
 
 def use(tree: RunTree) -> None:
-    """Let MLflow's own functions write to the tree's store, without advice that is not for whoever runs raygpu."""
+    """Let MLflow's own functions write to the tree's store, without their warnings and progress bars."""
     import mlflow
 
     for name in ("mlflow.models.model", "mlflow.utils.environment", "mlflow.tracking._model_registry.fluent"):
@@ -84,5 +84,5 @@ def use(tree: RunTree) -> None:
 
 
 def _requirements(*packages: str) -> list[str]:
-    """With the versions that are installed here."""
+    """Return pip requirements with the versions installed here."""
     return [f"{package}=={metadata.version(package).partition('+')[0]}" for package in packages]

@@ -1,4 +1,4 @@
-"""Read what MLflow has kept of a sweep or of one of its trials, by its run's id."""
+"""Read a sweep, or one of its trials, from MLflow by the id of its run."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ PARENT = "mlflow.parentRunId"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A sweep's run, and a trial's where that was asked for."""
+    """Sweep, and possibly one of its trials, as read from MLflow."""
 
     sweep: str
     """The sweep's name."""
     sweep_run_id: str
     files: Path
-    """The sweep's files, as far as MLflow has them: `config.toml`, `best.toml`, and `best/`, a checkpoint."""
+    """Folder with the sweep's files, as far as MLflow has them: `config.toml`, `best.toml`, and the checkpoint `best/`.
+    """
     trial_id: str | None
-    """None of a sweep's run."""
+    """Trial of the run; None for a sweep's run."""
     params: Mapping[str, str]
-    """The trial's."""
+    """Parameters of the run."""
     metrics: Mapping[str, float]
+    """Last metrics of the run."""
     diverged: bool
-    """Whether the trial did: MLflow keeps an infinite loss as a large number."""
+    """Whether the trial diverged; its metrics do not show it, since MLflow keeps an infinite loss as a large number."""
 
 
 def origin(uri: str, experiment: str, run_id: str, folder: Path, *, checkpoint: bool) -> Origin:
-    """Read a run, and download its sweep's files into `folder`; the best trial's checkpoint too, if that is wanted.
+    """Read the run of a sweep or a trial, and download its sweep's files into `folder`.
 
-    Raises BadInput where the run is no sweep's and no trial's, TrackingError where the store cannot be read.
+    checkpoint: whether the best trial's checkpoint is downloaded too. Raises BadInput if the run does not exist or
+    belongs to neither a sweep nor a trial, TrackingError if the store cannot be read.
     """
     mlflow, uri, _ = client.connect(uri, experiment, None)
     try:

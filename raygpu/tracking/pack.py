@@ -1,4 +1,4 @@
-"""A measured profile as one run in MLflow: a curve for each way, over the number of trainings at once as step."""
+"""Log a measured profile as one MLflow run: one curve for each way of sharing, with the concurrency as step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ READINGS = (
 
 
 def log(config: PackConfig, name: str, profile: Profile, verdict: Mapping[str, Any], files: Sequence[Path]) -> str:
-    """Log it all and return where a person finds it. verdict: metrics of the whole. Raises TrackingError."""
+    """Log a profile as one run and return the URL of its page in the MLflow UI.
+
+    verdict: metrics of the whole profile; None values are left out. files: artifacts. Raises TrackingError.
+    """
     tree = RunTree.open(config.tracking.uri, config.tracking.experiment)
     if profile.synthetic:
         tree.tags["raygpu.data"] = "synthetic"

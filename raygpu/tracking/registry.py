@@ -1,4 +1,4 @@
-"""A registered model of MLflow: its versions' scores, and which of them is the champion.
+"""Register models in MLflow, compare the scores of a model's versions, and choose its champion.
 
     verdict = registry.register(tree, uri, "digits", Claim(0.95, "accuracy", True, "8f3a..."), tags={})
 
@@ -31,7 +31,7 @@ class Claim:
     metric: str
     maximize: bool
     validation: str
-    """A fingerprint of the validation data."""
+    """Fingerprint of the validation data."""
 
     def tags(self) -> dict[str, Any]:
         """Return the claim as tags of a version."""
@@ -45,7 +45,7 @@ class Claim:
 
     @classmethod
     def of(cls, tags: Mapping[str, str]) -> Claim | None:
-        """A version's; None where its tags do not tell, as of one that somebody else has registered."""
+        """Read the claim from a version's tags; None where they have none, as in a version of another program."""
         try:
             score = float(tags["raygpu.score"])
             direction, validation = tags["raygpu.direction"], tags["raygpu.validation"]
@@ -55,24 +55,24 @@ class Claim:
         return found if math.isfinite(score) else None
 
     def unlike(self, other: Claim) -> str | None:
-        """Why the other one's score cannot be compared with this one; None if it can."""
+        """Return why the other claim's score cannot be compared with this one; None if it can."""
         if (self.metric, self.maximize) != (other.metric, other.maximize):
             return f"is scored by {other.metric} ({'max' if other.maximize else 'min'})"
         return "was scored on other validation data" if self.validation != other.validation else None
 
     def beats(self, other: Claim) -> bool:
-        """Whether it is better than another one that it can be compared with."""
+        """Return whether this score is better than that of another, comparable claim."""
         return self.score > other.score if self.maximize else self.score < other.score
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One that is registered."""
+    """A registered version of a model."""
 
     number: int
     claim: Claim | None
     run_id: str | None = None
-    """The MLflow run that its model is from."""
+    """MLflow run that logged the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +80,18 @@ class Verdict:
     """Outcome of a registration: whether the model was registered, and as what."""
 
     line: str
-    """For the person."""
+    """Message for the user."""
     registered: models.Registered | None = None
-    """None if it was refused."""
+    """Version in the registry; None if the model was refused."""
     alias: str | None = None
+    """Alias of the version, `champion` or `challenger`; None if it has none."""
 
 
 def register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str, Any]) -> Verdict:
-    """A new version of the registered model `name`, with its alias, unless a registered one is better, or is this run's
-    with the same score: a training that is resumed after its end has nothing new.
+    """Register the model at `uri` as a new version of the registered model `name`, and set its alias.
 
-    Raises TrackingError.
+    A model that a comparable version beats is refused. A version of the same run with the same claim is kept as it is:
+    a training that is resumed after its end has nothing new. tags: tags of the version. Raises TrackingError.
     """
     import mlflow
 
@@ -138,7 +139,7 @@ def _versions(registry: Any, name: str) -> tuple[dict[int, Version], Version | N
 
 
 def _best(claim: Claim, versions: Iterable[Version]) -> Version | None:
-    """The best of those that the claim can be compared with, the first of equal ones."""
+    """Return the best of the versions that are comparable with the claim, the first of equal ones; None without any."""
     best: Version | None = None
     for version in sorted(versions, key=lambda version: version.number):
         if version.claim is None or claim.unlike(version.claim) is not None:
@@ -149,7 +150,7 @@ def _best(claim: Claim, versions: Iterable[Version]) -> Version | None:
 
 
 def _why_challenger(claim: Claim, best: Version | None, name: str, title: str) -> str | None:
-    """Why a model that is no worse does not become the champion; None if it does."""
+    """Return why a model that is no worse does not become the champion; None if it does."""
     if best is None:
         return None
     where = f"the {title} models:/{name}/{best.number}"
@@ -161,17 +162,17 @@ def _why_challenger(claim: Claim, best: Version | None, name: str, title: str) -
 
 
 def _beaten(claim: Claim, best: Version | None, name: str) -> str:
-    """Why a model is the champion."""
+    """Return why a model is the champion."""
     if best is None or best.claim is None:
         return f"{claim.metric} {claim.score:.6g}, the first with a score"
     return f"{claim.metric} {claim.score:.6g} beats the {best.claim.score:.6g} of models:/{name}/{best.number}"
 
 
 def _claimed(registry: Any, name: str, own: Version, best: Version | None, *, newest: int) -> str | None:
-    """Make the own version the champion, or the better one of somebody who registers at the same time; why, then.
+    """Make the own version the champion, or a better one that was registered at the same time; return why, then.
 
-    MLflow has no comparison within the change of an alias: whoever has set it looks at the versions again, until the
-    champion is the best of those that have come since. newest: the last version before.
+    MLflow cannot compare and change an alias in one step: each registration looks at the versions again, until the
+    champion is the best of the versions since `newest`, the last version before.
     """
     assert own.claim is not None
     for _ in range(TRIES):

@@ -5,7 +5,7 @@
     run_id = tree.create_trial(trial)
 
 Importing this module does not import MLflow, which takes many seconds: `RunTree.open` does. A failing call raises
-TrackingError, and the kind of it that another try cannot help raises Refused.
+TrackingError, or its subclass Refused if another try cannot help.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from raygpu.tracking.stores import check, scheme
 __all__ = ["Child", "Point", "Refused", "RunTree", "check", "final_points", "final_tags", "points", "redacted"]
 
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
-"""The most that MLflow takes in one call."""
+"""Maximum number of metrics, parameters and tags that MLflow accepts in one call."""
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000
-"""The most characters that MLflow takes of a name, a parameter's value and a tag's."""
+"""Maximum number of characters that MLflow accepts in a name, a parameter's value and a tag's value."""
 RUN_STATUS: Final[Mapping[str, str]] = {
     "waiting": "SCHEDULED",
     "running": "RUNNING",
@@ -44,7 +44,7 @@ ENDINGS = ("raygpu.status", "raygpu.stopped", "raygpu.diverged", "raygpu.error",
 PARENT = "mlflow.parentRunId"
 PATIENCE_S = 10.0
 LONGEST_PAUSE_S = 5.0
-"""Between two tries."""
+"""Longest pause between two tries."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +56,7 @@ class Child:
 
     run_id: str
     last_epoch: int = 0
-    """The last epoch whose metrics are logged; 0 for none."""
+    """Last epoch whose metrics are logged; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,15 @@ class Point:
     value: float
     step: int
     time_ms: int
-    """Since 1970. Equal points sent twice are kept once, so a repeated call must repeat its time."""
+    """Milliseconds since 1970. MLflow keeps equal points once, so a repeated call must repeat its time."""
 
 
 def _guarded(method: Callable[Concatenate[RunTree, P], R]) -> Callable[Concatenate[RunTree, P], R]:
-    """Whatever MLflow and what lies below it raise becomes a TrackingError in one line."""
+    """Turn every exception of MLflow and the layers below it into a TrackingError of one line."""
 
     @wraps(method)
     def call(tree: RunTree, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the method and translate its exceptions."""
         try:
             return method(tree, *args, **kwargs)
         except TrackingError:
@@ -89,15 +90,15 @@ class RunTree:
     """The runs of one sweep. Calls block; `writer.Writer` keeps them off the sweep's loop."""
 
     def __init__(self, mlflow: Any, uri: str, experiment_id: str) -> None:
-        """Use `open`."""
+        """Take an open client; `open` is the public constructor."""
         self.mlflow = mlflow
         """The MlflowClient."""
         self.uri = uri
         self.experiment_id = experiment_id
         self.run_id: str | None = None
-        """The parent run, from `start_sweep` or `resume_sweep` on."""
+        """Id of the parent run, from `start_sweep` or `resume_sweep` on."""
         self.children: dict[str, Child] = {}
-        """By trial id."""
+        """Trials' runs, by trial id."""
         self.tags: dict[str, str] = {}
         """Tags of every run that is begun: the sweep's and each trial's."""
         self.patience_s = PATIENCE_S
@@ -105,7 +106,7 @@ class RunTree:
 
     @classmethod
     def open(cls, uri: str, experiment: str, artifact_dir: Path | None = None) -> RunTree:
-        """Import MLflow, and create the database and the experiment where they do not exist yet.
+        """Import MLflow and open the store; create the database and the experiment where they do not exist yet.
 
         `artifact_dir` is where a new experiment in a database keeps its files; default: `artifacts` beside a SQLite
         file, `mlruns` in the working folder for other databases. A server decides for itself. Raises TrackingError.
@@ -117,7 +118,7 @@ class RunTree:
 
     @_guarded
     def start_sweep(self, name: str, tags: Mapping[str, Any], params: Mapping[str, Any], kind: str = "sweep") -> str:
-        """Begin the parent run and return its id. kind: what other command it is the run of."""
+        """Begin the parent run and return its id. kind: command that makes the run, for its tag `raygpu.kind`."""
         own = {"raygpu.kind": kind, "raygpu.name": name, **client.origin()}
         run = self.mlflow.create_run(self.experiment_id, tags=_tags({**self.tags, **tags, **own}), run_name=name)
         self.run_id = run.info.run_id
@@ -126,7 +127,7 @@ class RunTree:
 
     @_guarded
     def resume_sweep(self, run_id: str) -> dict[str, Child]:
-        """Go on with a parent run, and find its trials' runs: by trial id, with the last epoch that was logged.
+        """Go on with a parent run and return its trials' runs, by trial id, with the last epoch that was logged.
 
         A trial that has two runs, as after a lost answer, keeps the one that got further; the other is deleted.
         """
@@ -150,7 +151,7 @@ class RunTree:
         metrics: Mapping[str, float] | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> None:
-        """End the parent run with its last metrics and tags."""
+        """End the parent run with its last metrics and tags; tried again for `patience_s` while the store fails."""
         now = _now_ms()
         results = [Point(name, value, 0, now) for name, value in (metrics or {}).items()]
         stopped = {"raygpu.stopped": "interrupted"} if status == "interrupted" else {}
@@ -161,7 +162,11 @@ class RunTree:
 
     @_guarded
     def create_trial(self, trial: Trial, tags: Mapping[str, Any] | None = None, time_ms: int | None = None) -> str:
-        """The trial's run without its hyper-parameters: the one that exists, running again, or a new one."""
+        """Begin the trial's run, or let an existing one run again, and return its id; hyper-parameters are not written.
+
+        tags: tags of the run. time_ms: start of a new run, in milliseconds since 1970; default now. Raises
+        TrackingError, also if no sweep has been started.
+        """
         if (child := self.children.get(trial.trial_id)) is not None:
             self.mlflow.update_run(child.run_id, status="RUNNING")
             present = self.mlflow.get_run(child.run_id).data.tags
@@ -184,7 +189,7 @@ class RunTree:
 
     @_guarded
     def find_trial(self, trial_id: str) -> str | None:
-        """The run of a trial whose creation may have succeeded though its answer was lost."""
+        """Search the store for a trial's run, whose creation may have succeeded without an answer; return its id."""
         for run in self._search(f"tags.`{PARENT}` = '{self.run_id}' AND tags.`raygpu.trial_id` = '{trial_id}'"):
             self.children.setdefault(trial_id, Child(run.info.run_id))
         child = self.children.get(trial_id)
@@ -220,7 +225,10 @@ class RunTree:
         params: Mapping[str, Any] | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> None:
-        """Everything for one run in as few calls as MLflow's limits allow; names and values are made to fit."""
+        """Log metrics, parameters and tags to one run in as few calls as MLflow's limits allow.
+
+        Characters that MLflow does not allow in names become `_`; names, parameters and tags are cut to its limits.
+        """
         from mlflow.entities import Metric, Param, RunTag
 
         all_metrics = [Metric(_name(point.name), float(point.value), point.time_ms, point.step) for point in metrics]
@@ -236,27 +244,27 @@ class RunTree:
 
     @_guarded
     def log_text(self, run_id: str, text: str, name: str) -> None:
-        """Keep a text as a file of the run."""
+        """Log a text to the run as the artifact `name`."""
         self.mlflow.log_text(run_id, text, name)
 
     @_guarded
     def log_artifact(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
-        """Keep a file, or a folder with all that is in it, with the run; below `artifact_path` if given."""
+        """Log a file, or the content of a folder, to the run as artifacts; below `artifact_path` if given."""
         send = self.mlflow.log_artifacts if path.is_dir() else self.mlflow.log_artifact
         guarded = _guarded(lambda tree: send(run_id, str(path), artifact_path))
         self._patiently(lambda: guarded(self))
 
     @_guarded
     def finish(self, run_id: str, status: Status, time_ms: int | None = None) -> None:
-        """Set a run's final status; `time_ms` since 1970, default now."""
+        """Set a run's final status. time_ms: end of the run, in milliseconds since 1970; default now."""
         self.mlflow.set_terminated(run_id, RUN_STATUS[status], time_ms)
 
     def ping(self) -> None:
-        """Raises TrackingError while the store is out of reach."""
+        """Check that the store can be reached. Raises TrackingError if not."""
         check(self.uri)
 
     def _patiently(self, call: Callable[[], None]) -> None:
-        """For calls that may be repeated: a store that is away for a moment is asked again."""
+        """Repeat a call for `patience_s` while the store fails; only for calls that may be repeated."""
         began, pause_s = time.monotonic(), 1.0
         while True:
             try:
@@ -273,7 +281,7 @@ class RunTree:
 
     @property
     def ui_url(self) -> str:
-        """The page of the parent run, or of the experiment before there is one."""
+        """Return the URL of the parent run's page, or of the experiment's runs before there is a parent run."""
         base = re.sub(r"//.*@", "//", self.uri).rstrip("/") if self.served else "http://127.0.0.1:5000"
         run = f"/{self.run_id}" if self.run_id else ""
         # Without the workflow, MLflow 3 opens a browser that it has not seen before on its pages for GenAI.
@@ -281,7 +289,7 @@ class RunTree:
 
     @property
     def served(self) -> bool:
-        """Whether an MLflow server holds the runs, and no database of ours."""
+        """Return whether an MLflow server holds the runs, rather than a database opened by raygpu."""
         return scheme(self.uri) in ("http", "https")
 
     def _search(self, query: str) -> Iterable[Any]:
@@ -294,7 +302,7 @@ class RunTree:
 
 
 def points(result: EpochResult, time_ms: int) -> list[Point]:
-    """An epoch's metrics and its throughput."""
+    """Return an epoch's numeric metrics and its throughput as points; the epoch is the step."""
     values: dict[str, Any] = dict(result.metrics)
     if (rate := result.samples_per_s) is not None:
         values["samples_per_s"] = rate
@@ -335,7 +343,7 @@ def _tags(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _name(name: str) -> str:
-    """A name as MLflow allows it: letters, digits, `_-. :/`, and a path that stays below where it begins."""
+    """Return a name as MLflow allows it: letters, digits, `_-. :/`, and no path that leads upwards."""
     parts = [part for part in re.sub(r"[^/\w.\- :]", "_", str(name)).split("/") if part.strip(".")]
     return "/".join(parts)[:MAX_NAME].rstrip("/") or "_"
 

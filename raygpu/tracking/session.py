@@ -1,4 +1,4 @@
-"""A run's tracking from start to end: begun in the background, closed with the run's files as artifacts."""
+"""Track a run from start to end: begun in the background, closed with the run's files as artifacts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from raygpu.config import ProblemConfig, TrainConfig
 from raygpu.errors import TrackingError
+from raygpu.records.run_directory import RunFolder
 from raygpu.redaction import redacted
-from raygpu.runs.run_directory import RunFolder
 from raygpu.search.trials import Status
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.stores import scheme, sqlite_path, ui_command
@@ -22,7 +22,7 @@ UI_PORT = 5000
 
 
 def absolute(uri: str) -> str:
-    """The same address with an absolute path, if it is a SQLite file: a resume may start in another folder."""
+    """Return a tracking URI with an absolute path, if it is a SQLite file: a resume may start in another folder."""
     if scheme(uri) != "sqlite":
         return uri
     _, question, options = uri.partition("?")
@@ -37,7 +37,7 @@ def open_store(config: ProblemConfig) -> RunTree | None:
 
 
 class Session(ABC):
-    """A run and what is below it in MLflow, begun and written in the writer's thread."""
+    """A run in MLflow with the runs below it, begun and written in the writer's thread."""
 
     kind: ClassVar[str]
     """Command that makes the run, `sweep` or `train`."""
@@ -46,7 +46,10 @@ class Session(ABC):
     def __init__(
         self, config: ProblemConfig, folder: RunFolder, tree: RunTree | None, *, cpu_share: float = CPU_SHARE
     ) -> None:
-        """cpu_share: of this machine's CPUs, what writing takes at most."""
+        """Start the writer, if tracking is on. cpu_share: largest share of this machine's CPUs for writing.
+
+        tree: the open store, or None where tracking is off.
+        """
         self.config = config
         self.folder = folder
         self.enabled = tree is not None
@@ -99,7 +102,7 @@ class Session(ABC):
         return f"{whose} curves: {ui_command(tree.uri, UI_PORT)}, then {tree.ui_url}"
 
     def identity(self) -> dict[str, str | int | None]:
-        """The `tracking` of `summary.json`; `close` notes in it what MLflow lacks."""
+        """Return the `tracking` section of `summary.json`; `close` adds what is missing in MLflow."""
         if not self.enabled:
             return {"uri": None, "run_id": None}
         self.tree()
@@ -120,10 +123,10 @@ class Session(ABC):
     def close(
         self, summary: dict[str, Any], *, interrupted: bool, say: Callable[[str], None] | None = None
     ) -> list[str]:
-        """Deliver what waits, end the run, and add its files; lines for the person.
+        """Deliver the waiting writes, add the run's files and end the run; return lines for the user.
 
-        This takes as long as the store takes writes; `say` hears of it. What is missing in MLflow then is noted in the
-        summary's `tracking`, and in its file.
+        This takes as long as the store accepts writes; `say` is called with lines on the progress. Writes and faults
+        that remain are noted in the summary's `tracking`, and in its file.
         """
         patience_s = self.config.tracking.patience_s
         undelivered = self.writer.close(patience_s, say)
@@ -153,18 +156,18 @@ class Session(ABC):
         return lines
 
     def _missing(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """A tag that says how many writes the run and those below it lack; 0 once a later start has delivered them."""
+        """Return a tag with the number of undelivered writes; 0 once a later start has delivered them."""
         lacks = summary["tracking"]["undelivered"]
         earlier = isinstance(self.writer, Writer) and self.writer.num_earlier
         return {"raygpu.undelivered": lacks} if lacks or earlier else {}
 
     def _note(self, summary: dict[str, Any], **values: Any) -> None:
-        """Add to the summary what of the run is missing in MLflow."""
+        """Note in the summary, and in its file, which parts of the run are missing in MLflow."""
         summary["tracking"] = summary["tracking"] | values
         self.folder.write_summary(summary)
 
     def discard(self) -> None:
-        """The run ended by a fault in what the user gave, before there was a result: nothing of it stays."""
+        """Delete the run from MLflow: a fault in the user's input ended it before there was a result."""
         self.writer.close(OPEN_S)
         try:
             tree = self.writer.ready(0)
@@ -179,7 +182,7 @@ class Session(ABC):
 
 
 class SweepSession(Session):
-    """A sweep's run, and one for each of its trials."""
+    """The run of a sweep, and one run for each of its trials."""
 
     kind = "sweep"
 
@@ -206,11 +209,11 @@ class SweepSession(Session):
 
 
 class TrainSession(Session):
-    """A production training's run."""
+    """The run of a production training."""
 
     kind = "train"
     checkpoint: Path | None = None
-    """The folder that is kept with it."""
+    """Checkpoint folder to log as artifacts of the run; None for none."""
 
     def tags(self) -> dict[str, Any]:
         """Return the tags that name the source of the run's hyper-parameters."""
@@ -219,7 +222,7 @@ class TrainSession(Session):
         return {tag: self.config.source[name] for name, tag in names.items() if name in self.config.source}
 
     def params(self) -> dict[str, Any]:
-        """The hyper-parameters by the names that a trial's run has, and the configuration."""
+        """Return the hyper-parameters, named as in a trial's run, and the configuration."""
         assert isinstance(self.config, TrainConfig)
         own = ("hyperparameters.", "source.")
         settings = {name: value for name, value in flat(self.config).items() if not name.startswith(own)}
@@ -239,7 +242,7 @@ class TrainSession(Session):
 
 
 def flat(config: ProblemConfig) -> dict[str, Any]:
-    """The configuration as MLflow parameters, by dotted name."""
+    """Return the configuration as MLflow parameters, by dotted name, without its `tracking` section."""
     flat: dict[str, Any] = {}
     for name, value in config.model_dump(exclude_none=True, exclude={"tracking"}).items():
         if isinstance(value, dict):

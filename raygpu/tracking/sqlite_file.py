@@ -1,4 +1,4 @@
-"""A new SQLite file for MLflow, with a write-ahead log: commits wait less for the disk, and the UI reads meanwhile."""
+"""Create SQLite files for MLflow with a write-ahead log: commits wait less for the disk, and the UI reads meanwhile."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 LOCAL = frozenset({"apfs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
-"""File systems of one machine. Over a network, a write-ahead log breaks the file (sqlite.org/wal.html)."""
+"""File systems of one machine; over a network, a write-ahead log breaks the file (sqlite.org/wal.html)."""
 MOUNTS = Path("/proc/self/mounts")
 
 
 def create(path: Path) -> None:
-    """Make the file, if it does not exist yet and lies on this machine; any other is left as it is."""
+    """Create the database file with a write-ahead log, unless it exists or its folder is not on a local file system."""
     if path.exists() or file_system(path.parent) not in LOCAL:
         return
     with closing(sqlite3.connect(path)) as database:
@@ -21,7 +21,7 @@ def create(path: Path) -> None:
 
 
 def file_system(folder: Path) -> str | None:
-    """The kind of file system that a folder lies on, as Linux names it; None where it does not tell."""
+    """Return Linux's name for the file system of a folder, as "ext4"; None where Linux does not list it."""
     try:
         lines = MOUNTS.read_text().splitlines()
     except OSError:
@@ -32,5 +32,5 @@ def file_system(folder: Path) -> str | None:
 
 
 def _plain(mount_point: str) -> str:
-    """Spaces and the like are written as octal numbers there."""
+    """Decode the octal numbers that stand for spaces and the like in /proc/self/mounts."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), mount_point)

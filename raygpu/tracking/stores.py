@@ -20,21 +20,21 @@ from raygpu.redaction import cleaned, redacted
 ALLOWED = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql+pymysql://USER@HOST/DATABASE, http(s)://SERVER"
 TIMEOUT_S = 5.0
 DRIVERS = {"postgresql": ("psycopg2", "psycopg"), "mysql": ("MySQLdb", "pymysql")}
-"""For each database server: the Python packages that can talk to it."""
+"""Python packages that can connect to each kind of database server, in order of preference."""
 SQLALCHEMY_NAMES = {"MySQLdb": "mysqldb"}
 PORTS = {"postgresql": 5432, "mysql": 3306}
 
 
 def scheme(uri: str) -> str:
-    """The kind of store, `postgresql` for `postgresql+psycopg2://...`; empty for a plain path."""
+    """Return the kind of store, `postgresql` for `postgresql+psycopg2://...`; empty for a plain path."""
     return uri.split("://", 1)[0].split("+", 1)[0].lower() if "://" in uri else ""
 
 
 def check(uri: str) -> None:
-    """Whether the store can be used, answered in seconds and without importing MLflow; creates nothing.
+    """Check within seconds that a store can be used, without importing MLflow and without creating anything.
 
     A server is asked for its health and for its experiments, with the credentials that MLflow itself reads from the
-    environment. Raises TrackingError with one line.
+    environment. Raises TrackingError of one line if the store cannot be used.
     """
     kind = scheme(uri)
     if kind in ("http", "https"):
@@ -48,7 +48,9 @@ def check(uri: str) -> None:
 
 
 def with_driver(uri: str) -> str:
-    """A database's URI that names an installed driver, `postgresql+psycopg2://...`. Raises TrackingError if none is.
+    """Return a database's URI with an installed driver in it, as `postgresql+psycopg2://...`; other URIs as they are.
+
+    Raises TrackingError if no driver is installed.
 
     SQLAlchemy's own choice for `postgresql://` changed from psycopg2 to psycopg in 2.1, whichever is installed.
     """
@@ -68,7 +70,7 @@ def ui_command(uri: str, port: int) -> str:
 
 
 def sqlite_path(uri: str) -> Path:
-    """The database file of a `sqlite:///FILE` URI, absolute. Raises TrackingError if it names none."""
+    """Return the absolute path of the file in a `sqlite:///FILE` URI. Raises TrackingError if it names none."""
     name = uri.split("://", 1)[1].split("?", 1)[0].removeprefix("/")
     if not name or name == ":memory:":
         raise _fault(uri, "a database in memory is gone when the sweep ends; write sqlite:///FILE")
@@ -109,7 +111,7 @@ def _check_database(uri: str, kind: str) -> None:
 
 
 def _check_server(uri: str) -> None:
-    """`/health` tells whether MLflow is there, but is open to all; the experiments show who may come in."""
+    """Ask an MLflow server for its health, which needs no credentials, and for its experiments, which may need them."""
     base, headers = _request(uri)
     for path in ("/health", "/api/2.0/mlflow/experiments/search?max_results=1"):
         api = path.startswith("/api")
@@ -129,7 +131,7 @@ def _check_server(uri: str) -> None:
 
 
 def _request(uri: str) -> tuple[str, dict[str, str]]:
-    """The address without credentials, and the header that carries those of the environment or of the URI."""
+    """Return the address without credentials, and the header with the credentials of the environment or of the URI."""
     parts = urlsplit(uri)
     base = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
     user = os.environ.get("MLFLOW_TRACKING_USERNAME") or unquote(parts.username or "")

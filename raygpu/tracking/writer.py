@@ -1,4 +1,4 @@
-"""Writes to MLflow in a thread of its own, so that no caller waits: merged, in order, and again until delivered.
+"""Write to MLflow in a thread of its own, so that no caller waits: merged, in order, and repeated until delivered.
 
     writer = Writer(lambda: RunTree.open(uri, "raygpu"), spool=folder / "tracking.jsonl")
     tree = writer.ready(120)                 # MLflow is imported meanwhile
@@ -34,26 +34,26 @@ LONGEST_REST_S = 15.0
 LONGEST_RETRY_S = 30.0
 MAX_FAULTS = 100
 SAY_S = 10.0
-"""Between two lines on what is still to be delivered at the end."""
+"""Seconds between two lines on the writes still to be delivered at the end."""
 TICK_S = 0.2
 
 
 class Writer:
-    """Takes writes at once and delivers them later. All methods but `ready` and `close` return immediately."""
+    """Queue for writes to MLflow, delivered by a thread. All methods but `ready` and `close` return immediately."""
 
     def __init__(
         self, tree: RunTree | Callable[[], RunTree], spool: Path, interval_s: float = 0.5, cpu_share: float = CPU_SHARE
     ) -> None:
-        """`tree` may be a function that opens it, called in the thread. `interval_s`: how long writes gather.
+        """Start the thread. tree: the run tree, or a function that opens it, called in the thread.
 
-        cpu_share: of this machine's CPUs, what the thread takes at most until `finish` or `close`. What an earlier
-        writer left in the spool is delivered first; `tree` then has its sweep resumed. Raises TrackingError where the
-        spool cannot be read.
+        spool: file of the waiting writes. Writes that an earlier writer left there are delivered first; `tree` then has
+        its sweep resumed. interval_s: shortest time for which writes gather. cpu_share: largest share of this machine's
+        CPUs for the thread until `finish` or `close`. Raises TrackingError if the spool cannot be read.
         """
         self.faults: list[str] = []
-        """Faults of writes that MLflow refused for good, a line for each kind."""
+        """Faults of writes that MLflow refused for good, one line for each different fault."""
         self.delayed: str | None = None
-        """Why writes wait at present, None while they are delivered."""
+        """Reason why writes wait at present; None while they are delivered."""
         self._journal = Journal(spool)
         self._interval_s = interval_s
         self._cpu_share = cpu_share
@@ -76,7 +76,7 @@ class Writer:
         self._thread.start()
 
     def ready(self, timeout_s: float) -> RunTree:
-        """Wait for the tree. Raises TrackingError if it cannot be opened, or not in that time."""
+        """Wait for the run tree and return it. Raises TrackingError if it cannot be opened within `timeout_s`."""
         if not self._opened.wait(timeout_s):
             raise TrackingError(f"tracking: the store was not ready after {timeout_s:g} s; is it within reach?")
         if self._failure is not None:
@@ -85,28 +85,28 @@ class Writer:
         return self._tree
 
     def begin(self, trial: Trial) -> None:
-        """Begin the trial's run; one that was interrupted goes on."""
+        """Begin the trial's run, or go on with an interrupted one."""
         self._put("begin", trial.trial_id, trial)
 
     def restart(self, trial: Trial) -> None:
-        """The trial runs again from its start: its run so far is deleted and a new one begun."""
+        """Delete the trial's run so far and begin a new one: the trial runs again from its start."""
         self._put("restart", trial.trial_id, trial)
 
     def place(self, trial_id: str, gpu_index: int | None, gpu_share: float | None) -> None:
-        """Tag the trial's run with its GPU and its share of it; what is None is left out."""
+        """Tag the trial's run with its GPU and its share of the GPU; None values are left out."""
         tags = {"raygpu.gpu_index": gpu_index, "raygpu.gpu_share": gpu_share}
         self._put("place", trial_id, {name: value for name, value in tags.items() if value is not None})
 
     def tag(self, trial_id: str, tags: Mapping[str, Any]) -> None:
-        """Tags of the trial's run."""
+        """Set tags of the trial's run."""
         self._put("place", trial_id, dict(tags))
 
     def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None:
-        """The metrics of epochs; those up to the last one logged are skipped, as after a retry."""
+        """Log the metrics of epochs; epochs up to the last one logged are skipped, as after a retry."""
         self._put("epochs", trial_id, list(results))
 
     def end(self, record: TrialRecord) -> None:
-        """End the trial's run as its record says."""
+        """End the trial's run with the status, metrics and tags of its record."""
         # Only these are written, and the caller may go on changing the record.
         copy = TrialRecord(
             record.trial,
@@ -121,25 +121,25 @@ class Writer:
         self._put("end", record.trial.trial_id, copy)
 
     def gpu(self, elapsed_s: int, metrics: Mapping[str, float]) -> None:
-        """Metrics of the sweep's own run, `gpu/0/samples_per_s`, at whole seconds since the sweep's start."""
+        """Log metrics of the sweep's own run, as `gpu/0/samples_per_s`, at whole seconds since the sweep's start."""
         self._put("gpu", None, (int(elapsed_s), dict(metrics)))
 
     @property
     def waiting(self) -> int:
-        """Number of writes that are not delivered yet."""
+        """Return the number of writes that are not delivered yet."""
         with self._lock:
             return len(self._pending.writes()) + len(self._incoming)
 
     def finish(self) -> None:
-        """The last write has been given: deliver what waits without rest. Returns at once."""
+        """Deliver the waiting writes without rests, and take no more. Returns at once."""
         self._closing.set()
         self._wake.set()
 
     def close(self, patience_s: float, say: Callable[[str], None] | None = None) -> int:
-        """Deliver what waits, for as long as the store takes writes. The number of writes left, which lie in the spool.
+        """Deliver the waiting writes while the store accepts them; return the number of writes left in the spool.
 
-        patience_s: a store that takes nothing for that long is given up. A Ctrl-C ends the waiting, too. say: hears
-        now and then of what is left.
+        patience_s: a store that accepts nothing for that long is given up. Ctrl-C ends the wait too. say: called every
+        SAY_S seconds with a line on the writes left.
         """
         if self._undelivered is None:
             self.finish()
@@ -237,7 +237,7 @@ class Writer:
                 self._pending.add(self._incoming.popleft())
 
     def _turn(self, tree: RunTree, *, after_failure: bool) -> int:
-        """Deliver all that waits, and return how many batches were. What fails stays, with what follows it."""
+        """Deliver the waiting batches and return how many were delivered; a failed batch stays, with its successors."""
         delivered = 0
         if tree.run_id is None:
             return delivered
@@ -286,7 +286,7 @@ class Writer:
 
 
 class NullWriter:
-    """In place of a Writer where tracking is off: writes nothing, opens nothing."""
+    """Writer for a run without tracking: writes nothing, opens nothing."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -294,23 +294,33 @@ class NullWriter:
         self.waiting = 0
 
     def ready(self, timeout_s: float) -> None:
+        """Return None at once: there is no run tree."""
         return None
 
-    def begin(self, trial: Trial) -> None: ...
+    def begin(self, trial: Trial) -> None:
+        """Ignore a trial's begin."""
 
-    def restart(self, trial: Trial) -> None: ...
+    def restart(self, trial: Trial) -> None:
+        """Ignore a trial's restart."""
 
-    def place(self, trial_id: str, gpu_index: int | None, gpu_share: float | None) -> None: ...
+    def place(self, trial_id: str, gpu_index: int | None, gpu_share: float | None) -> None:
+        """Ignore a trial's GPU."""
 
-    def tag(self, trial_id: str, tags: Mapping[str, Any]) -> None: ...
+    def tag(self, trial_id: str, tags: Mapping[str, Any]) -> None:
+        """Ignore tags."""
 
-    def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None: ...
+    def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None:
+        """Ignore the metrics of epochs."""
 
-    def end(self, record: TrialRecord) -> None: ...
+    def end(self, record: TrialRecord) -> None:
+        """Ignore a trial's end."""
 
-    def gpu(self, elapsed_s: int, metrics: Mapping[str, float]) -> None: ...
+    def gpu(self, elapsed_s: int, metrics: Mapping[str, float]) -> None:
+        """Ignore the sweep's metrics."""
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        """Do nothing: no write waits."""
 
     def close(self, patience_s: float, say: Callable[[str], None] | None = None) -> int:
+        """Return 0: no write waits."""
         return 0

@@ -16,7 +16,7 @@ from typing import Any
 from raygpu.config import SweepConfig, load, read_toml
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
-from raygpu.runs.run_directory import RunFolder
+from raygpu.records.run_directory import RunFolder
 from raygpu.search.space import trial_seed
 from raygpu.search.trials import Scoring
 

@@ -15,7 +15,7 @@ from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import ray_environment
 from raygpu.errors import BadInput
-from raygpu.runs import interrupts
+from raygpu.records import interrupts
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster

@@ -14,8 +14,8 @@ from raygpu.config import SweepConfig
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits, num_samples, take
 from raygpu.planning.sweep_plan import Decision
-from raygpu.runs.run_directory import RunFolder, rounded
-from raygpu.runs.trial_records import Records
+from raygpu.records.run_directory import RunFolder, rounded
+from raygpu.records.trial_records import Records
 from raygpu.search.trials import TrialRecord
 from raygpu.workflow.validation import Problem
 

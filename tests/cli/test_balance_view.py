@@ -10,7 +10,7 @@ from raygpu.cli import balance_view
 from raygpu.cli.balance_view import Step
 from raygpu.config import TrainConfig
 from raygpu.planning.batch_balancing import Balanced, Curve, Job, Verdict
-from raygpu.runs.trial_records import Device
+from raygpu.records.trial_records import Device
 
 DEVICES = [Device(0, "node", "0", "A100"), Device(1, "node", "1", "T4")]
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from raygpu.cli.console import SweepConsole, duration, plain
-from raygpu.runs.trial_records import Device, Snapshot
+from raygpu.records.trial_records import Device, Snapshot
 from raygpu.search.trials import Standing, Trial, TrialRecord
 
 BEST = TrialRecord(

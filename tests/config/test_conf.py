@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -77,12 +78,11 @@ def test_a_sweeps_file_says_what_to_pack(path: Path) -> None:
     assert set(trial.hyperparameters) <= set(config.space)
 
 
-def test_the_readme_names_files_that_exist() -> None:
-    text = (ROOT / "README.md").read_text()
-    for path in FILES:
-        if path.stem in ("digits", "digits_cnn"):
-            continue
-        assert f"conf/sweep/{path.name}" in text
+def test_the_documents_name_files_that_exist() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    named = set(re.findall(r"conf/[\w/]+\.toml", text))
+    assert named == {path.relative_to(ROOT).as_posix() for path in (*FILES, *TRAINS, *PACKS)}
+    readme = (ROOT / "README.md").read_text()
     for page in ("docs/lightning.md", "docs/huggingface.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"):
-        assert f"({page})" in text
+        assert f"({page})" in readme
         assert (ROOT / page).is_file()

@@ -1,4 +1,4 @@
-"""The README's way from a search to a prediction, command by command."""
+"""The way of docs/production.md from a search to a prediction, command by command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def test_from_a_search_to_a_prediction(tmp_path: Path) -> None:
     for name in ("conf", "experiments"):
         (tmp_path / name).symlink_to(ROOT / name)
-    page = (ROOT / "README.md").read_text().split("## Production")[1]
+    page = (ROOT / "docs" / "production.md").read_text()
     commands = re.search(r"```bash\n(.*?)```", page, re.DOTALL)
     program = re.search(r"```python\n(.*?)```", page, re.DOTALL)
     assert commands is not None

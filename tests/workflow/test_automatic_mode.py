@@ -14,7 +14,7 @@ from raygpu.cli.console import SweepConsole
 from raygpu.engines.profiling.measurer import Look, Measurer
 from raygpu.planning import plausibility
 from raygpu.planning.profiles import Point, Profiles
-from raygpu.runs.run_directory import RunFolder
+from raygpu.records.run_directory import RunFolder
 from raygpu.sweep import Result
 
 pytestmark = pytest.mark.timeout(900)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from raygpu.runs.run_directory import as_json
+from raygpu.records.run_directory import as_json
 from raygpu.workflow.summary import plain
 
 

@@ -1,1 +1,1 @@
-"""Ray itself: a local one or a cluster that runs already, its nodes and GPUs, jobs, metrics and MPS daemons."""
+"""Ray itself: a local Ray or a running cluster, with its nodes and GPUs, jobs, metrics and MPS daemons."""

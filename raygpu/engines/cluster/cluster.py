@@ -1,6 +1,6 @@
-"""Ray as a run uses it: a connection, the GPUs that it has, and its end.
+"""A run's connection to Ray: the cluster's GPUs and nodes, and its shutdown.
 
-local_ray starts one of the run's own; joining connects to a cluster that runs already.
+`local_cluster` starts a Ray for the run alone; `remote_cluster` connects to a running cluster.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from raygpu.engines.cluster.local_nodes import ExtraNode, end
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Source
 from raygpu.planning.gpu_shares import Node
-from raygpu.runs.trial_records import SIMULATED, Device
+from raygpu.records.trial_records import SIMULATED, Device
 from raygpu.storage import PROBE, Storage
 
 LITTLE = 0.001
 """Amount that a trial requests of a type's resource, as Ray itself does: a node has 1 of it."""
 NODE_ID = "ray.io/node-id"
-"""A label that Ray gives each node."""
+"""Label that Ray gives each node, with the node's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The resources and labels that lead a trial to the nodes of one device type; none where there is one type."""
+    """Ray resources and node labels that place a trial on one device type; empty where all devices have one type."""
 
     resources: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] | None = None
@@ -50,25 +50,25 @@ class Cluster:
     dashboard_url: str | None
     local: bool
     source_folder: Path | None = None
-    """The folder that went to its nodes; None where they see this machine's files."""
+    """Source folder that was sent to the nodes; None where they see this machine's files."""
     _probes: dict[str, Any] = field(default_factory=dict)
     _resources: list[str | None] = field(default_factory=list)
     """Ray's name for the type of each node's GPUs, a resource of that node; None where it has no such name."""
     _extra: list[ExtraNode] = field(default_factory=list)
 
     def device_index(self, node_id: str, gpu_ids: Sequence[str]) -> int | None:
-        """The sweep's number of the first GPU that a worker was given."""
+        """Return the run's index of the first device that Ray gave a worker; None if it is not one of the run's."""
         wanted = {str(gpu_id) for gpu_id in gpu_ids}
         found = (d.index for d in self.devices if d.node_id == node_id and d.local_id in wanted)
         return next(found, None)
 
     def device_memory_gib(self, device_type: str) -> float:
-        """Return the memory of a device of this type; of a simulated one, the host's part for it."""
+        """Return the memory of a device of this type in GiB; a simulated device has its share of the host's memory."""
         of = [node for node in self.nodes if node.device_type == device_type]
         return min(node.device_gib or node.memory_gib / node.num_gpus for node in of)
 
     def needed(self, device_type: str) -> Needed:
-        """Return a trial's request of Ray beside CPUs and GPUs, to be placed on this type of device."""
+        """Return the resources or labels that a trial requests from Ray to be placed on this type of device."""
         if len({node.device_type for node in self.nodes}) == 1:
             return Needed()
         of = [index for index, node in enumerate(self.nodes) if node.device_type == device_type]
@@ -80,16 +80,16 @@ class Cluster:
         return Needed({}, {NODE_ID: f"in({','.join(node_ids[index] for index in of)})"})
 
     def node_of(self, device: Device) -> Node:
-        """The node that has it."""
+        """Return the node that has a device."""
         node_ids = list(dict.fromkeys(other.node_id for other in self.devices))
         return self.nodes[node_ids.index(device.node_id)]
 
     def places(self) -> tuple[tuple[str, str], ...]:
-        """The node and Ray's name of each device, in the order of their indices."""
+        """Return the node id and Ray's name of each device, in the order of their indices."""
         return tuple((device.node_id, device.local_id) for device in self.devices)
 
     def readings(self) -> dict[int, Reading]:
-        """Return NVML's present reading of each GPU; a GPU that cannot be asked is left out."""
+        """Return NVML's current reading of each GPU, by device index; a GPU that cannot be asked is left out."""
         uuids: dict[str, list[str]] = {}
         for device in self.devices:
             if device.uuid is not None:
@@ -106,13 +106,13 @@ class Cluster:
         return {d.index: by_uuid[d.uuid] for d in self.devices if d.uuid in by_uuid}
 
     def travelled(self, source: Source) -> Source:
-        """The same code as workers find it. Raises BadInput."""
+        """Return the source with the paths that workers see. Raises BadInput if it is outside of the sent folder."""
         return source if self.source_folder is None else runtime_env.travelled(source, self.source_folder)
 
     def require(self, storage: Storage) -> None:
-        """Every node has to read what is written there, and the other way round: tried.
+        """Check that every node reads this machine's files in the storage and writes files that this machine sees.
 
-        Raises BadInput with a line for each that does not.
+        Raises BadInput with one line for each node that does not.
         """
         if not self._probes:
             return
@@ -133,6 +133,7 @@ class Cluster:
             raise BadInput(faults)
 
     def address_line(self) -> str:
+        """Return a line with the URL of Ray's dashboard, and with the command for its token where it needs one."""
         if self.dashboard_url is None:
             return "Ray dashboard: not running (pip install ray[default])"
         # Ray turns tokens on for a local cluster, unless told not to.
@@ -141,19 +142,19 @@ class Cluster:
         return f"Ray dashboard: {self.dashboard_url}{token}"
 
     def close(self) -> None:
-        """Disconnect, and end the Ray that `start_local` began."""
+        """Disconnect from Ray, and end the local Ray that `start_local` began."""
         end_local(self._extra)
 
 
 def device(index: int, node_id: str, local_id: str, gpu: Gpu | None) -> Device:
-    """Number `index` of a run's; without a GPU, a simulated one."""
+    """Return the run's device number `index`, a simulated one if `gpu` is None. local_id: Ray's name of the GPU."""
     if gpu is None:
         return Device(index, node_id, local_id, SIMULATED)
     return Device(index, node_id, local_id, gpu.name, gpu.uuid, gpu.memory_gib, rgu(gpu.name, gpu.memory_gib))
 
 
 def end_local(extra: Sequence[ExtraNode]) -> None:
-    """End a local Ray: its other nodes first, while there is a head to tell of it."""
+    """End a local Ray: its extra nodes first, while there is a head that they can report to."""
     try:
         end(extra)
     finally:
@@ -162,7 +163,7 @@ def end_local(extra: Sequence[ExtraNode]) -> None:
 
 @contextmanager
 def reached(node_id: str) -> Iterator[None]:
-    """Raises BadInput where a node does not answer, or cannot make what came along."""
+    """Turn Ray's errors about a node into BadInput: it does not answer, or cannot set up the runtime environment."""
     try:
         yield
     except ray.exceptions.RayError as error:
@@ -179,7 +180,7 @@ def _not_seen(storage: Storage, node_id: str) -> str | None:
 
 
 def shutdown() -> None:
-    """`ray.shutdown`, while no other thread may collect garbage.
+    """Call `ray.shutdown` while no other thread may collect garbage.
 
     The errors of lost workers hold object references in cycles. Freed while Ray shuts down, by a collection that some
     other thread happens to trigger, such a reference reaches a core worker that is gone, and Ray ends the whole process
@@ -196,4 +197,5 @@ def shutdown() -> None:
 
 
 def url(address: str | None) -> str | None:
+    """Return the http URL of a HOST:PORT address; None for no address."""
     return f"http://{address}" if address else None

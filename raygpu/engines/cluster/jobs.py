@@ -1,4 +1,4 @@
-"""Ray's Jobs API: commands as jobs of a cluster that is reached by HTTP alone.
+"""Submit commands as jobs to a cluster through Ray's Jobs API, over HTTP alone.
 
 jobs = Jobs("http://127.0.0.1:8265")
 job_id = jobs.submit(Submission("sweep", "digits-1", ...))
@@ -26,14 +26,14 @@ from raygpu.engines.cluster import runtime_env
 from raygpu.errors import BadInput, RaygpuError, one_line
 
 PACKAGE = "raygpu_job"
-"""The Python package that goes along with a job: what it is to run."""
+"""Python package that is sent with a job: its command, configuration and environment variables."""
 JOB_FILE = "job.json"
 STOP_S = "120"
 """Seconds that a job has to end after `stop`, checkpoints included."""
 CLIENT_LOGGERS = ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 RETRY_S = 2.0
 SILENT_S = 15.0
-"""After which a job that prints nothing is asked for."""
+"""Seconds without output after which the job's status is checked."""
 LOST_S = 300.0
 """Seconds for which a lost connection is tried again."""
 LOST = "the node of its driver, as a rule the head, was lost; a search or a training goes on by --resume"
@@ -45,43 +45,44 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A command that is to run as a job."""
+    """A raygpu command to run as a job."""
 
     command: str
     """sweep, pack, train or balance."""
     name: str
     argv: Sequence[str]
-    """Its command line, without the configuration."""
+    """Arguments of the command, without the configuration."""
     source_folder: Path
-    """Becomes the job's working directory, and every worker's."""
+    """Folder that becomes the working directory of the job and of every worker."""
     config: Path | None = None
-    """A configuration that goes along."""
+    """Configuration file that is sent with the job; None for none."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the job and its workers have; told to nobody who cannot read the package."""
+    """Environment variables of the job and its workers; hidden from everybody who cannot read the job's package."""
     requirements: Sequence[str] = ()
-    """Python packages that nodes install first."""
+    """Python packages that the nodes install first."""
     num_gpus: float = 0
     """GPUs of the driver itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as the cluster knows it."""
+    """State of a job, as the cluster reports it."""
 
     job_id: str
     status: str
     command: str
-    """raygpu's; empty of a job that is not ours."""
+    """raygpu's command; empty for a job that raygpu did not submit."""
     started: datetime | None
     ended: datetime | None
     exit_code: int | None
-    """Exit code of its driver, once that has ended."""
+    """Exit code of the job's driver; None until it has ended."""
     message: str
     is_lost: bool = False
-    """Its driver's node is gone, and with it what it printed."""
+    """Whether the driver's node is gone, and the job's output with it."""
 
     @property
     def is_over(self) -> bool:
+        """Return whether the job has ended."""
         return self.status in ENDED
 
 
@@ -89,7 +90,7 @@ class Jobs:
     """The jobs of one cluster. Methods raise BadInput where the cluster refuses, and RaygpuError where it is lost."""
 
     def __init__(self, address: str) -> None:
-        """address: of its dashboard, http(s)://HOST:PORT."""
+        """Connect to a cluster. address: its dashboard, http(s)://HOST:PORT. Raises BadInput or RaygpuError."""
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise BadInput(f"--address: read {address!r}; wanted: that of the dashboard, as in http://127.0.0.1:8265")
@@ -106,7 +107,7 @@ class Jobs:
             self._client = JobSubmissionClient(self.address)
 
     def submit(self, submission: Submission) -> str:
-        """Send it off; its id."""
+        """Submit a job and return its id, COMMAND-NAME. Raises BadInput if the cluster has that id already."""
         job_id = f"{submission.command}-{submission.name}"
         with tempfile.TemporaryDirectory(prefix="raygpu-job-") as folder, self._told(job_id):
             environment = runtime_env.runtime_env(submission.source_folder)
@@ -127,6 +128,7 @@ class Jobs:
             )
 
     def job(self, job_id: str) -> Job:
+        """Return the state of a job; a job whose driver's node is gone has failed, whatever Ray says."""
         with self._told(job_id):
             return self._job(self._client.get_job_info(job_id))
 
@@ -138,17 +140,20 @@ class Jobs:
         return sorted(ours, key=lambda job: job.started or datetime.max.replace(tzinfo=UTC), reverse=True)
 
     def stop(self, job_id: str) -> None:
-        """Ask it to end, as Ctrl-C does; nothing where it has ended."""
+        """Ask a job to end, as Ctrl-C does; no effect on a job that has ended."""
         with self._told(job_id):
             self._client.stop_job(job_id)
 
     def logs(self, job_id: str) -> str:
-        """All that it has printed so far."""
+        """Return the whole output of a job so far."""
         with self._told(job_id):
             return str(self._client.get_job_logs(job_id))
 
     def follow(self, job_id: str, write: Callable[[str], Any]) -> Job:
-        """Write what it prints, from its first line on, until it ends. A lost connection is made again."""
+        """Write a job's output, from its first line on, until the job ends; return its last state.
+
+        A lost connection is made again; raises RaygpuError once the cluster has not answered for LOST_S seconds.
+        """
         self.job(job_id)
         told, lost_at = _Told(write), None
         while True:
@@ -184,7 +189,7 @@ class Jobs:
         return None
 
     async def _tail(self, job_id: str, told: _Told) -> None:
-        """Tell what comes, until the job or the connection ends; where nothing comes, see whether it is still there."""
+        """Write new output until the job or the connection ends; without new output, check that the job still runs."""
         stream = self._client.tail_job_logs(job_id)
         told.again()
         coming: asyncio.Future[str] | None = None
@@ -219,7 +224,7 @@ class Jobs:
         return replace(job, status="FAILED", message=LOST, is_lost=True)
 
     def _has_lost(self, node_id: str) -> bool:
-        """Whether the cluster knows that node no more, or as dead."""
+        """Return whether a node is dead, or unknown to the cluster."""
         from ray.util.state import get_node
         from ray.util.state.exception import RayStateApiException
 
@@ -231,7 +236,7 @@ class Jobs:
 
     @contextmanager
     def _told(self, job_id: str | None = None) -> Iterator[None]:
-        """Turn the cluster's errors into one line."""
+        """Turn the errors of Ray's client into BadInput or RaygpuError of one line."""
         import aiohttp  # what Ray's client speaks by, and what it lets through
         import requests
         from ray.exceptions import AuthenticationError
@@ -263,19 +268,20 @@ class Jobs:
 
 
 class _Told:
-    """Writes a job's output once, over several connections, each of which begins at its first line."""
+    """Writer of a job's output that skips repeated text: each new connection begins at the first line again."""
 
     def __init__(self, write: Callable[[str], Any]) -> None:
         self._write = write
         self._shown = self._seen = 0
         self.new = False
-        """Whether anything has come since this was set to False."""
+        """Whether any output has come since this was set to False."""
 
     def again(self) -> None:
-        """A new connection."""
+        """Begin a new connection, whose output starts at the first line."""
         self._seen = 0
 
     def next(self, text: str) -> None:
+        """Take the next piece of the connection's output, and write the part that was not written before."""
         self._seen += len(text)
         self.new = True
         if self._seen > self._shown:
@@ -283,13 +289,13 @@ class _Told:
             self._shown = self._seen
 
     def all(self, text: str) -> None:
-        """The whole output."""
+        """Take the whole output from its first line on, and write the part that was not written before."""
         self.again()
         self.next(text)
 
 
 def unprotected(address: str) -> bool:
-    """Whether a token goes there in the clear, over a network."""
+    """Return whether a token would be sent to this address unencrypted over a network."""
     parts = urlsplit(address)
     named = any(os.environ.get(name) for name in TOKENS)
     return named and parts.scheme == "http" and parts.hostname not in LOOPBACK
@@ -304,7 +310,7 @@ def _choose_token(host: str) -> None:
 
 
 def _packed(submission: Submission, folder: Path) -> Path:
-    """The package that goes along."""
+    """Write the Python package that is sent with a job, and return its folder."""
     package = folder / PACKAGE
     package.mkdir()
     (package / "__init__.py").touch()

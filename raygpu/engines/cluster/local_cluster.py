@@ -1,4 +1,4 @@
-"""A Ray of the run's own, on this machine and on loopback alone."""
+"""Start a Ray for one run, on this machine and on loopback alone."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown,
 from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
 from raygpu.errors import RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
-from raygpu.runs.trial_records import SIMULATED, Device
+from raygpu.records.trial_records import SIMULATED, Device
 from raygpu.storage import JOB_VARIABLE
 
 HIDDEN = "-1"
-"""In CUDA_VISIBLE_DEVICES: no GPU, which Ray counts, and gives to a worker, as one of that name."""
+"""Value of CUDA_VISIBLE_DEVICES that hides all GPUs; Ray counts it as one GPU of that name."""
 TYPE_RESOURCE = "raygpu:"
-"""Begins the resource that names a type of this machine's: Ray takes two sizes of a card for one type."""
+"""Prefix of the Ray resource for a GPU type of this machine: Ray takes two memory sizes of a GPU for one type."""
 
 
 def start_local(gpus: Sequence[Gpu], *, apart: bool = True) -> Cluster:
-    """Start a Ray on loopback with these GPUs, or with one simulated GPU where there are none.
+    """Start a Ray on loopback with these GPUs, or with one simulated GPU if there are none.
 
-    apart: GPUs of several types get a Ray node for each type: of a node, Ray knows the first GPU's type alone.
+    apart: whether each GPU type gets a Ray node of its own, since Ray knows only the type of a node's first GPU.
+    Raises RaygpuError if Ray does not start.
     """
     nodes = host.nodes(gpus, apart=apart)
     if len(nodes) > 1:
@@ -45,7 +46,7 @@ def start_local(gpus: Sequence[Gpu], *, apart: bool = True) -> Cluster:
 
 
 def _start_apart(nodes: list[Node], types: Sequence[Sequence[Gpu]], gpus: Sequence[Gpu]) -> Cluster:
-    """A Ray with a node for each type, the first one's the head."""
+    """Start a Ray with one node for each GPU type; the first type's node is the head."""
     resources = [type_resource(node.device_type) for node in nodes]
     visible = [",".join(gpu.uuid for gpu in of) for of in types]
     extra: list[ExtraNode] = []
@@ -67,18 +68,18 @@ def _start_apart(nodes: list[Node], types: Sequence[Sequence[Gpu]], gpus: Sequen
 
 
 def type_resource(device_type: str) -> str:
-    """Ray's name of a type of this machine's."""
+    """Return the name of the Ray resource for a GPU type of this machine."""
     return TYPE_RESOURCE + _plain(device_type)
 
 
 def _plain(device_type: str) -> str:
-    """Reduce a name to letters, digits and hyphens: Ray hands its lists of resources on with commas between."""
+    """Reduce a name to letters, digits and hyphens: Ray passes lists of resources separated by commas."""
     return re.sub(r"[^0-9A-Za-z]+", "-", device_type)
 
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
-    """A variable as the processes that are started meanwhile see it; this process gets its own back."""
+    """Set an environment variable for processes that are started meanwhile, and restore its value afterwards."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -91,8 +92,8 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 
 def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any:
-    """`ray.init`, once more where the first start ran into Ray's fixed limit of 30 s: a cold, busy machine."""
-    # Where this is a job of another cluster's: what came along with it is no part of this one's.
+    """Call `ray.init`, and once more if the first start ran into Ray's fixed limit of 30 s on a cold, busy machine."""
+    # In a job of another cluster: the files sent with that job are no part of this Ray's.
     os.environ.pop(JOB_VARIABLE, None)
     for attempt in (1, 2):
         try:

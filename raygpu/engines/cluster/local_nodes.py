@@ -1,10 +1,10 @@
-"""More Ray nodes on this machine, one for each further type of GPU: Ray tells one type a node from another.
+"""Extra Ray nodes on this machine, one for each further GPU type: Ray knows one GPU type for each node.
 
-    extra = [ExtraNode(address, ...)]       # of the head, which runs already
+    extra = [ExtraNode(address, ...)]       # address of the head, which runs already
     ids = wait_for(extra)
     end(extra)
 
-Each is a `ray start`, on the head's own address, and ends with this process.
+Each extra node is a `ray start` on the head's own address, and ends with this process.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from raygpu.engines.cluster import process_guard
 from raygpu.errors import RaygpuError
 
 START_S = 180.0
-"""As long as Ray's dashboard is given: a cold machine of two cores takes its time."""
+"""Seconds for all extra nodes to join, as long as Ray's dashboard has to start: a cold machine of two cores is slow."""
 END_S = process_guard.END_S + 5.0
 
 
 class ExtraNode:
-    """A Ray node of this process's, beside the head's."""
+    """A Ray node on this machine beside the head, started and ended by this process."""
 
     def __init__(
         self, address: str, num_cpus: int, num_gpus: int, visible: str, resource: str, name: str, logs: Path
     ) -> None:
-        """Start it. address: of the head. visible: its CUDA_VISIBLE_DEVICES. resource: of which it has 1.
+        """Start the node. address: HOST:PORT of the head. visible: the node's CUDA_VISIBLE_DEVICES.
 
-        name: unlike all other nodes'. logs: Ray's folder of them.
+        resource: name of a Ray resource of which the node has 1. name: unique name of the node. logs: folder of Ray's
+        logs, for the node's output.
         """
         self.name = name
         self._output = logs / f"{name}.out"
@@ -48,7 +49,7 @@ class ExtraNode:
             *("--num-cpus", str(num_cpus)),
             *("--num-gpus", str(num_gpus)),
             *("--resources", json.dumps({resource: 1})),
-            # Its own: those that `ray start` assumes are the head's, or another cluster's of this machine.
+            # Ports of its own: the defaults of `ray start` belong to the head, or to another cluster on this machine.
             *("--min-worker-port", "0", "--max-worker-port", "0", "--dashboard-agent-listen-port", "0"),
             *("--disable-usage-stats", "--block"),
         ]
@@ -70,8 +71,10 @@ class ExtraNode:
             )
 
     def failed(self) -> str | None:
-        """The last thing that it said, if it has ended; where it ran into Ray's fixed limit of 30 s, it gets another
-        try first."""
+        """Return the last line of the node's output if it has ended, else None.
+
+        Starts a node once more if it ran into Ray's fixed limit of 30 s.
+        """
         if self._process.poll() is None:
             return None
         lines = self._output.read_text(errors="replace").strip().splitlines()
@@ -82,11 +85,12 @@ class ExtraNode:
         return f"{said} ({self._output})"
 
     def ask_to_end(self) -> None:
+        """Close the node's standard input, on which its process guard ends it. Returns at once."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
     def wait(self) -> None:
-        """Until it has ended, with all of its processes."""
+        """Wait until the node has ended with all of its processes; kill it after END_S seconds."""
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -95,7 +99,10 @@ class ExtraNode:
 
 
 def wait_for(extra: Sequence[ExtraNode]) -> dict[str, str]:
-    """The ids of the nodes by name, once all have joined. Raises RaygpuError."""
+    """Wait until all extra nodes have joined, and return the ids of the cluster's nodes by name.
+
+    Raises RaygpuError if a node ends, or has not joined within START_S seconds.
+    """
     deadline = time.monotonic() + START_S
     wanted = {node.name for node in extra}
     while True:
@@ -112,7 +119,7 @@ def wait_for(extra: Sequence[ExtraNode]) -> dict[str, str]:
 
 
 def end(extra: Sequence[ExtraNode]) -> None:
-    """All of them at once."""
+    """End all extra nodes at once, and wait for their end."""
     for node in extra:
         node.ask_to_end()
     for node in extra:

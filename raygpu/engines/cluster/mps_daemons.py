@@ -1,4 +1,4 @@
-"""CUDA MPS for a sweep's packed trials: a daemon for each GPU of this machine, from before its trials to after them."""
+"""CUDA MPS for packed trials: one daemon for each of the sweep's GPUs on this machine, for the whole sweep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from raygpu.devices.mps import Access, Mps, NoMps
-from raygpu.runs.trial_records import Device
+from raygpu.records.trial_records import Device
 
 END_S = 20.0
 """Seconds for trials to end by themselves: a killed client can take the server and its neighbours along."""
@@ -17,18 +17,18 @@ WATCH_S = 5.0
 
 
 class Daemons:
-    """The daemons that run; none where MPS is absent, refused or not wanted."""
+    """Running MPS daemons of a sweep; empty where MPS is absent, refused or not wanted."""
 
     def __init__(self, running: Mapping[str, Mps]) -> None:
         self._running = running
 
     @property
     def access(self) -> dict[str, Access]:
-        """By the GPU's UUID."""
+        """Return the address of each daemon for its clients, by the GPU's UUID."""
         return {uuid: mps.access for uuid, mps in self._running.items()}
 
     def unattached(self, pids: Collection[int]) -> list[int]:
-        """Return those of these processes that compute past the daemons."""
+        """Return the pids of the given processes that are attached to no daemon, sorted; empty without daemons."""
         if not self._running:
             return []
         attached = {pid for mps in self._running.values() for pid in mps.clients()}
@@ -36,10 +36,14 @@ class Daemons:
 
     @contextmanager
     def watched(self, pids: Callable[[], Collection[int]], say: Callable[[str], None]) -> Iterator[None]:
-        """Meanwhile, one line tells of the first of these processes that computes past its daemon."""
+        """Check every WATCH_S seconds that the given processes are attached; report the first that is not, once.
+
+        pids: called for the pids of the trials' processes, in a thread. say: called with the line.
+        """
         end = threading.Event()
 
         def watch() -> None:
+            """Check the processes until one is not attached or the context ends."""
             while not end.wait(WATCH_S):
                 if stray := self.unattached(pids()):
                     say(f"MPS: process {stray[0]} is not attached to it: its trial takes turns with the others")
@@ -56,7 +60,7 @@ class Daemons:
                 thread.join(END_S)
 
     def wait_for_clients(self, timeout_s: float = END_S) -> None:
-        """Until the trials' processes have ended by themselves."""
+        """Wait at most `timeout_s` seconds until the trials' processes have ended by themselves."""
         end = time.monotonic() + timeout_s
         while any(mps.clients() for mps in self._running.values()) and time.monotonic() < end:
             time.sleep(POLL_S)
@@ -64,7 +68,10 @@ class Daemons:
 
 @contextmanager
 def daemons(devices: Sequence[Device], say: Callable[[str], None], *, wanted: bool) -> Iterator[Daemons]:
-    """MPS on these GPUs, or on none of them: one line says why not, and packing is time-sliced."""
+    """Run MPS on all of these GPUs or, if it fails on one, on none: `say` gets the reason, and trials take turns.
+
+    wanted: whether MPS is to run at all. At the exit, waits for the trials' processes before the daemons end.
+    """
     running: dict[str, Mps] = {}
     with ExitStack() as stack:
         try:

@@ -1,9 +1,9 @@
-"""A program that ends with whoever started it, however that ends: killed, crashed or done.
+"""Run a program that ends with the process that started it, however that process ends: killed, crashed or done.
 
-python keeper.py PROGRAM ARGUMENTS...       ends the program when standard input closes
+python process_guard.py PROGRAM ARGUMENTS...       ends the program when standard input closes
 
-Standard input is a pipe of which the starter holds the other end, so that the system closes it when nobody else can.
-It is run by its path, and imports nothing but the standard library.
+Standard input is a pipe whose other end the starting process holds, so that the system closes it in every case.
+The guard is run by its path, and imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 POLL_S = 0.5
 END_S = 10.0
-"""For the program to end by itself, before it is killed."""
+"""Seconds that the program has to end after SIGTERM, before it is killed."""
 
 
 def keep(command: Sequence[str]) -> int:
-    """Run the command until it ends or standard input closes; its exit status."""
+    """Run a command until it ends or standard input closes, and return its exit status."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)

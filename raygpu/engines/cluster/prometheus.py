@@ -1,4 +1,4 @@
-"""The values of a run among Ray's own metrics for Prometheus: `deploy/grafana/raygpu.json` shows both.
+"""Export a run's metrics to Prometheus through Ray; `deploy/grafana/raygpu.json` shows them beside Ray's own.
 
 The driver's node exports them, as `ray_raygpu_...`. All are gauges, since Ray's counters cannot begin at 0. Ray forgets
 a gauge that is not set again within two of its report intervals, of 10 s unless RAY_metrics_report_interval_ms says
@@ -19,8 +19,8 @@ from typing import Any, get_args
 from ray.util.metrics import Gauge
 
 from raygpu.devices.nvml import GIB, Reading
-from raygpu.runs.training_progress import History, Progress
-from raygpu.runs.trial_records import Device, Records, Snapshot, diverged
+from raygpu.records.training_progress import History, Progress
+from raygpu.records.trial_records import Device, Records, Snapshot, diverged
 from raygpu.search.trials import Status
 
 EXPORT_S = 2.0
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A gauge, before Ray knows it."""
+    """Definition of a gauge: name, description and tag names."""
 
     name: str
     description: str
@@ -38,7 +38,7 @@ class Metric:
 
     @property
     def exported(self) -> str:
-        """Its name in Prometheus."""
+        """Return the metric's name in Prometheus."""
         return f"ray_{self.name}"
 
 
@@ -77,7 +77,7 @@ METRICS = (SAMPLES, TRIALS, TRIALS_PER_GPU, MEMORY, RETRIES, TRAINING_SAMPLES)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The present value of a metric."""
+    """Current value of a metric for one set of tags."""
 
     metric: Metric
     tags: Mapping[str, str]
@@ -85,7 +85,10 @@ class Point:
 
 
 def of_sweep(run: str, records: Records, snapshot: Snapshot, readings: Mapping[int, Reading]) -> Iterator[Point]:
-    """A sweep's; a GPU whose throughput nobody tells has none. readings: of NVML, by GPU."""
+    """Yield the metrics of a sweep; a GPU without a known throughput gets no throughput point.
+
+    run: name of the run. readings: NVML's, by device index.
+    """
     known = list(records.by_id.values())  # each is counted once, whatever changes meanwhile
     statuses: Counter[str] = Counter("diverged" if diverged(record) else record.status for record in known)
     statuses["waiting"] += records.num_trials - len(known)
@@ -103,7 +106,10 @@ def of_sweep(run: str, records: Records, snapshot: Snapshot, readings: Mapping[i
 
 
 def of_training(run: str, history: History, told: Progress | None, readings: Mapping[int, Reading]) -> Iterator[Point]:
-    """A production training's. told: what is new since the last time. readings: of NVML, by GPU."""
+    """Yield the metrics of a production training.
+
+    run: name of the run. told: progress since the last export; None for no new one. readings: NVML's, by device index.
+    """
     if told is not None:
         for rank, samples in enumerate(told.samples):
             yield Point(TRAINING_SAMPLES, {"run": run, "rank": str(rank)}, samples / told.wall_s)
@@ -123,10 +129,10 @@ def _of_device(run: str, device: Device) -> dict[str, str]:
 
 
 class _Exporter:
-    """Sets gauges. What goes wrong ends the export, and never the run."""
+    """Exporter that sets Ray's gauges. An error ends the export, never the run."""
 
     def __init__(self, gauge: Callable[..., Any] = Gauge) -> None:
-        """gauge: makes one, from its name, description and tags."""
+        """Create no gauge yet. gauge: creates a gauge from a name, a description and tag names."""
         self._make = gauge
         self._gauges: dict[str, Any] = {}
         self._broken = False
@@ -149,23 +155,23 @@ class _Exporter:
 
 
 class SweepExporter(_Exporter):
-    """The gauges of a sweep."""
+    """Exporter of a sweep's metrics."""
 
     def __init__(self, run: str, records: Records, gauge: Callable[..., Any] = Gauge) -> None:
         super().__init__(gauge)
         self.run, self.records = run, records
 
     def update(self, snapshot: Snapshot, readings: Mapping[int, Reading]) -> None:
-        """Every two seconds. readings: of NVML, by GPU."""
+        """Export the current metrics; call it every two seconds. readings: NVML's, by device index."""
         self._export(lambda: of_sweep(self.run, self.records, snapshot, readings))
 
     def finish(self, snapshot: Snapshot) -> None:
-        """At its end nothing trains, and each trial has its last status. Then all expire."""
+        """Export the metrics a last time at the sweep's end, without readings; then the gauges expire."""
         self._export(lambda: of_sweep(self.run, self.records, snapshot, {}))
 
 
 class TrainingExporter(_Exporter):
-    """The gauges of a production training. Ranks that have told nothing since the last time have no throughput."""
+    """Exporter of a production training's metrics; without new progress no throughput is exported."""
 
     def __init__(
         self,
@@ -174,7 +180,7 @@ class TrainingExporter(_Exporter):
         readings: Callable[[], Mapping[int, Reading]],
         gauge: Callable[..., Any] = Gauge,
     ) -> None:
-        """readings: asks NVML, by GPU."""
+        """Export the run `run`. readings: called for NVML's readings, by device index. gauge: creates a gauge."""
         super().__init__(gauge)
         self.run, self.history, self.readings = run, history, readings
         self._told: Progress | None = None

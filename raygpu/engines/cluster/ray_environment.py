@@ -1,4 +1,4 @@
-"""Settings of Ray that it reads from the environment when it is imported, so they are made before."""
+"""Environment variables that Ray reads at its import, so raygpu sets them before."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SETTINGS = {
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Named for the systems where 0 is the default: the node's address is 127.0.0.1, and all of Ray listens there alone."""
+"""Variable that makes Ray listen on 127.0.0.1 alone if it is 0, the default on Windows and macOS."""
 LOCAL = {ON_LOOPBACK: "0", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""Settings of a one-node Ray that is this run's own, and of its training's ranks: nothing is for other machines."""
+"""Settings of a local Ray and of its training's ranks: everything stays on loopback."""
 
 
 def prepare(*, local: bool = False) -> None:
-    """Set what the user has not set. Call before anything imports Ray.
+    """Set Ray's environment variables; the user's own values stay. Call it before anything imports Ray.
 
-    local: the run starts a Ray of one node. This process cannot join another machine's afterwards.
+    local: whether the run starts a local Ray. This process cannot join a cluster of other machines afterwards.
     """
     found = SETTINGS | LOCAL if local and "ray" not in sys.modules else SETTINGS
     for name, value in found.items():
@@ -34,5 +34,5 @@ def prepare(*, local: bool = False) -> None:
 
 
 def is_on_loopback() -> bool:
-    """Whether Ray, as this process has imported it, knows no other machine."""
+    """Return whether this process's Ray is bound to loopback, and so cannot join other machines."""
     return os.environ.get(ON_LOOPBACK) == "0"

@@ -1,4 +1,4 @@
-"""A Ray cluster that runs already: joined, asked for GPUs, and looked at."""
+"""Connect to a running Ray cluster, request GPUs from its autoscaler, and list its nodes and GPUs."""
 
 from __future__ import annotations
 
@@ -24,35 +24,36 @@ from raygpu.engines.cluster import ray_environment, runtime_env
 from raygpu.engines.cluster.cluster import Cluster, device, reached, shutdown, url
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
-from raygpu.runs.trial_records import Device
+from raygpu.records.trial_records import Device
 from raygpu.storage import PROBE, Storage, StorageError, is_job
 
 ACCELERATOR = "accelerator_type:"
-"""Begins the resource by which Ray names the type of a node's first GPU."""
+"""Prefix of the resource by which Ray names the type of a node's first GPU."""
 NO_RAY = "Could not find any running Ray instance"
-"""In Ray's words."""
+"""Phrase of Ray's error where no Ray runs."""
 CONNECT_S = 10.0
 ASK_S = 2.0
-"""Between two looks at whether GPUs have joined."""
+"""Seconds between two checks whether GPUs have joined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """GPUs that a cluster is to have before it is used."""
+    """Number of GPUs that a cluster must have before it is used, and how to wait for them."""
 
     num_gpus: int = 0
     wait_s: float = 0.0
-    """Seconds that they may take."""
+    """Longest wait in seconds."""
     tell: Callable[[str], None] = lambda line: None
-    """Takes what is waited for."""
+    """Called with a line on the GPUs that are still missing."""
     given_up: Event = field(default_factory=Event)
-    """Set by whoever waits no longer."""
+    """Event that ends the wait early."""
 
 
 def connect(address: str, source_folder: Path | None = None, wanted: Wanted | None = None) -> Cluster:
-    """Connect to a Ray cluster that runs already: "auto" or HOST:PORT. Raises BadInput.
+    """Connect to a running Ray cluster at "auto" or HOST:PORT.
 
-    source_folder: goes to its nodes, with raygpu, where some are other machines than this. wanted: is waited for.
+    source_folder: sent to the nodes, with raygpu, if the cluster has several machines. wanted: GPUs to wait for. Raises
+    BadInput if the cluster cannot be joined or has no GPU, RaygpuError if the wait is given up.
     """
     if ray_environment.is_on_loopback():
         raise BadInput(
@@ -79,7 +80,7 @@ def connect(address: str, source_folder: Path | None = None, wanted: Wanted | No
 
 
 def _joined(address: str, runtime_env: Mapping[str, Any] | None = None) -> Any:
-    """`ray.init`. Raises BadInput."""
+    """Call `ray.init` for a running cluster. Raises BadInput."""
     _require_answer(address)
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
@@ -90,10 +91,10 @@ def _joined(address: str, runtime_env: Mapping[str, Any] | None = None) -> Any:
 
 @contextmanager
 def _asked_for(wanted: Wanted) -> Iterator[None]:
-    """Ask the cluster's autoscaler for what it lacks, and wait until it has come. Raises BadInput.
+    """Request the missing GPUs from the cluster's autoscaler, and wait until they have joined. Raises BadInput.
 
-    The request ends with this. Nodes with an actor on them, as the probes are, are not idle, and stay; the request of
-    a run that was killed would keep paid GPUs for nobody.
+    The request ends with the context, since that of a killed run would keep paid GPUs for nobody. Nodes with an actor
+    on them, as the probes are, are not idle, and stay.
     """
     from ray.autoscaler.sdk import request_resources
 
@@ -109,7 +110,7 @@ def _asked_for(wanted: Wanted) -> Iterator[None]:
                     " has no autoscaler, or that has reached its bounds or found none free; wanted: fewer, or a longer"
                     " --cluster.wait-s"
                 )
-            # Once more each time: a cluster knows one request, the last one's.
+            # Repeated each time: a cluster keeps one request only, the last.
             request_resources(bundles=[{"GPU": 1}] * wanted.num_gpus)
             if wanted.given_up.wait(ASK_S):
                 raise RaygpuError("nobody waits for the cluster's GPUs any more")
@@ -129,7 +130,7 @@ def _alive() -> list[dict[str, Any]]:
 
 
 def _require_answer(address: str) -> None:
-    """Raises BadInput where nobody listens: Ray would try for minutes, deaf to Ctrl-C."""
+    """Raise BadInput if nothing listens at the address: Ray would try for minutes, and ignore Ctrl-C."""
     if "://" in address:
         raise BadInput(f"cluster.address: read {address!r}; allowed: local, auto, or HOST:PORT of a cluster's head")
     host, _, port = address.rpartition(":")
@@ -174,7 +175,7 @@ def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any], list[str | N
             local_id, gpu = found[place] if place < len(found) else (str(place), None)
             devices.append(device(len(devices), node["NodeID"], local_id, gpu))
         accelerators.append(next((name for name in resources if name.startswith(ACCELERATOR)), None))
-        # A node that NVML tells nothing of has what Ray was told.
+        # Without NVML's figures, Ray's own count and type hold.
         named = told or Node(0, count, 0.0, device=(accelerators[-1] or "").removeprefix(ACCELERATOR))
         memory_gib = resources.get("memory", math.inf) / GIB
         nodes.append(replace(named, num_cpus=resources.get("CPU", 0), num_gpus=count, memory_gib=memory_gib))
@@ -182,10 +183,10 @@ def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any], list[str | N
 
 
 class _NodeProbe:
-    """The eyes of a sweep on another node: its GPUs and files."""
+    """Ray actor that reads the GPUs and files of a cluster's node."""
 
     def gpus(self) -> tuple[list[tuple[str, Gpu | None]], Node | None]:
-        """Return the node's GPUs under Ray's names for them, and the node as a plan has to know it."""
+        """Return the node's GPUs by Ray's names for them, and the node for the planner; None if NVML shows no GPU."""
         # Ray changes the variable for its workers; the raylet, their parent, has it as the node was started.
         variables = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
         prefix = b"CUDA_VISIBLE_DEVICES="
@@ -195,7 +196,7 @@ class _NodeProbe:
         return found, host.described(known) if known else None
 
     def try_storage(self, storage: Storage, token: str) -> str | None:
-        """Why this node cannot use it, if it cannot: it has to read the token there, and to write a file."""
+        """Read the token from the storage and write a file there; return why that fails on this node, or None."""
         try:
             if storage.read(PROBE).decode() != token:
                 return f"reads another {storage} than this machine's"
@@ -207,6 +208,7 @@ class _NodeProbe:
         return None
 
     def read(self, uuids: Sequence[str]) -> dict[str, Reading]:
+        """Return NVML's current readings of GPUs of this node, by UUID."""
         return nvml.read(uuids)
 
 

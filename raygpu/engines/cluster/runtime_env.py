@@ -1,6 +1,6 @@
-"""The files and settings for the nodes of a running Ray cluster: the person's code, raygpu itself, settings of Ray.
+"""Ray's runtime environment for the nodes of a running cluster: the user's code, raygpu itself, settings of Ray.
 
-A job that was submitted has all of it from its submission; a driver that connects from outside brings it along.
+A submitted job gets it at its submission; a driver that connects from outside sends it when it connects.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from raygpu.experiment import Source
 from raygpu.storage import BEGUN_IN, is_job
 
 EXCLUDES = ("/runs/", "__pycache__/", ".git/", ".venv/")
-"""Exclusions from a source folder, beside what its .gitignore and .rayignore leave out."""
+"""Patterns that are never sent from a source folder, in addition to its .gitignore and .rayignore."""
 
 
 def runtime_env(source_folder: Path) -> dict[str, Any]:
-    """Ray's description of it. source_folder: becomes every worker's working directory."""
+    """Return Ray's runtime environment. source_folder: becomes the working directory of every worker."""
     return {
         "working_dir": str(source_folder),
         "excludes": list(EXCLUDES),
@@ -31,7 +31,10 @@ def runtime_env(source_folder: Path) -> dict[str, Any]:
 
 
 def travelled(source: Source, source_folder: Path) -> Source:
-    """The same code as a node's worker finds it: relative to its working directory. Raises BadInput."""
+    """Return the source as a node's worker finds it, relative to the working directory.
+
+    Raises BadInput if the code is outside of the folder that is sent to the nodes.
+    """
     root = BEGUN_IN if is_job() else source_folder
     where = os.path.relpath(source.folder, root)
     module = source.name.rpartition(":")[0]

@@ -22,7 +22,7 @@ from raygpu.engines.train.production import Placing
 from raygpu.errors import RaygpuError, last_line
 from raygpu.experiment import Source, Splits
 from raygpu.planning.batch_balancing import Curve, Ended, lowered
-from raygpu.runs.trial_records import Device
+from raygpu.records.trial_records import Device
 from raygpu.search.trials import Trial
 
 LEAD_S = 0.2

@@ -16,7 +16,7 @@ from raygpu.engines.train.worker import Job as Work
 from raygpu.engines.train.worker import Joined
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Source, Splits, take
-from raygpu.runs.training_progress import Progress
+from raygpu.records.training_progress import Progress
 from raygpu.search.trials import Scoring, Trial
 from raygpu.storage import Storage
 from raygpu.training.distributed.ranks import FIRST, Parallel

@@ -21,9 +21,9 @@ from raygpu.engines.train.worker import Desk, Failed, Job, Told, last_words, tra
 from raygpu.errors import BadInput, RaygpuError, last_line
 from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import floor_to_step
-from raygpu.runs.interrupts import noted_interrupts
-from raygpu.runs.run_directory import TRAINING
-from raygpu.runs.trial_records import Device
+from raygpu.records.interrupts import noted_interrupts
+from raygpu.records.run_directory import TRAINING
+from raygpu.records.trial_records import Device
 from raygpu.storage import Storage
 
 POLL_S = 0.2

@@ -23,7 +23,7 @@ from raygpu.config.sections import Precision
 from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.errors import last_line
 from raygpu.experiment import Source, Splits
-from raygpu.runs.training_progress import Best, Progress, Restored, Wish
+from raygpu.records.training_progress import Best, Progress, Restored, Wish
 from raygpu.search.trials import Scoring, Trial
 from raygpu.storage import Storage
 from raygpu.training.base import Settings, surroundings

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import tune
 
-from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.tune.array_checkpoint import MEMBERS, extract, under_way
 from raygpu.engines.tune.oom_retry import Shares
+from raygpu.engines.tune.sweep_context import Work
 from raygpu.engines.tune.trainable import device_of, share_of
-from raygpu.engines.tune.tune_callback import Live, Writer
-from raygpu.runs.trial_records import Records
+from raygpu.engines.tune.tune_callback import Live
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.training.fused.groups import Grouper
@@ -27,27 +25,16 @@ logger = logging.getLogger(__name__)
 class ArrayLive(Live):
     """The objects that the searcher and the observer of arrays work on: alive in this process alone.
 
-    rule: an actor that holds the stopping rule, or None. say: shows a line to the person. seconds: what arrays have
-    taken so far, by what for.
+    rule: an actor that holds the stopping rule, or None.
     """
 
-    def __init__(
-        self,
-        records: Records,
-        writer: Writer,
-        cluster: Cluster,
-        shares: Shares,
-        scratch: Storage,
-        fuser: Grouper,
-        rule: Any,
-        say: Callable[[str], None],
-        seconds: dict[str, float],
-    ) -> None:
-        super().__init__(records, writer, cluster, shares, scratch)
+    def __init__(self, work: Work, shares: Shares, fuser: Grouper, rule: Any) -> None:
+        super().__init__(work, shares)
         self.fuser = fuser
         self.rule = rule
-        self.say = say
-        self.seconds = seconds
+        self.say = work.say
+        self.seconds = work.arrays_s
+        """Seconds that arrays have taken so far, by what for."""
         self.trials: dict[str, Trial] = {}
         """All that were drawn so far."""
         self.arrays: dict[str, str] = {}

@@ -5,23 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialScheduler
 
-from raygpu.config import SweepConfig
 from raygpu.engines.cluster.cluster import Needed
 from raygpu.engines.tune.device_slots import Places
 from raygpu.engines.tune.oom_retry import Shares, signatures
 from raygpu.engines.tune.searcher import TrialSearcher
+from raygpu.engines.tune.stopping import RuleScheduler
 from raygpu.engines.tune.sweep_context import Work
 from raygpu.engines.tune.trainable import Shared, TrialActor, device_of, share_of
 from raygpu.engines.tune.tune_callback import Live, Observer
 from raygpu.engines.tune.tuner import fit
 from raygpu.planning.gpu_shares import Part, Plan
-from raygpu.search.halving import rungs
+from raygpu.search.stopping import decision_epochs, stopping_rule
 from raygpu.search.trials import Scoring
-
-ENLARGED = "enlarged"
-"""In Tune's folder: the last checkpoints of trials that ran out of memory."""
 
 
 def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
@@ -30,10 +26,11 @@ def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
     Comes back early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric.
     """
     config = work.config
-    scheduler = _scheduler(config)
+    rule = stopping_rule(config)
+    scheduler = RuleScheduler(rule) if rule is not None else None
     shares = Shares(plan, signatures(work.source, work.splits))
     places = Places(plan)
-    live = Live(work.records, work.writer, work.cluster, shares, work.folder.tune / ENLARGED)
+    live = Live(work, shares)
     observer = Observer(live, scheduler, stop_reason=config.stopping.algorithm)
     needed = {part.device: work.cluster.needed(part.device) for part in plan.parts}
 
@@ -50,13 +47,11 @@ def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
     pids = live.running_pids if work.source.kind != "command" else set
     with work.mps.watched(pids, work.say):
         return fit(
-            config,
+            work,
             trainable,
             TrialSearcher(work.proposer, live, places),
-            scheduler,
             observer,
-            live,
-            work.folder,
+            scheduler,
             # One more is always staged, or Tune would end a worker between two trials instead of reusing it.
             max_concurrent=2 * plan.slots,
             name=lambda trial_config: trial_config["trial_id"],
@@ -79,7 +74,7 @@ def shared_by_all(work: Work, plan: Plan) -> Shared:
         source=work.cluster.travelled(work.source),
         scoring=Scoring.of(config),
         epochs=config.epochs,
-        decision_epochs=_decision_epochs(config),
+        decision_epochs=decision_epochs(config),
         plan=plan,
         precision=config.gpu.precision,
         trials=work.folder.shared_trials,
@@ -90,35 +85,3 @@ def shared_by_all(work: Work, plan: Plan) -> Shared:
         },
         mps=work.mps.access,
     )
-
-
-def _decision_epochs(config: SweepConfig) -> frozenset[int] | None:
-    match config.stopping.algorithm:
-        case "halving":
-            assert config.epochs is not None  # the schema asks for it
-            return frozenset(rungs(config.stopping.grace_epochs, config.stopping.reduction, config.epochs))
-        case "median":
-            return None
-    return frozenset()
-
-
-def _scheduler(config: SweepConfig) -> TrialScheduler | None:
-    """Tune's own scheduler of `[stopping]`; None runs every trial to its end."""
-    stopping = config.stopping
-    match stopping.algorithm:
-        case "halving":
-            assert config.epochs is not None  # the schema asks for it
-            return ASHAScheduler(
-                time_attr="epoch",
-                max_t=config.epochs,
-                grace_period=min(stopping.grace_epochs, config.epochs),
-                reduction_factor=stopping.reduction,
-            )
-        case "median":
-            return MedianStoppingRule(
-                time_attr="epoch",
-                grace_period=stopping.grace_epochs,
-                min_samples_required=stopping.min_trials,
-                hard_stop=True,
-            )
-    return None

@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.mps_daemons import Daemons
-from raygpu.engines.tune.tune_callback import Writer
 from raygpu.experiment import Source, Splits
-from raygpu.runs.run_directory import RunFolder
-from raygpu.runs.trial_records import Records
+from raygpu.records.run_directory import RunFolder
+from raygpu.records.trial_records import Records
 from raygpu.search.samplers import Proposer
+from raygpu.search.trials import EpochResult, Trial, TrialRecord
+
+
+class Writer(Protocol):
+    """The store of trials; every call returns at once."""
+
+    delayed: str | None
+    """Why nothing is delivered at present."""
+
+    def begin(self, trial: Trial) -> None: ...
+
+    def restart(self, trial: Trial) -> None: ...
+
+    def place(self, trial_id: str, gpu_index: int, gpu_share: float) -> None: ...
+
+    def tag(self, trial_id: str, tags: dict[str, Any]) -> None: ...
+
+    def epochs(self, trial_id: str, results: list[EpochResult]) -> None: ...
+
+    def end(self, record: TrialRecord) -> None: ...
+
+    def gpu(self, elapsed_s: int, metrics: dict[str, float]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

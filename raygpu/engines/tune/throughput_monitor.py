@@ -9,8 +9,8 @@ from statistics import fmean
 
 from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster.cluster import Cluster
-from raygpu.engines.tune.tune_callback import Writer
-from raygpu.runs.trial_records import Records, Snapshot
+from raygpu.engines.tune.sweep_context import Writer
+from raygpu.records.trial_records import Records, Snapshot
 
 TABLE_S = 0.5
 GPU_S = 2.0

@@ -29,7 +29,7 @@ from raygpu.engines.tune.memory_limit import Cap
 from raygpu.errors import RaygpuError, UnknownMetric
 from raygpu.experiment import Source, Splits
 from raygpu.planning.gpu_shares import Plan, Share
-from raygpu.runs.run_directory import BEST_EPOCH, SCORE
+from raygpu.records.run_directory import BEST_EPOCH, SCORE
 from raygpu.search.trials import EpochResult, Scoring, Standing, Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import Settings, Training, surroundings

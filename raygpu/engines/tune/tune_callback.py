@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
-from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.tune.oom_retry import Shares
+from raygpu.engines.tune.stopping import RuleScheduler
+from raygpu.engines.tune.sweep_context import Work
 from raygpu.engines.tune.trainable import device_of, share_of, trial_of
 from raygpu.planning.gpu_shares import Share
-from raygpu.runs.trial_records import Records
-from raygpu.search.trials import EpochResult, Trial, TrialRecord
+from raygpu.search.trials import Trial
 from raygpu.storage import Storage, StorageError
 
 logger = logging.getLogger(__name__)
-
-
-class Writer(Protocol):
-    """The store of trials; every call returns at once."""
-
-    delayed: str | None
-    """Why nothing is delivered at present."""
-
-    def begin(self, trial: Trial) -> None: ...
-
-    def restart(self, trial: Trial) -> None: ...
-
-    def place(self, trial_id: str, gpu_index: int, gpu_share: float) -> None: ...
-
-    def tag(self, trial_id: str, tags: dict[str, Any]) -> None: ...
-
-    def epochs(self, trial_id: str, results: list[EpochResult]) -> None: ...
-
-    def end(self, record: TrialRecord) -> None: ...
-
-    def gpu(self, elapsed_s: int, metrics: dict[str, float]) -> None: ...
+ENLARGED = "enlarged"
+"""Folder, within Tune's, of the last checkpoints of trials that ran out of memory and go on with a larger share."""
 
 
 class Live:
@@ -52,13 +30,12 @@ class Live:
 
     current: ClassVar[Live | None] = None
 
-    def __init__(self, records: Records, writer: Writer, cluster: Cluster, shares: Shares, scratch: Storage) -> None:
-        """scratch: a folder for checkpoints that are needed once more."""
-        self.records = records
-        self.writer = writer
-        self.cluster = cluster
+    def __init__(self, work: Work, shares: Shares) -> None:
+        self.records = work.records
+        self.writer = work.writer
+        self.cluster = work.cluster
         self.shares = shares
-        self.scratch = scratch
+        self.scratch = work.folder.tune / ENLARGED
         self.enlarged: dict[str, tuple[str, Share, str | None]] = {}
         """Trials that have just run out of memory: the device, the share and the checkpoint with which they go on."""
         self.resources: Callable[[dict[str, Any]], tune.PlacementGroupFactory] | None = None
@@ -127,10 +104,10 @@ class Rehousing(tune.Callback):
 
 
 class Observer(tune.Callback):
-    """Keeps the records. Its saved state is what a resumed sweep knows of finished trials, and of ASHA's rungs,
-    which `Tuner.restore` alone forgets (ray-project/ray#30838)."""
+    """Keeps the records. Its saved state is what a resumed sweep knows of finished trials, and of the scores that the
+    stopping rule has seen, which `Tuner.restore` alone forgets (ray-project/ray#30838)."""
 
-    def __init__(self, live: Live, scheduler: TrialScheduler | None, stop_reason: str) -> None:
+    def __init__(self, live: Live, scheduler: RuleScheduler | None, stop_reason: str) -> None:
         self.live = live
         self.scheduler = scheduler
         self.stop_reason = stop_reason
@@ -217,21 +194,12 @@ class Observer(tune.Callback):
         return {
             "records": self.live.records.state(),
             "checkpoints": self.live.checkpoints,
-            "rungs": self._save_rungs() if isinstance(self.scheduler, ASHAScheduler) else None,
+            "rule": self.scheduler.rule if self.scheduler is not None else None,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Called by a resumed sweep before any trial starts."""
         self.live.records.restore(state["records"])
         self.live.checkpoints = state["checkpoints"]
-        if isinstance(self.scheduler, ASHAScheduler) and state["rungs"] is not None:
-            with tempfile.NamedTemporaryFile() as file:
-                file.write(state["rungs"])
-                file.flush()
-                self.scheduler.restore(file.name)
-
-    def _save_rungs(self) -> bytes:
-        assert self.scheduler is not None
-        with tempfile.NamedTemporaryFile() as file:
-            self.scheduler.save(file.name)
-            return Path(file.name).read_bytes()
+        if self.scheduler is not None:
+            self.scheduler.rule = state["rule"]

@@ -13,34 +13,34 @@ from ray.tune.execution import class_cache
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from raygpu.config import SweepConfig
-from raygpu.engines.tune.tune_callback import Live, Rehousing
+from raygpu.engines.tune.array_callback import ArrayObserver
+from raygpu.engines.tune.sweep_context import Work
+from raygpu.engines.tune.tune_callback import Live, Observer, Rehousing
 from raygpu.errors import BadInput, one_line
-from raygpu.runs.interrupts import handlers_kept
-from raygpu.runs.run_directory import RunFolder
+from raygpu.records.interrupts import handlers_kept
+from raygpu.records.run_directory import RunFolder
 from raygpu.storage import S3_SAID, StorageError
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
 
 def fit(
-    config: SweepConfig,
+    work: Work,
     trainable: Any,
     searcher: Searcher,
+    observer: Observer | ArrayObserver,
     scheduler: TrialScheduler | None,
-    observer: tune.Callback,
-    live: Live,
-    folder: RunFolder,
     *,
     max_concurrent: int,
     name: Callable[[dict[str, Any]], str],
     resume: bool,
 ) -> dict[str, str]:
-    """Run or go on with an experiment in `folder.tune`; returns where each trial's last checkpoint is.
+    """Run or go on with an experiment in the run folder's `tune`; returns where each trial's last checkpoint is.
 
     name: of a Tune trial, from its config. Comes back early, with trials that have not ended, after SIGINT.
     Raises BadInput for an unknown metric.
     """
+    config, folder, live = work.config, work.folder, observer.live
     tune_config = tune.TuneConfig(
         metric="score",
         mode="max" if config.maximize else "min",
@@ -85,7 +85,13 @@ def _tuner(
     """A new one, or what is kept of one."""
     path, file_system = folder.tune.for_ray()
     if resume and tune.Tuner.can_restore(path, file_system):
-        return tune.Tuner.restore(path, trainable, resume_unfinished=True, storage_filesystem=file_system)
+        try:
+            return tune.Tuner.restore(path, trainable, resume_unfinished=True, storage_filesystem=file_system)
+        except (ImportError, AttributeError) as error:  # the state names classes that this version does not have
+            raise BadInput(
+                f"resume: read {folder.path}, which another version of raygpu began ({one_line(error)}); go on with"
+                " that version, or begin a new sweep"
+            ) from error
     return tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from raygpu.experiment import Experiment, Splits
 from raygpu.planning.batches import epoch_order
-from raygpu.runs.training_progress import Wish
+from raygpu.records.training_progress import Wish
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import Norm, Parallel, ParallelTraining, Report

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from raygpu.planning.batches import Balance, NoiseEstimator, NoiseScale, batch_bounds, parts
-from raygpu.runs.training_progress import Progress, Wish
+from raygpu.records.training_progress import Progress, Wish
 from raygpu.search.trials import EpochResult
 from raygpu.training.hyperparameters import OptimizerSettings
 

@@ -24,7 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygpu.experiment import Experiment, Splits
 from raygpu.planning.batches import epoch_order
-from raygpu.runs.training_progress import Wish
+from raygpu.records.training_progress import Wish
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.gradients import broadcast, start_alike

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pathspec import PathSpec
 
+import raygpu
 from raygpu.engines.cluster import runtime_env
 from raygpu.errors import BadInput
 from raygpu.experiment import Source
@@ -60,3 +62,10 @@ def test_what_goes_along(tmp_path: Path) -> None:
     assert [Path(module).name for module in found["py_modules"]] == ["raygpu"]
     assert "/runs/" in found["excludes"]
     assert not any("KEY" in name or "TOKEN" in name for name in found["env_vars"])
+
+
+def test_all_of_raygpu_goes_along() -> None:
+    """Ray leaves the same patterns out of each module that it sends as out of the working directory."""
+    package = Path(raygpu.__file__).parent
+    left_out = PathSpec.from_lines("gitignore", runtime_env.EXCLUDES)
+    assert not [file for file in package.rglob("*.py") if left_out.match_file(str(file.relative_to(package)))]

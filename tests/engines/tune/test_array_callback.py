@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from raygpu.engines.tune.array_callback import ArrayObserver
-from raygpu.runs.trial_records import Device, Records
+from raygpu.records.trial_records import Device, Records
 from raygpu.search.trials import EpochResult, Scoring, Trial
 
 
 def test_hours_of_a_lost_array_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("raygpu.runs.trial_records.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    monkeypatch.setattr("raygpu.records.trial_records.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     records = Records(2, Scoring("accuracy", True), [Device(0, "node", "0", "T4", rgu=2.0)], epochs=4)
     live: Any = SimpleNamespace(records=records)
     share = {"trials_per_gpu": 2, "gpus_per_trial": 1}

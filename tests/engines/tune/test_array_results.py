@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raygpu.engines.tune.array_results import KeptMembers
-from raygpu.runs.run_directory import SCORE
+from raygpu.records.run_directory import SCORE
 from raygpu.search.trials import EpochResult, Scoring
 
 NAMES = ("a", "b", "c")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from raygpu.engines.tune.array_callback import ArrayLive
@@ -10,7 +11,7 @@ from raygpu.engines.tune.array_searcher import ArraySearcher
 from raygpu.engines.tune.device_slots import Places
 from raygpu.engines.tune.oom_retry import Shares
 from raygpu.planning.gpu_shares import Choice, FusedPlan, Node, Share, plan
-from raygpu.runs.trial_records import Records
+from raygpu.records.trial_records import Records
 from raygpu.search.samplers import Drawn
 from raygpu.search.signature import Group, Signature
 from raygpu.search.trials import Scoring, Trial
@@ -33,7 +34,9 @@ def outcome(count: int, bad: set[str]) -> list[tuple[int, bool]]:
     records = Records(count, Scoring("accuracy", True), [], 1)
     one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, count)
     shares = Shares(one_gpu, lambda trial: Signature(()))
-    live: Any = ArrayLive(records, None, None, shares, Path(), OneGroup(), None, print, {})  # type: ignore[arg-type] # not written to
+    folder = SimpleNamespace(tune=Path())
+    work: Any = SimpleNamespace(records=records, writer=None, cluster=None, folder=folder, say=print, arrays_s={})
+    live: Any = ArrayLive(work, shares, OneGroup(), None)
     searcher = ArraySearcher(Drawn(trials), live, FusedPlan(one_gpu, one_gpu), Places(one_gpu), drawn=True)
     orders = []
     while isinstance(given := searcher.suggest(name := f"tune-{len(orders)}"), dict):

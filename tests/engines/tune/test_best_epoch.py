@@ -17,8 +17,8 @@ from mlflow.tracking import MlflowClient
 
 from raygpu import sweep
 from raygpu.cli.console import SweepConsole
+from raygpu.records.run_directory import RunFolder
 from raygpu.reporting import Kept
-from raygpu.runs.run_directory import RunFolder
 from raygpu.sweep import Result
 from raygpu.workflow.promotion import promoted
 from tests import best_cases

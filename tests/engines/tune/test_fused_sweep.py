@@ -16,7 +16,7 @@ from mlflow.tracking import MlflowClient
 from raygpu import sweep
 from raygpu.cli.console import SweepConsole
 from raygpu.config import SweepConfig
-from raygpu.runs.run_directory import RunFolder
+from raygpu.records.run_directory import RunFolder
 from raygpu.sweep import Result
 from raygpu.training.torch.solo import CHECKPOINT
 from tests.fused_cases import Small

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from raygpu.runs.trial_records import Device, Records
+from raygpu.records.trial_records import Device, Records
 from raygpu.search.trials import EpochResult, Scoring, Trial, TrialRecord
 
 DEVICES = [Device(0, "node", "0", "T4"), Device(1, "node", "1", "T4")]

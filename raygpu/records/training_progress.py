@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from raygpu.planning.batches import NoiseScale
-from raygpu.runs.clock import process_age_s
-from raygpu.runs.trial_records import Device
+from raygpu.records.clock import process_age_s
+from raygpu.records.trial_records import Device
 from raygpu.search.trials import EpochResult, Scoring
 
 Wish = Literal["", "checkpoint", "stop"]

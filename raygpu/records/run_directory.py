@@ -21,9 +21,8 @@ import tomli_w
 from raygpu.config import ProblemConfig, SweepConfig, load, read_toml
 from raygpu.errors import BadInput
 from raygpu.redaction import redacted
-from raygpu.storage import LOCAL, Storage
 from raygpu.search.trials import TrialRecord
-from raygpu.storage import is_job
+from raygpu.storage import LOCAL, Storage, is_job
 
 KINDS = {"sweep": "sweep", "train": "training", "balance": "balance"}
 """Words for a run of each command, in messages."""

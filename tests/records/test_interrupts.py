@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from raygpu.runs.interrupts import noted_interrupts, terminable
+from raygpu.records.interrupts import noted_interrupts, terminable
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

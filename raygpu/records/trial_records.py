@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
-from raygpu.runs.clock import process_age_s
 from raygpu.errors import UnknownMetric, last_line
+from raygpu.records.clock import process_age_s
 from raygpu.search.trials import EpochResult, Scoring, Status, Trial, TrialRecord
 
 SIMULATED = "one simulated GPU"

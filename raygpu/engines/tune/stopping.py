@@ -1,0 +1,60 @@
+"""A sweep's stopping rule under Tune: asked by Tune's event loop in process mode, and by all arrays in fused mode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raygpu.search.stopping import Rule
+
+
+class RuleScheduler(FIFOScheduler):
+    """A Tune scheduler that asks the rule about each result of a trial that goes on.
+
+    A trial's last result is not compared with others', as in an array: it has ended, or diverged.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        super().__init__()
+        self.rule = rule
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Stop the trial if the rule does."""
+        if result["unknown_metric"] is not None:
+            return str(TrialScheduler.CONTINUE)
+        stopped = self.rule.decide(result["epoch"], [(trial.config["trial_id"], result["score"])])
+        return str(TrialScheduler.STOP if stopped else TrialScheduler.CONTINUE)
+
+
+class RuleActor:
+    """A Ray actor that holds the rule for all arrays of a sweep: their members are compared as one population."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+
+    def decide(self, epoch: int, scores: list[tuple[str, float]]) -> list[str]:
+        """Return the trials, among these, that stop after this epoch."""
+        return list(self._rule.decide(epoch, scores))
+
+    def forget(self, trial_ids: list[str]) -> None:
+        """Take out trials that are trained again from the beginning."""
+        self._rule.forget(trial_ids)
+
+    def state(self) -> Rule:
+        """Return the rule with all that it has seen."""
+        return self._rule
+
+    def restore(self, rule: Rule) -> None:
+        """Go on with a rule that `state` gave."""
+        self._rule = rule
+
+
+def rule_actor(rule: Rule | None) -> Any:
+    """Start the rule's actor on the driver's node, so that both end together; None without a rule."""
+    if rule is None:
+        return None
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(RuleActor).options(num_cpus=0, scheduling_strategy=here).remote(rule)

@@ -1,0 +1,42 @@
+"""The stopping rule of a sweep: one for every mode, so that the mode never changes which trials stop."""
+
+from __future__ import annotations
+
+from raygpu.config import SweepConfig
+from raygpu.search.halving import Halving, mean_epochs, rungs
+from raygpu.search.median import Median
+
+Rule = Halving | Median
+
+
+def stopping_rule(config: SweepConfig) -> Rule | None:
+    """Return the rule of `[stopping]`; None runs every trial to its end."""
+    stopping = config.stopping
+    match stopping.algorithm:
+        case "halving":
+            assert config.epochs is not None  # the schema asks for it
+            return Halving(stopping.grace_epochs, stopping.reduction, config.epochs, maximize=config.maximize)
+        case "median":
+            return Median(stopping.grace_epochs, stopping.min_trials, maximize=config.maximize)
+    return None
+
+
+def decision_epochs(config: SweepConfig) -> frozenset[int] | None:
+    """Return the epochs at which the rule may stop a trial; None for every epoch."""
+    match config.stopping.algorithm:
+        case "halving":
+            assert config.epochs is not None  # the schema asks for it
+            return frozenset(rungs(config.stopping.grace_epochs, config.stopping.reduction, config.epochs))
+        case "median":
+            return None
+    return frozenset()
+
+
+def expected_epochs(config: SweepConfig) -> float:
+    """Return the epochs that a trial trains on average, if one in `reduction` survives each rung; 1 if not known."""
+    stopping = config.stopping
+    if config.epochs is None:
+        return 1
+    if stopping.algorithm == "halving":
+        return mean_epochs(stopping.grace_epochs, stopping.reduction, config.epochs)
+    return config.epochs

@@ -1,0 +1,99 @@
+"""README.md and docs/: links lead somewhere, and the commands and flags that stand there are taken."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from raygpu import submit
+from raygpu.cli import flags
+from raygpu.cli.command import Command
+from raygpu.config import load
+from raygpu.errors import BadInput
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "deploy" / "kubernetes" / "README.md"]
+MOST_LINES = 160
+"""Of the README: five screens."""
+
+CODE_BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+INLINE_CODE = re.compile(r"`([^`]+)`")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+COMMAND = re.compile(r"python -m ((?:raygpu|experiments)\.[\w.]+)([^\n`]*)")
+
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", CODE_BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands(page: Path) -> list[tuple[str, list[str]]]:
+    """The modules that a page runs, each with its arguments."""
+    text = page.read_text().replace("\\\n", " ")
+    return [(module.rstrip("."), shlex.split(rest, comments=True)) for module, rest in COMMAND.findall(text)]
+
+
+def check(command: Command, words: list[str]) -> None:
+    """Read a command line, and the file and the values that it names, as the command does."""
+    arguments = flags.split(words, command.schema, switches=list(command.switches), options=list(command.options))
+    file = ROOT / (arguments.file or command.default)
+    if file.is_relative_to(ROOT / "conf"):
+        load(file, arguments.overrides, command.schema)
+    else:
+        assert "/" not in str(arguments.file), "a file of the reader's own is in the reader's folder"
+
+
+@by_page
+def test_links_lead_somewhere(page: Path) -> None:
+    links = [link for link in LINK.findall(CODE_BLOCK.sub("", page.read_text())) if "://" not in link]
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@by_page
+def test_commands_are_taken(page: Path) -> None:
+    for module, words in commands(page):
+        assert importlib.util.find_spec(module) is not None, module
+        package, _, name = module.partition(".")
+        if package != "raygpu":
+            continue
+        if name == "submit":
+            words = submit._split(words).words
+            if not words or words[0] in submit.VERBS:
+                continue
+            name, *words = words
+        check(submit.COMMANDS[name], words)
+
+
+@by_page
+def test_flags_in_the_text_are_known(page: Path) -> None:
+    """Each `--flag value` between backticks is one of some command's."""
+    for code in INLINE_CODE.findall(CODE_BLOCK.sub("", page.read_text())):
+        if not code.startswith("--"):
+            continue
+        words = submit._split(shlex.split(code)).words
+        faults: list[str] = []
+        for command in submit.COMMANDS.values():
+            try:
+                flags.split(words, command.schema, switches=list(command.switches), options=list(command.options))
+            except BadInput as error:
+                faults += error.faults
+        named_alone = [fault for fault in faults if "unknown flag" in fault]
+        assert len(named_alone) < len(submit.COMMANDS), code
+
+
+def test_the_readme_is_short_and_links_every_page() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= MOST_LINES
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        assert f"(docs/{page.name})" in text, page.name
