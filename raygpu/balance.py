@@ -43,7 +43,7 @@ from raygpu.planning.batch_balancing import (
 )
 from raygpu.planning.batches import split
 from raygpu.planning.confidence import Interval
-from raygpu.records.run_directory import RunFolder, rounded
+from raygpu.records.run_directory import RunDirectory, rounded
 from raygpu.records.trial_records import Device
 from raygpu.redaction import redacted
 from raygpu.training.distributed.batch_split import spread
@@ -100,7 +100,7 @@ def run(
 
         where = placing(cluster, config.workers, config.devices_per_worker, source.kind, config.cluster.most_gpus)
         _check(config, found, cluster, where)
-        folder = RunFolder.create(Path(prepared.config.runs_dir), str(prepared.config.name), prepared.config.storage)
+        folder = RunDirectory.create(Path(prepared.config.runs_dir), str(prepared.config.name), prepared.config.storage)
         try:
             measuring = _Measuring(config, prepared, found, cluster, where, folder, console)
             cluster.require(folder.shared)
@@ -145,7 +145,7 @@ class _Measuring:
     found: Problem
     cluster: Cluster
     where: Placing
-    folder: RunFolder
+    folder: RunDirectory
     console: SweepConsole
     places: list[int] = field(default_factory=list)
     """Each rank's device, by its index."""
@@ -185,13 +185,13 @@ class _Measuring:
 
     def devices(self) -> tuple[list[Curve], tuple[int, ...]]:
         """Measure each rank's speeds; return them with the split that follows, or with the requested one."""
-        from raygpu.engines.profiling.device_benchmark import Pace
+        from raygpu.engines.profiling.device_benchmark import DeviceBenchmark
 
         config, chosen, say = self.config, self.config.chosen_batches, self.console.line
         assert self.found.splits is not None
         what = self.found.source, self.found.splits, self.prepared.trial, config.gpu.precision
         measure = {"window_s": config.window_s, "rounds": config.rounds, "parts": config.accumulate}
-        pace = Pace(self.cluster, self.where, *what, **measure)  # type: ignore[arg-type] # by name
+        pace = DeviceBenchmark(self.cluster, self.where, *what, **measure)  # type: ignore[arg-type] # by name
         try:
             self.places = pace.places
             if chosen is not None:

@@ -37,7 +37,7 @@ from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Source, Splits
 from raygpu.planning.profiles import Profile, Subject
 from raygpu.records import interrupts
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.training.start import signature
 from raygpu.workflow.validation import PreparedPack, find, load_data, prepare_pack
 
@@ -94,7 +94,7 @@ def run(
     if measuring.prepared.gpus and (refusal := packing_refusal(measuring.prepared.gpus[0])) is not None:
         raise BadInput(f"gpu: nothing can be measured: {refusal}")
     ways, notes = _ways(measuring)
-    folder = RunFolder.create(Path(config.runs_dir), str(config.name))
+    folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
     epochs = config.epochs or 1
     try:
         profile = _measured(measuring, ways, notes, str(folder.trials), console.line)
@@ -129,7 +129,7 @@ def run(
     return Result(profile, folder.path, verdict)
 
 
-def _write(profile: Profile, folder: RunFolder, epochs: int) -> list[Path]:
+def _write(profile: Profile, folder: RunDirectory, epochs: int) -> list[Path]:
     files = [folder.path / "profile.json", folder.path / "points.csv", folder.path / "curve.png"]
     files[0].write_text(json.dumps(profile.as_dict(), indent=1))
     profile_view.write_csv(profile, files[1])
@@ -154,7 +154,7 @@ def compare(
         )
     units = [None if (gib := p.subject.device_gib) is None else rgu(p.subject.device, gib) for p in found]
     console.lines(profile_view.comparison(found, units))
-    folder = RunFolder.create(Path(measuring.prepared.config.runs_dir), str(measuring.prepared.config.name))
+    folder = RunDirectory.create(Path(measuring.prepared.config.runs_dir), str(measuring.prepared.config.name))
     folder.trials.rmdir()
     path = folder.path / "devices.png"
     profile_view.compare(found, units, path)
@@ -229,7 +229,7 @@ def _measured(
     config = measuring.prepared.config
     ray_environment.prepare(local=True)
     from raygpu.engines.cluster.local_cluster import start_local
-    from raygpu.engines.profiling.concurrency_benchmark import Climb
+    from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark
     from raygpu.engines.profiling.probe_workers import Probe
 
     ways, notes = list(ways), list(notes)
@@ -250,7 +250,7 @@ def _measured(
             cluster, cluster.devices[0], measuring.source, measuring.splits, trial, config.gpu.precision, scratch
         )
         ending.callback(probe.close)
-        climb = Climb(
+        climb = ConcurrencyBenchmark(
             probe,
             ways,
             most=config.most,

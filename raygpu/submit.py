@@ -22,7 +22,7 @@ from raygpu.cli import flags
 from raygpu.cli.command import Command, framed
 from raygpu.engines.cluster import ray_environment
 from raygpu.errors import BadInput
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.redaction import redacted
 from raygpu.storage import LOCAL, Storage
 
@@ -257,7 +257,7 @@ def _require_elsewhere(arguments: flags.Arguments, folder: Path) -> None:
         path = Path(named).resolve()
         if Path(named).is_absolute() and not path.is_relative_to(folder):
             continue
-        run_id = RunFolder(path).read_run().get("mlflow_run_id")
+        run_id = RunDirectory(path).read_run().get("mlflow_run_id")
         other = f", or its MLflow run's id, {run_id}" if option == "from" and run_id else ""
         raise BadInput(f"--{option}: {named} is on this machine; name it in the storage that the nodes share{other}")
 

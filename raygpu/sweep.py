@@ -25,7 +25,7 @@ from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.gpu_shares import FusedPlan
 from raygpu.planning.sweep_plan import Decision
 from raygpu.records.clock import process_age_s
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import Records
 from raygpu.search.trials import Scoring, TrialRecord
 from raygpu.storage import StorageError
@@ -78,7 +78,7 @@ def run(
     *,
     stem: str = "sweep",
     source_folder: Path | None = None,
-    resume: RunFolder | None = None,
+    resume: RunDirectory | None = None,
     dry_run: bool = False,
     console: SweepConsole | None = None,
 ) -> Result:
@@ -104,9 +104,9 @@ def run(
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
         console.lines(found.notes)
         timing["data_s"] = process_age_s()
-        groups = grouped(config, prepared.space, prepared.proposer, source, code, found.splits)
+        groups = grouped(config, prepared.space, prepared.sampler, source, code, found.splits)
         measurer = Measurer(config, source, code, found.splits, groups.groups)
-        planner = Planner(config, prepared.proposer.num_trials, groups, measurer, console.lines)
+        planner = Planner(config, prepared.sampler.num_trials, groups, measurer, console.lines)
         if prepared.nodes is not None:
             planner.ahead(local_site(prepared.gpus, prepared.nodes), dry=dry_run)
         if starting is None:
@@ -145,7 +145,7 @@ class _Training:
         cluster: Cluster,
         tree: RunTree | None,
         source_folder: Path,
-        resume: RunFolder | None,
+        resume: RunDirectory | None,
         console: SweepConsole,
     ) -> None:
         from raygpu.tracking.session import FUSED_CPU_SHARE, SweepSession
@@ -156,7 +156,7 @@ class _Training:
         self.config, self.cluster, self.console = config, cluster, console
         self.resuming = resume is not None
         self.folder = self._ready_folder(resume, source_folder)
-        self.records = Records(prepared.proposer.num_trials, Scoring.of(config), cluster.devices, config.epochs)
+        self.records = Records(prepared.sampler.num_trials, Scoring.of(config), cluster.devices, config.epochs)
         # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
         share = FUSED_CPU_SHARE if isinstance(decision.plan, FusedPlan) else CPU_SHARE
         self.session = SweepSession(config, self.folder, tree, cpu_share=share)
@@ -165,10 +165,10 @@ class _Training:
         self.interrupted = False
         console.lines([cluster.address_line(), self.session.address_line()])
 
-    def _ready_folder(self, resume: RunFolder | None, source_folder: Path) -> RunFolder:
+    def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
         """Return a folder that all nodes see, with the files for a resume; a new one that a node cannot reach is
         removed."""
-        folder = resume or RunFolder.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
+        folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
         try:
             if resume is None:
                 folder.write_config(self.config, source_folder)
@@ -187,7 +187,7 @@ class _Training:
         """
         from raygpu.engines.cluster.mps_daemons import daemons
         from raygpu.engines.cluster.prometheus import SweepExporter
-        from raygpu.engines.tune.throughput_monitor import Meter
+        from raygpu.engines.tune.throughput_monitor import ThroughputMonitor
 
         cluster, records, session, console = self.cluster, self.records, self.session, self.console
         exporter = SweepExporter(self.folder.name, records)
@@ -195,7 +195,7 @@ class _Training:
         try:
             with (
                 daemons(cluster.devices, console.line, wanted=self.decision.mps and cluster.local) as mps,
-                Meter(records, cluster, session.writer, console.update, exporter.update) as meter,
+                ThroughputMonitor(records, cluster, session.writer, console.update, exporter.update) as meter,
             ):
                 self._require_mps(mps)
                 arrays_s = self._run_trials(mps)
@@ -234,19 +234,19 @@ class _Training:
     def _run_trials(self, mps: Daemons) -> dict[str, float]:
         """Under Tune, as planned; what arrays spent their seconds on."""
         from raygpu.engines.tune import fused_sweep, process_sweep
-        from raygpu.engines.tune.sweep_context import Work
+        from raygpu.engines.tune.sweep_context import SweepContext
 
-        what = self.config, self.found.source, self.found.splits, self.prepared.proposer
+        what = self.config, self.found.source, self.found.splits, self.prepared.sampler
         where = self.cluster, self.records, self.session.writer, self.folder
-        work = Work(*what, *where, mps, self.console.line)
+        context = SweepContext(*what, *where, mps, self.console.line)
         if isinstance(self.decision.plan, FusedPlan):
             assert self.groups.fuser is not None
-            self.checkpoints = fused_sweep.run(work, self.decision.plan, self.groups.fuser, resume=self.resuming)
+            self.checkpoints = fused_sweep.run(context, self.decision.plan, self.groups.fuser, resume=self.resuming)
         else:
-            self.checkpoints = process_sweep.run(work, self.decision.plan, resume=self.resuming)
-        return work.arrays_s
+            self.checkpoints = process_sweep.run(context, self.decision.plan, resume=self.resuming)
+        return context.arrays_s
 
-    def finish(self) -> tuple[dict[str, Any], RunFolder]:
+    def finish(self) -> tuple[dict[str, Any], RunDirectory]:
         """Write the results' files and end the runs in MLflow; return the summary and the sweep's folder."""
         what = self.config, self.found, self.records, self.checkpoints, self.summary
         try:
@@ -261,7 +261,7 @@ class _Training:
 
 
 def _print_end(
-    result: Result, folder: RunFolder, config: SweepConfig, console: SweepConsole, curves: str | None
+    result: Result, folder: RunDirectory, config: SweepConfig, console: SweepConsole, curves: str | None
 ) -> None:
     """Print the five best trials, and the next command to type."""
     summary = result.summary
@@ -342,7 +342,7 @@ def _run(arguments: flags.Arguments) -> Result:
         if "dry-run" in arguments.switches:
             raise BadInput("--dry-run: shows the plan of a new sweep; leave out --resume")
         overrides = COMMAND.read_resumed(arguments)
-        folder = RunFolder.existing(arguments.options["resume"])
+        folder = RunDirectory.existing(arguments.options["resume"])
         return run(folder.read_config(overrides), source_folder=folder.source_folder, resume=folder, console=console)
     path, config = COMMAND.read(arguments)
     return run(

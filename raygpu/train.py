@@ -23,7 +23,7 @@ from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.experiment import take
 from raygpu.records.clock import process_age_s
-from raygpu.records.run_directory import RunFolder, rounded
+from raygpu.records.run_directory import RunDirectory, rounded
 from raygpu.records.training_progress import History, Progress
 from raygpu.search.trials import Scoring
 from raygpu.storage import Storage
@@ -77,7 +77,7 @@ def run(
     stem: str = "train",
     source_folder: Path | None = None,
     warm_start: Path | None = None,
-    resume: RunFolder | None = None,
+    resume: RunDirectory | None = None,
     console: TrainConsole | None = None,
 ) -> Result:
     """Train, or go on with a training, and leave its checkpoints in `runs/<name>/` and its curves in MLflow.
@@ -130,7 +130,7 @@ class _Training:
         cluster: Cluster,
         tree: RunTree | None,
         source_folder: Path,
-        resume: RunFolder | None,
+        resume: RunDirectory | None,
         console: TrainConsole,
     ) -> None:
         from raygpu.tracking.session import TrainSession
@@ -145,8 +145,8 @@ class _Training:
         self.session = TrainSession(config, self.folder, tree)
         console.lines([where.line(cluster.devices), *what.lines, cluster.address_line(), self.session.address_line()])
 
-    def _ready_folder(self, resume: RunFolder | None, source_folder: Path) -> RunFolder:
-        folder = resume or RunFolder.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
+    def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
+        folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
         try:
             if resume is None:
                 folder.write_config(self.config, source_folder, kind="train")
@@ -369,7 +369,7 @@ def _run(arguments: flags.Arguments) -> Result:
     options = arguments.options
     if "resume" in options:
         overrides = COMMAND.read_resumed(arguments)
-        earlier = RunFolder.existing(options["resume"], "train")
+        earlier = RunDirectory.existing(options["resume"], "train")
         config = load(earlier.config, overrides, TrainConfig)
         return run(config, source_folder=earlier.source_folder, resume=earlier, console=console)
     warm = "warm-start" in arguments.switches

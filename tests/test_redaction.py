@@ -10,7 +10,7 @@ import pytest
 from raygpu.config import SweepConfig, load
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.redaction import completed
 
 WHOLE = "postgresql://me:s3cret-word@host/runs"
@@ -19,7 +19,7 @@ KEPT = "postgresql://me:***@host/runs"
 
 def test_a_runs_folder_has_no_password(tmp_path: Path) -> None:
     config = SweepConfig.model_validate({"experiment": "a:B", "trials": 1, "tracking": {"uri": WHOLE}})
-    folder = RunFolder.create(tmp_path, "one")
+    folder = RunDirectory.create(tmp_path, "one")
     folder.write_config(config, tmp_path)
     assert tomllib.loads(folder.config.read_text())["tracking"]["uri"] == KEPT
     assert all(b"s3cret" not in path.read_bytes() for path in folder.path.rglob("*") if path.is_file())

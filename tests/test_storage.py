@@ -12,7 +12,7 @@ import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage, _file_system
 from tests.services.s3 import BUCKET, s3
 from tests.tracking.services import free_port
@@ -126,10 +126,10 @@ def test_options_of_an_address_stay_at_its_end() -> None:
     assert other.uri == "s3://bucket/runs/digits/tune/a?scheme=http&endpoint_override=127.0.0.1%3A9000"
 
 
-def run_folder(bucket: str, runs: Path, name: str) -> RunFolder:
+def run_folder(bucket: str, runs: Path, name: str) -> RunDirectory:
     """Of a sweep that has its results in object storage."""
     storage = f"{bucket}/{runs.parent.name}"
-    folder = RunFolder.create(runs, name, storage)
+    folder = RunDirectory.create(runs, name, storage)
     values = {"experiment": "a:B", "trials": 1, "name": name, "storage": storage}
     folder.write_config(SweepConfig.model_validate(values), runs)
     return folder
@@ -145,15 +145,15 @@ def test_a_run_in_object_storage_goes_on_anywhere(
     folder.spool.write_text("what waits")
     folder.publish()
     with pytest.raises(BadInput, match=rf"{folder} exists already; go on with it by --resume {folder}, or choose"):
-        RunFolder.create(tmp_path / "others", "one", f"{bucket}/{tmp_path.name}")
+        RunDirectory.create(tmp_path / "others", "one", f"{bucket}/{tmp_path.name}")
 
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    found = RunFolder.existing(str(folder))
+    found = RunDirectory.existing(str(folder))
     assert found.storage == folder.storage
     assert found.read_config().storage == f"{bucket}/{tmp_path.name}"
     assert found.read_run()["mlflow_run_id"] == "abc"
     assert found.spool.read_text() == "what waits"
-    assert RunFolder.existing(found.path).storage == folder.storage, "its folder here knows where the rest is"
+    assert RunDirectory.existing(found.path).storage == folder.storage, "its folder here knows where the rest is"
     found.spool.unlink()
     found.publish()
     assert not folder.shared.has("undelivered.jsonl"), "what was delivered is not delivered again"
@@ -164,10 +164,10 @@ def test_a_run_in_object_storage_goes_on_anywhere(
 def test_another_run_of_that_name_stays_as_it_is(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run_folder(bucket, tmp_path / "there" / "runs", "one")
     monkeypatch.chdir(tmp_path)
-    own = RunFolder.create(Path("runs"), "one")
+    own = RunDirectory.create(Path("runs"), "one")
     own.write_config(SweepConfig.model_validate({"experiment": "mine:B", "trials": 1}), tmp_path)
     with pytest.raises(BadInput, match=r"runs/one is another run than s3://"):
-        RunFolder.existing(str(folder))
+        RunDirectory.existing(str(folder))
     assert own.read_config().experiment == "mine:B"
 
 
@@ -180,7 +180,7 @@ def test_where_nothing_can_be_written_a_run_is_read_all_the_same(
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "runs").touch()
     monkeypatch.chdir(elsewhere)
-    found = RunFolder.existing(str(folder))
+    found = RunDirectory.existing(str(folder))
     assert found.storage == folder.storage
     assert found.name == "one"
     assert found.read_config().storage == f"{bucket}/{tmp_path.name}"
@@ -190,7 +190,7 @@ def test_where_nothing_can_be_written_a_run_is_read_all_the_same(
 def test_a_run_that_is_not_there(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=r"is no run's folder: it has no config\.toml"):
-        RunFolder.existing(f"{bucket}/nothing")
+        RunDirectory.existing(f"{bucket}/nothing")
     assert not (tmp_path / "runs").exists()
 
 

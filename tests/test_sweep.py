@@ -18,7 +18,7 @@ from raygpu import sweep
 from raygpu.cli.console import SweepConsole
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.sweep import Result
 from raygpu.tracking.session import SweepSession
 from raygpu.workflow.promotion import promoted
@@ -137,7 +137,7 @@ def test_a_sweep_where_every_trial_diverges_has_no_best_one(sweep_config: Any) -
     run_id = children["t0000"].info.run_id
     with pytest.raises(BadInput, match=r"trial t0000 diverged, and would again"):
         promoted(run_id, lambda: config.tracking, False)
-    folder = RunFolder.existing(result.folder)
+    folder = RunDirectory.existing(result.folder)
     (result.folder / "best.toml").touch()  # of an interrupted start, whose best trial has diverged since
     assert sweep.run(folder.read_config(), resume=folder).exit_code == 1
     assert not (result.folder / "best.toml").exists()
@@ -170,7 +170,7 @@ def test_what_a_locked_store_does_not_take_is_told_and_delivered_by_a_resume(
     assert runs(config, result)[0].data.tags.get("raygpu.undelivered") is None, "the store was locked then, too"
     assert f"deliver by: python -m raygpu.sweep --resume {result.folder}" in shown
     assert f"they lie in {result.folder / 'undelivered.jsonl'}" in shown
-    folder = RunFolder.existing(result.folder)
+    folder = RunDirectory.existing(result.folder)
     resumed, shown = run_told(folder.read_config(), resume=folder)
     assert "writes that an earlier start had left were delivered" in shown
     assert resumed.exit_code == 0

@@ -17,7 +17,7 @@ from raygpu.cli.console import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.experiment import Splits, TorchExperiment
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.validation import find, prepare, problem
 from tests.models import few
 
@@ -144,6 +144,6 @@ def test_results_say_so_everywhere(sweep_config: Any) -> None:
     tagged = client.search_runs([parent.info.experiment_id], "tags.`raygpu.data` = 'synthetic'")
     assert len(tagged) == 3, "the sweep and both trials"
 
-    folder = RunFolder.existing(result.folder)
+    folder = RunDirectory.existing(result.folder)
     again = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=io.StringIO()))
     assert again.summary["data"] == "synthetic"

@@ -24,7 +24,7 @@ from raygpu import sweep, train
 from raygpu.config import TrainConfig, load
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput, RaygpuError
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.search.space import trial_seed
 from raygpu.workflow.promotion import promoted
 from tests.models import few
@@ -68,7 +68,7 @@ def without_tracking(make: Make, **values: Any) -> TrainConfig:
 
 
 def last_checkpoint(result: train.Result) -> Path:
-    return Path(RunFolder(result.folder).training_checkpoints()[0].uri)
+    return Path(RunDirectory(result.folder).training_checkpoints()[0].uri)
 
 
 def last(result: train.Result) -> dict[str, torch.Tensor]:
@@ -288,7 +288,7 @@ def test_an_interrupted_training_goes_on_to_the_same_end(
     run_id = result.summary["tracking"]["run_id"]
     assert client.get_run(run_id).info.status == "KILLED"
 
-    folder = RunFolder.existing(result.folder, "train")
+    folder = RunDirectory.existing(result.folder, "train")
     text = folder.config.read_text()
     folder.config.write_text(text.replace("hidden = 8", "hidden = 9"))
     with pytest.raises(
@@ -307,13 +307,13 @@ def test_an_interrupted_training_goes_on_to_the_same_end(
 def test_a_resumed_training_need_not_beat_its_best(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
     first = train.run(config(experiment="tests.train_cases:Growing", metric="size", direction="min", epochs=2))
     assert first.summary["best"]["epoch"] == 1
-    folder = RunFolder.existing(first.folder, "train")
+    folder = RunDirectory.existing(first.folder, "train")
     folder.config.write_text(folder.config.read_text().replace("epochs = 2", "epochs = 4", 1))
     results = []
     for _ in range(2):  # the second time it has ended already
         longer = load(folder.config, {}, TrainConfig).model_copy(update={"registered_name": "growing"})
         results.append(train.run(longer, source_folder=folder.source_folder, resume=folder).summary)
-        folder = RunFolder.existing(first.folder, "train")
+        folder = RunDirectory.existing(first.folder, "train")
     on, again = results
     assert on["epochs"] == again["epochs"] == 4
     assert on["best"] == again["best"] == first.summary["best"]
@@ -417,7 +417,7 @@ def test_bad_input(
 
 
 def test_a_sweep_without_a_score_has_nothing_to_promote(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = RunDirectory(tmp_path)
     folder.config.write_text('experiment = "a:B"\ntrials = 1\n')
     folder.write_run({})
     with pytest.raises(BadInput, match=r"has no best\.toml: no trial of that sweep has ended with a score"):
@@ -425,8 +425,8 @@ def test_a_sweep_without_a_score_has_nothing_to_promote(tmp_path: Path) -> None:
 
 
 def test_another_command_s_folder_is_not_resumed(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = RunDirectory(tmp_path)
     folder.config.write_text("")
     folder.write_run({"kind": "sweep"})
     with pytest.raises(BadInput, match=r"is a sweep's; go on with it by python -m raygpu\.sweep --resume"):
-        RunFolder.existing(tmp_path, "train")
+        RunDirectory.existing(tmp_path, "train")

@@ -645,7 +645,7 @@ def noise() -> Splits:
 
 
 def trials_of(network: str, count: int) -> list[Trial]:
-    """Drawn as `fused_throughput` does, without `raygpu.search.space`: pydantic may not be on a GPU's machine."""
+    """DrawnTrials as `fused_throughput` does, without `raygpu.search.space`: pydantic may not be on a GPU's machine."""
     rng = np.random.default_rng(0)
     drawn = [{"lr": float(10 ** rng.uniform(-3, 0)), "momentum": float(rng.uniform(0, 0.95))} for _ in range(count)]
     return [Trial(Trial.name(i), i, hp | NETWORKS[network][1]) for i, hp in enumerate(drawn)]

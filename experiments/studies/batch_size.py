@@ -23,7 +23,7 @@ from mlflow.tracking import MlflowClient
 from raygpu import sweep
 from raygpu.config import SweepConfig, load
 from raygpu.planning.batches import num_batches
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trials import Scoring
 
 TARGET = 0.95
@@ -61,7 +61,7 @@ class Trial:
         return next((epoch for epoch, score in enumerate(self.scores, 1) if score >= target), None)
 
 
-def trials(folder: RunFolder) -> list[Trial]:
+def trials(folder: RunDirectory) -> list[Trial]:
     """Of a sweep, from MLflow; those that did not diverge."""
     config, run = folder.read_config(), folder.read_run()
     client = MlflowClient(config.tracking.uri)
@@ -158,7 +158,7 @@ def plot(found: Sequence[Row], target: float, title: str, path: Path) -> None:
     figure.savefig(path)
 
 
-def study(folder: RunFolder, num_train: int, target: float) -> list[Row]:
+def study(folder: RunDirectory, num_train: int, target: float) -> list[Row]:
     """Read a sweep, and leave its table and its plot in its folder."""
     config = folder.read_config()
     found = rows(trials(folder), num_train, target)
@@ -184,11 +184,11 @@ def main() -> None:
     parser.add_argument("--target", type=float, default=TARGET)
     arguments = parser.parse_args()
     if arguments.run is not None:
-        folder = RunFolder.existing(arguments.run)
+        folder = RunDirectory.existing(arguments.run)
     else:
         result = sweep.run(load(arguments.config, {}, SweepConfig), stem="batch_size")
         assert result.folder is not None
-        folder = RunFolder(result.folder)
+        folder = RunDirectory(result.folder)
     found = study(folder, _num_train(folder.read_config()), arguments.target)
     print("\n".join(["", *table(found, arguments.target), "", f"plot: {folder.path / 'batch_size.png'}"]))
 

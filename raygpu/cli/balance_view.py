@@ -14,11 +14,11 @@ from raygpu.planning.confidence import interval, spread_text
 from raygpu.records.trial_records import Device
 
 READINGS = {"util_pct": ("util", "{:.0f} %"), "power_w": ("power", "{:.0f} W"), "temperature_c": ("temp", "{:.0f} °C")}
-"""Columns that are shown where a GPU tells them."""
+"""Columns for readings that a GPU supports: their title and format."""
 
 
 def table(devices: Sequence[Device], verdict: Verdict, readings: Mapping[int, Mapping[str, float]]) -> list[str]:
-    """A line for each rank. devices: of the ranks. readings: what NVML told, by device."""
+    """Return a table with a line for each rank. devices: of the ranks. readings: NVML's, by device index."""
     told = [name for name in READINGS if any(name in reading for reading in readings.values())]
     head = ["rank", "device", "best batch", "samples/s", "speed over the mean", "share", "alone with it"]
     rows = [[*head, *(READINGS[name][0] for name in told)]]
@@ -69,10 +69,10 @@ class Step:
 
 
 def training(config: TrainConfig, before: Step, after: Step, num_train: int) -> list[str]:
-    """Return lines that compare a step of the training that is written with the configuration's; a warning where it is
-    a large part of the data.
+    """Return lines that compare a step of the written training with the configuration's; a warning if it takes a large
+    part of the data.
 
-    before, after: of the same training, as configured and as written.
+    before, after: the step as configured and as written.
     """
     lr = float(config.hyperparameters.get("lr", 0.0))
     steps, now = num_batches(num_train, before.global_batch), num_batches(num_train, after.global_batch)
@@ -112,8 +112,8 @@ def _job(job: Job) -> str:
 
 
 def plot(title: str, devices: Sequence[Device], verdict: Verdict, path: Path) -> None:
-    """Samples/s of each device by its batch, with its rounds and its share; and beside it the job against equal
-    shares, with every turn of both."""
+    """Plot each device's samples/s by its batch, with rounds and share; beside it, the job against equal shares, turn
+    by turn."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 5), dpi=110, layout="constrained")

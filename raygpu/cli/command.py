@@ -1,4 +1,4 @@
-"""The frame of every command: its flags and help, its exit code, and how its faults and its end are told."""
+"""The frame of every command: its flags and help, its exit code, and the output of faults and of its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INCOMPLETE = 3
 JSON = "json"
 """The switch that every command has."""
 ELSEWHERE = ("cluster.", "tracking.")
-"""Begin the flags that say where a run goes on."""
+"""Prefixes of the flags that choose where a resumed run goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,14 @@ class Outcome:
 
 
 def incomplete(summary: Mapping[str, Any]) -> bool:
-    """Whether a run's summary says that MLflow lacks something of it."""
+    """Return whether a run's summary says that MLflow lacks part of the run."""
     tracking = summary.get("tracking", {})
     return bool(tracking.get("undelivered") or tracking.get("fault"))
 
 
 def framed(run: Callable[[], int], interrupted: str) -> int:
-    """A command's exit code: `run`'s; 2 for bad input, 1 for another fault, 130 after Ctrl-C; each told in lines."""
+    """Call `run` and return its exit code; 2 for bad input, 1 for another fault, 130 after Ctrl-C, each printed in
+    lines."""
     try:
         return run()
     except BadInput as error:
@@ -64,16 +65,16 @@ class Command:
     description: str | None
     schema: type[config.ProblemConfig]
     default: Path
-    """The configuration that is read where none is named."""
+    """Configuration file to read if none is named."""
     switches: Mapping[str, str]
-    """Its own flags without a value, each with its help."""
+    """Flags of the command alone without a value, each with its help."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Its own flags with one."""
+    """Flags of the command alone with a value, each with its help."""
     interrupted: str = "interrupted; nothing was kept"
-    """Said after a Ctrl-C that says nothing itself."""
+    """Line after a Ctrl-C without a message of its own."""
 
     def main(self, argv: Sequence[str] | None, run: Callable[[flags.Arguments], Outcome]) -> int:
-        """Its exit code: `run`'s, or that of `framed`."""
+        """Run the command; return its exit code: that of `run`, or of `framed`."""
         words = sys.argv[1:] if argv is None else list(argv)
         return framed(lambda: self._run(words, run), self.interrupted)
 
@@ -105,6 +106,6 @@ class Command:
         return arguments.overrides
 
     def read(self, arguments: flags.Arguments) -> tuple[Path, Any]:
-        """The configuration's path, and what it and the flags say. Raises BadInput."""
+        """Return the configuration's path, and the configuration with the flags applied. Raises BadInput."""
         path = Path(arguments.file) if arguments.file else self.default
         return path, config.load(path, arguments.overrides, self.schema)

@@ -18,13 +18,13 @@ from raygpu.search.trials import TrialRecord
 
 PLAIN_INTERVAL_S = 5.0
 ALIVE_S = 60.0
-"""Between two lines that say the same."""
+"""Seconds between two lines with the same content."""
 LONGEST_VALUE = 24
-"""Characters of a hyper-parameter that are shown."""
+"""Largest number of characters of a hyper-parameter in a line."""
 
 
 class LiveConsole:
-    """A live table on a terminal, else a line now and then, when it says something new.
+    """A live table on a terminal; elsewhere plain lines, when there is something new.
 
     Prints to standard output, or with `json` to standard error, where standard output is for the summary.
     """
@@ -38,9 +38,11 @@ class LiveConsole:
         self._trouble: str | None = None
 
     def line(self, text: str) -> None:
+        """Print a line."""
         self.console.print(escape(text))
 
     def lines(self, texts: Sequence[str]) -> None:
+        """Print several lines."""
         for text in texts:
             self.line(text)
 
@@ -51,7 +53,7 @@ class LiveConsole:
             self._live.start(refresh=True)
 
     def _show(self, table: Callable[[], Table], text: Callable[[], str], trouble: str | None) -> None:
-        """trouble: why nothing reaches MLflow at present."""
+        """Update the table, or print a line every few seconds. trouble: why nothing reaches MLflow at present."""
         if trouble is not None and trouble != self._trouble:
             self.line(f"{trouble} Work goes on; what waits for MLflow is kept in the run's folder.")
         self._trouble = trouble
@@ -78,7 +80,7 @@ class LiveConsole:
 
 
 class SweepConsole(LiveConsole):
-    """A sweep's."""
+    """The console of a sweep."""
 
     def __init__(self, *, json: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(json=json, stream=stream)
@@ -117,9 +119,9 @@ class SweepConsole(LiveConsole):
         return outer
 
     def best(self, metric: str, records: Sequence[TrialRecord]) -> None:
-        """The best trials, a line each, in columns; what is wider than the terminal wraps and is not cut.
+        """Print the best trials in columns, one line each; lines wider than the terminal wrap and are not cut.
 
-        The header says of which epoch the scores are.
+        The header names the epoch of the scores, the last or the best.
         """
         names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
         rows = [["trial", f"{metric} ({records[0].which} epoch)", "best epoch", "epochs", *names]]
@@ -141,7 +143,7 @@ def bar(part: float) -> Text:
 
 
 def plain(s: Snapshot, best: str = "best") -> str:
-    """The snapshot as one line. best: what to call the best score."""
+    """Return the snapshot as one line. best: label of the best score."""
     parts = [f"{s.ended}/{s.num_trials} trials", f"{s.running} running"]
     parts += [f"{s.stopped} stopped early"] if s.stopped else []
     parts += [f"{s.diverged} diverged"] if s.diverged else []
@@ -153,17 +155,18 @@ def plain(s: Snapshot, best: str = "best") -> str:
 
 
 def at_epoch(record: TrialRecord) -> str:
-    """A trial and the epoch that its score is of, which a later one replaces while the trial goes on."""
+    """Return a trial's id and the epoch of its score, as text; a running trial may still replace its score."""
     epoch = "" if record.score_epoch is None else f" at epoch {record.score_epoch}"
     return f"{record.trial.trial_id}{epoch}{'' if record.ended else ', which goes on'}"
 
 
 def hyperparameters(hp: Mapping[str, Any]) -> str:
+    """Return hyper-parameters as text, `lr=0.1 hidden=64`."""
     return " ".join(f"{name}={value(v)}" for name, v in hp.items())
 
 
 def value(v: Any) -> str:
-    """A hyper-parameter, short."""
+    """Return a hyper-parameter as short text."""
     if isinstance(v, float):
         return f"{v:.4g}"
     text = "" if v is None else str(v)
@@ -171,17 +174,19 @@ def value(v: Any) -> str:
 
 
 def throughput(rate: float) -> str:
+    """Return a throughput as text, `1,234 samples/s`."""
     return f"{rate:,.0f} samples/s"
 
 
 def left(seconds: float | None) -> str:
+    """Return the time left as text. seconds: None if unknown."""
     if seconds is None:
         return "time left not known yet"
     return f"about {duration(seconds)} left" if seconds else "all done"
 
 
 def duration(seconds: float) -> str:
-    """`42 s`, `3 min 5 s`, `2 h 10 min`."""
+    """Return a duration as text: `42 s`, `3 min 5 s`, `2 h 10 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -191,6 +196,6 @@ def duration(seconds: float) -> str:
 
 
 def faults(lines: Sequence[str]) -> None:
-    """Each fault on a line of its own, on standard error."""
+    """Print each fault on a line of its own, on standard error."""
     for text in lines:
         print(f"raygpu: {text}", file=sys.stderr)

@@ -23,7 +23,7 @@ class Arguments:
 
     file: str | None = None
     overrides: dict[str, str] = field(default_factory=dict)
-    """By dotted field name."""
+    """Values of fields by dotted name."""
     switches: set[str] = field(default_factory=set)
     options: dict[str, str] = field(default_factory=dict)
 
@@ -88,24 +88,24 @@ def split(
 
 
 def _is_own_name(key: str, schema: type[config.ProblemConfig]) -> bool:
-    """Whether a flag is a name of a person's own, as `hyperparameters.lr`."""
+    """Return whether a flag's name is chosen by a person, as in `hyperparameters.lr`."""
     table, _, name = key.partition(".")
     return table + "." == config.OWN_NAMES and table in schema.model_fields and bool(name)
 
 
 def _drop_value(words: list[str]) -> None:
-    """Skip the value of a flag that is none: it is no second fault."""
+    """Skip the value of an unknown flag, so that it is no second fault."""
     if words and not words[0].startswith("-") and not words[0].endswith(".toml"):
         words.pop(0)
 
 
 _NO = re.compile(r"^no_|(?<=\.)no_(?=[^.]+$)")
-"""The prefix that turns a bool field off, before the whole name or before its last part."""
+"""Prefix that turns a bool field off, before the whole name or before its last part."""
 _BOOLS = ("true", "false", "1", "0", "yes", "no", "on", "off")
 
 
 def expected(annotation: object) -> str:
-    """A field's annotation in words."""
+    """Return a field's annotation in words."""
     origin = get_origin(annotation)
     arguments = get_args(annotation)
     if origin in (Union, types.UnionType):
@@ -137,7 +137,7 @@ def print_help(
     switches: Mapping[str, str],
     options: Mapping[str, str],
 ) -> None:
-    """The flags of every field with its type, default and meaning, drawn by tyro from the schema."""
+    """Print the flags of every field with its type, default and meaning, drawn by tyro from the schema."""
     import tyro
 
     own = [f"  --{name:<12} {text}" for name, text in (*switches.items(), *options.items())]

@@ -1,4 +1,4 @@
-"""The plan of a sweep in lines for a person: what runs, how it is packed or fused, and why."""
+"""The plan of a sweep in lines for a person: the trials, their packing or fusion, and the reasons."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NEEDS = {
     "split": "only a KerasExperiment runs on TensorFlow's logical devices",
 }
 MOST_LINES = 6
-"""Groups and reasons that are listed one by one."""
+"""Largest number of groups, and of reasons, that are listed one by one."""
 
 
 def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
-    """State the search; that its data is made up, if it is; and that it runs on a simulated device, if it does."""
+    """State the search; also that its data is synthetic, or its device simulated, if so."""
     what = config.experiment or config.command
     epochs = f", {config.epochs} epochs each" if config.epochs else ""
     direction = "highest" if config.maximize else "lowest"
@@ -35,7 +35,7 @@ def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
 
 
 def decision_lines(decision: Decision, config: SweepConfig, site: Site, *, drawn: bool) -> list[str]:
-    """State the plan, and what it was chosen by. drawn: whether the search has drawn its trials already."""
+    """State the plan, with the prediction behind it. drawn: whether the search has drawn its trials already."""
     plan = decision.plan
     if isinstance(plan, Plan):
         lines = plan_lines(config, plan, site.names)
@@ -63,7 +63,7 @@ def _predicted_lines(decision: Decision) -> list[str]:
 
 
 def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[str]:
-    """Process mode for a person. names: of the devices."""
+    """Return the plan of process mode in lines. names: of the devices."""
     if len(made.parts) == 1:
         part = made.parts[0]
         lines = [
@@ -87,7 +87,7 @@ def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[st
 def fused_lines(
     config: SweepConfig, made: FusedPlan, groups: Sequence[Group] | None, names: Sequence[str]
 ) -> list[str]:
-    """Fused mode for a person. groups: of all trials; None where the search draws them as it goes."""
+    """Return the plan of fused mode in lines. groups: of all trials; None if the search draws them as it goes."""
     width = "width measured at their start" if config.gpu.width == "auto" else f"width {config.gpu.width}"
     arrays = made.arrays
     if len(arrays.parts) == 1:
@@ -121,7 +121,7 @@ def fused_lines(
 
 
 def split_lines(made: FusedPlan, names: Sequence[str]) -> list[str]:
-    """Keras trials on logical devices, for a person."""
+    """Return the plan of split mode in lines: Keras trials on logical devices. names: of the devices."""
     arrays = made.arrays
     return [
         f"plan: split mode, one process for {made.members} trials, {_shares(arrays)}, its device split into"
@@ -131,7 +131,7 @@ def split_lines(made: FusedPlan, names: Sequence[str]) -> list[str]:
 
 
 def mps_lines(*, asked: bool) -> list[str]:
-    """Why packed processes share the GPU by CUDA MPS. asked: by a person."""
+    """Return the reason for CUDA MPS in a line. asked: whether a person asked for it."""
     why = "asked for" if asked else "measured to be faster"
     return [f"plan: packed trials run under CUDA MPS ({why}), each with its part of the GPU"]
 
@@ -165,7 +165,7 @@ def _arrays(count: int) -> str:
 
 
 def _held(part: Part) -> str:
-    """Why it is not what was asked for, if it is not."""
+    """Return the reason for a share that is not the requested one, in parentheses; empty otherwise."""
     return "" if part.reason.startswith("asked for") and "," not in part.reason else f" ({part.reason})"
 
 

@@ -38,16 +38,16 @@ READINGS = {
     "power_w": ("power", "{:.0f} W"),
     "temperature_c": ("temp", "{:.0f} °C"),
 }
-"""Columns that are shown where a GPU tells them."""
+"""Columns for readings that a GPU supports: their title and format."""
 
 
 LEAST_RANGE = 4.0
-"""Least ratio of highest to lowest on a plot's axis."""
+"""Smallest ratio of highest to lowest value on a plot's axis."""
 QUESTION = "one GPU, several trainings on it, or several GPUs?"
 
 
 def table(profile: Profile, epochs: int) -> list[str]:
-    """A line for each point, the ways one after the other."""
+    """Return a table with a line for each point, one way after the other. epochs: of the time per training."""
     told = [name for name in READINGS if any(getattr(p, name) is not None for p in profile.points)]
     gpu = any(p.device_gib is not None for p in profile.points)
     head = ["way", "at once", "time per training", f"{profile.unit}/s in all", "gain", "spread", "host memory each"]
@@ -66,12 +66,13 @@ def table(profile: Profile, epochs: int) -> list[str]:
 
 
 def doubts(profile: Profile) -> list[str]:
-    """A line for each point that is not used, and why."""
+    """Return a line for each point that is not used, with the reason."""
     return [f"not used: {p.label}, {p.n} at once: {p.doubt}" for p in profile.points if p.doubt is not None]
 
 
 def verdict(profile: Profile) -> list[str]:
-    """State the number of trainings that this device carries, and what that means for who has to buy or share GPUs."""
+    """Return the number of trainings that this device carries, and its meaning for buying or sharing GPUs, in two
+    lines."""
     best = profile.best()
     if best is None or best.gain is None:
         faults = [f"{p.label}, {p.n} at once: {p.fault}" for p in profile.points if p.fault is not None]
@@ -114,7 +115,8 @@ def verdict(profile: Profile) -> list[str]:
 
 
 def laws(profile: Profile) -> list[str]:
-    """The fitted curves, a line each, of ways with enough points to tell; a cost within the spread is no number."""
+    """Return the fitted curves of ways with enough points, a line each; a cost within the spread is called not
+    measurable."""
     lines = []
     for way in profile.ways:
         measured = [p for p in profile.of(way) if p.samples_per_s]
@@ -134,7 +136,7 @@ def laws(profile: Profile) -> list[str]:
 
 
 def _step_costs(profile: Profile, step: Affine, size: int, widths: Sequence[int]) -> str:
-    """Return the cost of a fused array's step: fixed, and for each member, where either is more than the spread."""
+    """Return the fixed cost of a fused array's step, and the cost per member, if either exceeds the spread."""
     low, high = min(widths), max(widths)
     has_fixed = profile.measurable(step.fixed, low)
     has_each = profile.measurable(step.each * high, high)
@@ -146,7 +148,7 @@ def _step_costs(profile: Profile, step: Affine, size: int, widths: Sequence[int]
 
 
 def write_csv(profile: Profile, path: Path) -> None:
-    """A row for each point."""
+    """Write the points as CSV, a row for each."""
     names = [field.name for field in fields(Point)]
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, names)
@@ -158,7 +160,7 @@ def write_csv(profile: Profile, path: Path) -> None:
 
 
 def plot(profile: Profile, path: Path, epochs: int) -> None:
-    """Time per training against the number at once, a line for each way, with the spread of each point."""
+    """Plot the time per training against the number at once, a line for each way, with the spread of each point."""
     figure, axes = _figure(1)
     for way in profile.ways:
         points = [p for p in profile.of(way) if p.samples_per_s]
@@ -180,7 +182,7 @@ def plot(profile: Profile, path: Path, epochs: int) -> None:
 
 
 def _spreads(axes: Any, points: Sequence[Point], profile: Profile, epochs: int) -> None:
-    """A bar through each point for its gain's interval; a hollow grey mark where a point is in doubt."""
+    """Draw a bar through each point for its gain's interval; a hollow grey mark for a point in doubt."""
     for p in points:
         time_s = profile.time_per_training_s(p, epochs)
         if time_s is None or p.gain is None:
@@ -195,7 +197,7 @@ def _spreads(axes: Any, points: Sequence[Point], profile: Profile, epochs: int) 
 
 
 def device_names(profiles: Sequence[Profile]) -> list[str]:
-    """Return names that tell the profiles' devices apart: where several are equal, with memory, CPUs, the date."""
+    """Return names that tell the profiles' devices apart: equal ones with memory, CPUs and date added."""
     subjects = [profile.subject for profile in profiles]
     names = [subject.device for subject in subjects]
     details = (
@@ -210,7 +212,7 @@ def device_names(profiles: Sequence[Profile]) -> list[str]:
 
 
 def comparison(profiles: Sequence[Profile], units: Sequence[float | None]) -> list[str]:
-    """A line for each device: its best way, and what that does in an hour. units: the RGUs of each profile's device."""
+    """Return a line for each device: its best way and its epochs per hour. units: the RGUs of each profile's device."""
     lines = []
     for profile, unit, device in zip(profiles, units, device_names(profiles), strict=True):
         best = profile.best()
@@ -225,9 +227,9 @@ def comparison(profiles: Sequence[Profile], units: Sequence[float | None]) -> li
 
 
 def compare(profiles: Sequence[Profile], units: Sequence[float | None], path: Path) -> None:
-    """Trainings per hour on several devices, and the same per Reference GPU Unit where both are known.
+    """Plot trainings per hour on several devices, and per Reference GPU Unit if any is known.
 
-    units: the RGUs of each profile's device.
+    units: the RGUs of each profile's device; None if unknown.
     """
     figure, axes = _figure(2 if any(units) else 1)
     styles = ["-", "--", ":", "-."]
@@ -249,7 +251,7 @@ def compare(profiles: Sequence[Profile], units: Sequence[float | None], path: Pa
 
 
 def seconds(value: float) -> str:
-    """Three digits, in the unit that fits."""
+    """Return a duration with three digits, in the unit that fits."""
     if value < 1e-6:
         return f"{1e9 * value:.3g} ns"
     if value < 1e-3:
@@ -273,7 +275,7 @@ def _percent(part: float) -> str:
 
 
 def _times(point: Point, digits: int = 1) -> str:
-    """A gain with its spread: `16.9x (15.1 to 18.2)`."""
+    """Return a gain with its spread: `16.9x (15.1 to 18.2)`."""
     assert point.gain is not None
     number = f"{{:.{digits}f}}"
     if point.gain_low is None or point.gain_high is None:
@@ -282,7 +284,7 @@ def _times(point: Point, digits: int = 1) -> str:
 
 
 def _range(point: Point) -> str:
-    """The gain's spread as a cell of the table."""
+    """Return the gain's spread as a cell of the table."""
     if is_alone(point) or point.gain_low is None:
         return ""
     low, high = _ends(point)

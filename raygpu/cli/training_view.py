@@ -1,4 +1,4 @@
-"""The view of a production training: shares and speeds of its devices, curves' last values, time left."""
+"""The view of a production training: shares and speeds of its devices, latest metrics, time left."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from raygpu.records.training_progress import History
 from raygpu.records.trial_records import Device
 
 UNITS = {"util_pct": "{:.0f} %", "memory_gib": "{:.1f} GiB", "power_w": "{:.0f} W", "temperature_c": "{:.0f} °C"}
-"""Formats of NVML's readings that have a column."""
+"""Formats of the NVML readings in the table."""
 
 
 class TrainConsole(LiveConsole):
-    """A production training's."""
+    """The console of a production training."""
 
     def __init__(self, *, json: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(json=json, stream=stream)
@@ -33,7 +33,7 @@ class TrainConsole(LiveConsole):
         self._begin(self._table(history, {}))
 
     def update(self, history: History, readings: Mapping[int, Mapping[str, float]], trouble: str | None = None) -> None:
-        """readings: what NVML tells, by device. trouble: why nothing reaches MLflow at present."""
+        """Show the state. readings: NVML's, by device index. trouble: why nothing reaches MLflow at present."""
         self._show(lambda: self._table(history, readings), lambda: self._text(history), trouble)
 
     def stop(self, history: History) -> None:
@@ -89,7 +89,7 @@ class TrainConsole(LiveConsole):
 
 
 def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
-    """Return lines on the training that begins. simulated: whether on one simulated device."""
+    """Return lines on the training that begins. simulated: whether it runs on one simulated device."""
     what = config.experiment or config.command
     lines = [f"train {config.name}: {what}, {config.epochs} epochs; {hyperparameters(config.hyperparameters)}"]
     if config.source:
@@ -120,7 +120,7 @@ def ending(config: TrainConfig, history: History, batch: int) -> list[str]:
 
 
 def noise_line(noise: NoiseScale, batch: int) -> str:
-    """State what the gradient noise scale means for this batch."""
+    """Compare the batch with the gradient noise scale, in a line. batch: samples of a step."""
     scale = f"the gradient noise scale is {noise.samples:,.0f} samples ({noise.low:,.0f} to {noise.high:,.0f})"
     if batch > noise.high:
         return f"{scale}: a batch of {batch} is past it, and a larger one would hardly take fewer steps"

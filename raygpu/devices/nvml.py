@@ -49,7 +49,7 @@ class Memory:
 
     @property
     def used_gib(self) -> float:
-        """Return the memory in use by processes, in GiB; with the reserved memory where the driver counts both."""
+        """Return the memory in use in GiB; includes the reserved memory where an older driver counts it as used."""
         # NVML's own `used` of version 2 has counted the reserved part in one driver and left it out in the next.
         return self.total_gib - self.free_gib - (self.reserved_gib or 0.0)
 

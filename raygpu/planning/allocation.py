@@ -1,4 +1,4 @@
-"""The share of the GPUs of each type that a trial takes: pure, from what was asked for, measured and refused.
+"""The share of the GPUs of each type that a trial takes: pure, from requests, measurements and refusals.
 
     choices = asked(by_type(nodes), 0.2, needs)     # by type; then plan(nodes, choices, num_trials)
 
@@ -15,11 +15,12 @@ from raygpu.planning.cost_model import RESERVE, Option, Part, Room, at_once
 from raygpu.planning.gpu_shares import Affine, Choice, Node, Share, auto_share, by_type, held_to, snap
 
 MAX_MPS_CLIENTS = 48
-"""Processes that one server of CUDA MPS serves, from Volta on (60 from CUDA 13.1)."""
+"""Largest number of processes of one CUDA MPS server, from Volta on (60 from CUDA 13.1)."""
 
 
 def asked(nodes: Sequence[Node], fraction: float, needs: Mapping[str, Affine]) -> dict[str, Choice]:
-    """The share that was asked for, and less on a GPU whose memory does not hold so many. needs: GiB of n, by type."""
+    """Return the requested share by type, less on a GPU whose memory does not hold it. needs: GiB of n trials, by
+    type."""
     found = by_type(nodes)
     choice = Choice(snap(fraction), f"asked for {fraction:g}")
     if len(found) == 1:  # what a person asked for holds: there is no other GPU that it was meant for
@@ -37,7 +38,7 @@ def _fitting(choice: Choice, nodes: Sequence[Node], need: Affine | None) -> Choi
 
 
 def automatic(nodes: Sequence[Node]) -> dict[str, Choice]:
-    """The plain rule for each type."""
+    """Return the share of the plain rule for each type: see `auto_share`."""
     return {device: auto_share(of) for device, of in by_type(nodes).items()}
 
 
@@ -46,7 +47,7 @@ def measured(
 ) -> dict[str, Choice]:
     """Return the measured share for each type.
 
-    parts: the trials that count, with what is known of them on each type. reference: the GPU that `best` was found for.
+    parts: the trials that count, with their profile on each type. reference: the GPU for which `best` was found.
     """
     found = by_type(nodes)
     if len(found) == 1:
@@ -61,7 +62,8 @@ def measured(
 
 
 def permitted(nodes: Sequence[Node], choices: Mapping[str, Choice], *, mps: bool = False) -> dict[str, Choice]:
-    """One trial on each GPU that takes one process at a time. mps: whether one server computes for all of them."""
+    """Hold GPUs that take one process at a time to one trial. mps: whether one MPS server computes for all trials of a
+    GPU."""
     if mps:
         clients = f"CUDA MPS serves {MAX_MPS_CLIENTS} processes at most"
         return {device: held_to(choice, MAX_MPS_CLIENTS, clients) for device, choice in choices.items()}
@@ -73,7 +75,7 @@ def permitted(nodes: Sequence[Node], choices: Mapping[str, Choice], *, mps: bool
 
 
 def within(choices: Mapping[str, Choice], most_gpus: Fraction | None) -> dict[str, Choice]:
-    """The same, so small that one trial fits into the part of a GPU that may be reserved."""
+    """Reduce the shares until one trial fits into the part of a GPU that may be reserved."""
     if most_gpus is None or most_gpus >= 1:
         return dict(choices)
     least = math.ceil(1 / most_gpus)
@@ -85,6 +87,6 @@ def within(choices: Mapping[str, Choice], most_gpus: Fraction | None) -> dict[st
 
 
 def _free_gib(nodes: Sequence[Node]) -> float | None:
-    """Return the memory of the GPU that has the least free; its whole memory where that is not told."""
+    """Return the memory of the GPU that has the least free; its whole memory if the free part is unknown."""
     known = [gib for node in nodes if (gib := node.free_gib if node.free_gib is not None else node.device_gib)]
     return min(known, default=None)

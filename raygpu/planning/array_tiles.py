@@ -9,27 +9,30 @@ from dataclasses import dataclass
 from raygpu.planning.gpu_shares import Affine
 
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Widths that are measured."""
+"""Widths to measure."""
 GOOD_ENOUGH = 0.97
-"""Part of the best throughput that suffices for a narrower tile, since it needs less memory."""
+"""Share of the best throughput that suffices for a narrower tile, since it needs less memory."""
 COMPILED_SPEEDUP = 2.0
-"""Least speedup by compiling, in the records of `experiments.benchmarks.fused_throughput`."""
+"""Smallest speedup by compiling, in the records of `experiments.benchmarks.fused_throughput`."""
 COMPILE_S = {"cpu": 10.0, "cuda": 40.0}
-"""Seconds of compiling a step, on two cores of 2.5 GHz."""
+"""Seconds to compile a step, on two cores of 2.5 GHz."""
 FIRST_COMPILE_S = {"cpu": 15.0, "cuda": 0.0}
-"""And what the first one on a machine costs beside: torch tries what the C++ compiler knows, and keeps the answers."""
+"""Additional seconds for the first step on a machine: torch tests the C++ compiler, and keeps the answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tile: `members` of the array in `width` rows; rows without a member repeat the first one's work."""
+    """A tile of an array: `members` in `width` rows; rows without a member repeat the first one's work."""
 
     members: range
     width: int
 
 
 def widest(count: int, num_bytes: Mapping[int, int], limit: int | None) -> int:
-    """The widest tile, up to `count`, whose memory stays below `limit`: affine in the width, by two measurements."""
+    """Return the widest tile, up to `count`, whose memory stays below `limit` bytes; memory is affine in the width.
+
+    num_bytes: measured memory by width; with fewer than two measurements, `count` is returned.
+    """
     if limit is None or len(num_bytes) < 2:
         return count
     (low, low_bytes), (high, high_bytes) = min(num_bytes.items()), max(num_bytes.items())
@@ -40,19 +43,19 @@ def widest(count: int, num_bytes: Mapping[int, int], limit: int | None) -> int:
 
 
 def best_width(step_s: Mapping[int, float], most: int) -> int:
-    """The narrowest measured width, up to `most`, whose throughput is good enough."""
+    """Return the narrowest measured width, up to `most`, whose throughput is within GOOD_ENOUGH of the best."""
     throughput = {width: width / seconds for width, seconds in step_s.items() if width <= most}
     best = max(throughput.values())
     return min(width for width, rate in throughput.items() if rate >= GOOD_ENOUGH * best)
 
 
 def level(count: int, width: int) -> int:
-    """The width at which as many tiles are as full as can be: 100 members at 64 are two tiles of 50."""
+    """Return the width at which tiles are equally full: 100 members at 64 are two tiles of 50."""
     return math.ceil(count / math.ceil(count / width))
 
 
 def repays(device: str, eager_s: float, *, first: bool = False) -> bool:
-    """Whether steps that would take `eager_s` seconds as they are repay being compiled.
+    """Return whether steps that take `eager_s` seconds in all repay being compiled.
 
     first: whether nothing was compiled on this machine so far.
     """
@@ -60,10 +63,10 @@ def repays(device: str, eager_s: float, *, first: bool = False) -> bool:
 
 
 def arrange(count: int, width: int, eager: Affine, compiled: Mapping[int, float]) -> list[Part]:
-    """`count` members in tiles of `width` and a last one for the rest, wherever that is the faster way.
+    """Cut `count` members into tiles of `width` and a last one for the rest.
 
-    eager: seconds of a step by its width. compiled: the same at the widths that are compiled. A rest is filled up to
-    such a width if that costs less than stepping it as it is.
+    eager: seconds of a step by its width. compiled: seconds of a step at the compiled widths. A rest is filled up to a
+    compiled width if that costs less than an eager step of its own width.
     """
     parts = [Part(range(start, start + width), width) for start in range(0, count - count % width, width)]
     rest = range(count - count % width, count)
@@ -77,7 +80,8 @@ def arrange(count: int, width: int, eager: Affine, compiled: Mapping[int, float]
 
 
 def next_rung(count: int, compiled: Sequence[int]) -> int | None:
-    """The width below the compiled ones, halved and halved again, that a rest of `count` asks for; None for none."""
+    """Return the narrowest width that holds `count`, by halving the smallest compiled one; None if half of that is
+    too narrow."""
     width = min(compiled)
     while width // 2 >= count and width > 1:
         width //= 2

@@ -1,6 +1,6 @@
 """The best batch of each device, and the split of a batch over unequal ones, from their measured speeds. Pure.
 
-    groups = alike(curves)                              # [[0, 1], [2]]: ranks that are not shown to differ
+    groups = alike(curves)                              # [[0, 1], [2]]: ranks without a proven difference
     split = balanced(leveled(curves, groups), 512)      # equal shares within a group
     compared(balanced_rates, equal_rates)               # how much faster the whole job is, with its spread
 
@@ -22,13 +22,13 @@ from raygpu.planning.confidence import CONFIDENCE, Interval, interval, ratio
 GAIN = 0.05
 """Relative speedup that a batch of twice the size needs to count as a gain."""
 LESS = 0.8
-"""Factor by which a batch is reduced that memory does not hold."""
+"""Factor on a batch that does not fit in memory."""
 TURNS = 20
-"""Most iterations in the search for shares that all take the same time."""
+"""Largest number of iterations in the search for shares that all take the same time."""
 NEGLIGIBLE = 0.02
 """Relative difference up to which two speeds count as equal: less than a split by whole samples can use."""
 LEAST_PAIRS = 3
-"""Least number of pairs of turns in a comparison of two jobs: with fewer, even a clear difference has no narrow
+"""Smallest number of pairs of turns in a comparison of two jobs: with fewer, even a clear difference has no narrow
 interval."""
 LARGEST_PART = 0.1
 """Largest part of the training data in one step: a larger batch leaves fewer than ten steps an epoch."""
@@ -41,12 +41,12 @@ class Curve:
 
     rates: dict[int, float] = field(default_factory=dict)
     ended: Ended | None = None
-    """Why no larger batch was tried; None while one may be."""
+    """Reason why no larger batch was tried; None while one may be."""
     rounds: dict[int, Sequence[float]] = field(default_factory=dict)
     """Samples/s of each round, by batch, in the same order for all devices; the rates are their medians."""
 
     def tell(self, batch: int, rate: float, rounds: Sequence[float] = ()) -> None:
-        """Its speed with this batch. The climb ends after two doublings without a gain."""
+        """Take in the samples/s with a batch. The climb ends after two doublings without a gain."""
         self.rates[batch] = rate
         if rounds:
             self.rounds[batch] = rounds
@@ -57,7 +57,7 @@ class Curve:
 
     @property
     def best(self) -> int:
-        """The smallest batch that is within GAIN of the fastest. Raises ValueError where nothing was measured."""
+        """Smallest batch whose speed is within GAIN of the fastest. Raises ValueError if nothing was measured."""
         if not self.rates:
             raise ValueError("no batch was measured on this device")
         top = max(self.rates.values())
@@ -65,11 +65,11 @@ class Curve:
 
     @property
     def most(self) -> float:
-        """Samples that the device is known to hold, where memory ended the climb; else any number."""
+        """Samples that the device is known to hold if memory ended the climb, else infinity."""
         return max(self.rates) if self.ended == "memory" else float("inf")
 
     def step_s(self, batch: float) -> float:
-        """Seconds for a batch: straight between two measured ones, and on beyond them."""
+        """Return the seconds of a step with a batch: linear between two measured batches, and beyond them."""
         sizes = sorted(self.rates)
         times = [size / self.rates[size] for size in sizes]
         if len(sizes) == 1:
@@ -81,7 +81,8 @@ class Curve:
 
 
 def relative(curves: Sequence[Curve]) -> list[Interval]:
-    """Each device's speed over the mean of all, from rounds in which all were measured; one device alone is 1."""
+    """Return each device's speed over the geometric mean of all, from rounds in which all were measured; 1 for a single
+    device."""
     found = []
     for own in curves:
         ratios = [
@@ -95,10 +96,10 @@ def relative(curves: Sequence[Curve]) -> list[Interval]:
 
 
 def alike(curves: Sequence[Curve]) -> list[list[int]]:
-    """The devices in groups, the fastest first, whose speeds are not shown to differ: within noise they are equal.
+    """Group the devices whose speeds do not differ beyond noise, the fastest group first.
 
-    A device joins a group unless its rounds, paired with those of each of its members, exclude equality. Among many
-    pairs some differ by chance, so the confidence is higher with more of them (Bonferroni).
+    A device joins a group unless its rounds, paired with those of each member, exclude equality. Among many pairs some
+    differ by chance, so the confidence is higher with more of them (Bonferroni).
     """
     pairs = max(1, len(curves) * (len(curves) - 1) // 2)
     confidence = 1 - (1 - CONFIDENCE) / pairs
@@ -113,7 +114,7 @@ def alike(curves: Sequence[Curve]) -> list[list[int]]:
 
 
 def differ(one: Curve, other: Curve, confidence: float = CONFIDENCE) -> bool:
-    """Whether two devices' rounds show that one of both is faster, by more than is negligible."""
+    """Return whether the rounds of two devices show that one is faster, by more than NEGLIGIBLE."""
     batches = [batch for batch in one.rounds if batch in other.rounds]
     pairs = [pair for batch in batches for pair in zip(one.rounds[batch], other.rounds[batch], strict=False)]
     if not pairs:
@@ -123,7 +124,7 @@ def differ(one: Curve, other: Curve, confidence: float = CONFIDENCE) -> bool:
 
 
 def leveled(curves: Sequence[Curve], groups: Sequence[Sequence[int]]) -> list[Curve]:
-    """The same, with the mean speed of its group for each device; memory stays each one's own."""
+    """Replace each device's speeds by the mean speeds of its group; memory limits stay each device's own."""
     found = list(curves)
     for group in groups:
         batches = [batch for batch in curves[group[0]].rates if all(batch in curves[rank].rates for rank in group)]
@@ -135,12 +136,12 @@ def leveled(curves: Sequence[Curve], groups: Sequence[Sequence[int]]) -> list[Cu
 
 
 def compared(balanced_rates: Sequence[float], equal_rates: Sequence[float]) -> Interval:
-    """Return the balanced job's speed over the equal one's, from jobs that were trained by turns, in pairs."""
+    """Return the balanced job's speed over the equal one's. Both jobs were trained by turns, in pairs."""
     return ratio(balanced_rates, equal_rates)
 
 
 def around(share: int, most: int) -> list[int]:
-    """The batches that tell how fast a device is with about this share: half of it, it and twice as much.
+    """Return the batches to measure for a device with about this share: half of it, all of it, and twice as much.
 
     most: samples of the whole batch.
     """
@@ -162,6 +163,7 @@ class Job:
 
     @property
     def samples_per_s(self) -> float:
+        """Median samples/s of all ranks together."""
         return interval(self.rates).middle
 
     @property
@@ -177,10 +179,11 @@ class Balanced:
 
     shares: tuple[int, ...]
     samples_per_s: float
-    """Predicted: of all devices, each waiting for the slowest."""
+    """Predicted samples/s of all devices, each waiting for the slowest."""
 
     @property
     def global_batch(self) -> int:
+        """Samples of all shares together."""
         return sum(self.shares)
 
 
@@ -191,10 +194,10 @@ def predicted(curves: Sequence[Curve], shares: Sequence[int]) -> Balanced:
 
 
 def balanced(curves: Sequence[Curve], global_batch: int | None = None) -> Balanced:
-    """The split with which all devices take the same time for a step.
+    """Return the split with which all devices take the same time for a step.
 
     global_batch: None for the largest with which no device has more than its best batch.
-    Raises ValueError where the devices do not hold the batch.
+    Raises ValueError if the devices do not hold the batch.
     """
     if global_batch is None:
         rates = [curve.rates[curve.best] for curve in curves]
@@ -217,13 +220,13 @@ class Verdict:
 
     curves: Sequence[Curve]
     groups: Sequence[Sequence[int]]
-    """The ranks whose speeds are not shown to differ; empty where the shares were asked for."""
+    """Ranks in groups of equal speed, within noise; empty if a person chose the shares."""
     split: Balanced
-    """The shares that were tried, and what they were predicted to come to."""
+    """The shares that were tried, with their predicted throughput."""
     job: Job
-    """The job with them."""
+    """The job with the shares that were tried."""
     equal: Job | None
-    """The job with equal shares; None where those that were tried are equal, or memory does not hold them."""
+    """The job with equal shares; None if the tried shares are equal, or memory does not hold equal ones."""
     fits: bool = True
     """Whether memory holds equal shares."""
     asked: bool = False
@@ -231,12 +234,13 @@ class Verdict:
 
     @property
     def speedup(self) -> Interval | None:
-        """The speed of the job over that of the job with equal shares; None where there is no such job."""
+        """Speed of the job over that of the job with equal shares; None without the latter."""
         return compared(self.job.rates, self.equal.rates) if self.equal is not None else None
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """The tried shares where they are shown to be faster, were asked for, or alone fit; else equal ones."""
+        """The tried shares if they are proven faster, were chosen by a person, or alone fit in memory; else equal
+        ones."""
         if self.equal is None or self.asked or not self.fits:
             return self.job.shares
         return self.job.shares if compared(self.job.rates, self.equal.rates).low > 1 else self.equal.shares
@@ -248,9 +252,9 @@ class Verdict:
 
 
 def undecided(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]], most: int) -> bool:
-    """Whether another pair of turns of two jobs may show that the first is faster. Each turn: samples/s by rank.
+    """Return whether another pair of turns of two jobs may show that the first is faster. Each turn: samples/s by rank.
 
-    most: pairs at most; LEAST_PAIRS of them are always trained.
+    most: largest number of pairs; LEAST_PAIRS of them are always trained.
     """
     if len(one) < min(LEAST_PAIRS, most):
         return True
@@ -259,7 +263,7 @@ def undecided(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]], 
 
 
 def lowered(shares: Sequence[int]) -> list[int]:
-    """After an out-of-memory: all by a fifth. Raises ValueError where there is nothing left to lower."""
+    """Reduce all shares by a fifth after an out-of-memory. Raises ValueError if nothing is left to reduce."""
     if max(shares) <= 1:
         raise ValueError("a batch of one sample does not fit")
     return [max(1, int(LESS * share)) for share in shares]

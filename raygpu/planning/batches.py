@@ -1,4 +1,4 @@
-"""Batches: the order of samples, a batch split by ratios over unequal devices, and what a larger batch still gains."""
+"""Batches: the order of samples, the split of a batch over unequal devices, and the gradient noise scale."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import numpy as np
 MOVED = 0.05
 """Relative change of a device's speed above which the split of a batch moves."""
 BEHIND = 0.02
-"""Part of the mean step time by which a device may lag: behind by more, it moves the split too."""
+"""Share of the mean step time by which a device may lag; a longer lag moves the split too."""
 NEW = 0.3
 """Weight of the latest measurement of a speed, in the average of all."""
 FAR = 0.2
 """Relative distance from the averaged speed: two measurements in turn that are both farther off, to the same side,
 replace the average."""
 WINDOW = 64
-"""Latest estimates that a noise scale is taken from."""
+"""Number of latest estimates in a noise scale."""
 
 
 def epoch_order(seed: int, epoch: int, num_samples: int) -> np.ndarray:
-    """The samples of one epoch in their order, int64 (num_samples,). Epochs are counted from 1.
+    """Return the samples of one epoch in their order, int64 (num_samples,). Epochs are counted from 1.
 
-    It depends on nothing else, so training can go on at any epoch without a saved random state.
+    The order depends on nothing else, so training can go on at any epoch without a saved random state.
     """
     return np.random.default_rng([seed, epoch]).permutation(num_samples)
 
 
 def batch_bounds(num_samples: int, batch_size: int, least: int = 2) -> Iterator[tuple[int, int]]:
-    """Start and end of each batch. A short last batch is kept, but joined to the one before if it is smaller than
-    `least`: BatchNorm cannot train on one sample, and no rank on none."""
+    """Yield the start and end of each batch. A short last batch is kept, but joined to the previous one if it has fewer
+    than `least` samples: BatchNorm cannot train on one sample, and no rank on none."""
     starts = list(range(0, num_samples, batch_size))
     if len(starts) > 1 and num_samples - starts[-1] < min(least, batch_size):
         starts.pop()
@@ -40,14 +40,15 @@ def batch_bounds(num_samples: int, batch_size: int, least: int = 2) -> Iterator[
 
 
 def num_batches(num_samples: int, batch_size: int, least: int = 2) -> int:
+    """Return the number of batches of an epoch, cut as by `batch_bounds`."""
     return sum(1 for _ in batch_bounds(num_samples, batch_size, least))
 
 
 def split(total: int, ratios: Sequence[float], most: Sequence[float] | None = None) -> list[int]:
-    """Samples of a batch for each device: in these ratios, by largest remainder, so that they add up to `total`.
+    """Split the samples of a batch over devices in these ratios, by largest remainder, so that they add up to `total`.
 
-    768:560 of 100 is 58 and 42. Each gets one at least. most: what each can hold; what one cannot, the others get.
-    Raises ValueError where there are fewer samples than devices, or more than all can hold.
+    768:560 of 100 is 58 and 42. Each device gets one sample at least. most: largest share of each device; the others
+    get the rest. Raises ValueError if there are fewer samples than devices, or more than all can hold.
     """
     if total < len(ratios):
         raise ValueError(f"{total} samples for {len(ratios)} devices; each needs one at least")
@@ -77,7 +78,8 @@ def _largest_remainder(total: int, ratios: Sequence[float]) -> list[int]:
 
 
 def parts(count: int, number: int) -> list[int]:
-    """`count` samples in `number` parts, or as many as there are samples, as equal as can be; the larger ones first."""
+    """Cut `count` samples into `number` parts, or as many as there are samples, as equal as possible; larger ones
+    first."""
     number = min(count, number)
     return [count // number + (i < count % number) for i in range(number)]
 
@@ -92,21 +94,22 @@ class Balance:
 
     ratios: list[float]
     most: list[float] = field(default_factory=list)
-    """Samples of a batch that each device can hold; empty where that is not known."""
+    """Samples of a batch that each device can hold; empty if unknown."""
     made_by: list[float] = field(default_factory=list)
-    """Samples/s of each device, by which the present split was made; empty before the first measurement."""
+    """Samples/s of each device at the present split; empty before the first measurement."""
     _smooth: list[float] = field(default_factory=list)
     """Seconds a sample, averaged over the latest measurements: a single one may be far off."""
     _last: list[float] = field(default_factory=list)
     _told: int = 0
 
     def split(self, total: int) -> list[int]:
+        """Split a batch of `total` samples by the present ratios."""
         # Limits are told with a margin: where they leave no room for what is trained already, they do not hold.
         room = sum(max(1, most if most == math.inf else math.floor(most)) for most in self.most)
         return split(total, self.ratios, self.most if room >= total else None)
 
     def tell(self, shares: Sequence[int], rates: Sequence[float]) -> bool:
-        """The devices' samples/s with these shares of a batch; whether the split moved."""
+        """Take in the devices' samples/s with these shares of a batch; return whether the split moved."""
         self._average([1 / rate for rate in rates])
         smooth = [1 / each for each in self._smooth]
         changed = [abs(now / then - 1) for now, then in zip(smooth, self.made_by or smooth, strict=True)]
@@ -152,7 +155,7 @@ class NoiseEstimator:
     _estimates: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, sizes: Sequence[int], squares: Sequence[float], whole: float) -> None:
-        """One step: |g|^2 of each rank's part, of so many samples, and of the whole batch."""
+        """Take in one step: |g|^2 of each rank's part, of that many samples, and of the whole batch."""
         if len(sizes) < 2:
             return
         # Of unequal parts E|g_i|^2 differs: their mean is that of one part of the harmonic mean size.
@@ -163,10 +166,10 @@ class NoiseEstimator:
         self._estimates = [*self._estimates[1 - WINDOW :], (signal, noise)]
 
     def scale(self) -> NoiseScale | None:
-        """Return the noise scale by the latest estimates; None while they are too few, or the gradient drowns in the
+        """Return the noise scale by the latest estimates; None if they are fewer than 8, or the gradient is lost in the
         noise.
 
-        Single estimates are far off, and their ratios more so: the ratio is that of the means, its error by the
+        Single estimates are far off, and their ratios more so: the scale is the ratio of the means, its error by the
         jackknife.
         """
         count = len(self._estimates)

@@ -32,20 +32,20 @@ class Interval:
 
     @classmethod
     def exactly(cls, value: float) -> Interval:
-        """A quantity without spread, as the gain of one training over itself."""
+        """Return a quantity without spread, such as the gain of one training over itself."""
         return cls(value, value, value)
 
     def excludes(self, value: float) -> bool:
-        """Whether the measurements show that the quantity is not `value`."""
+        """Return whether the measurements show that the quantity is not `value`."""
         return not self.low <= value <= self.high
 
     @property
     def width(self) -> float:
-        """The upper end over the lower one; infinite where one measurement has no spread to show."""
+        """Upper end over lower end; infinite if a single measurement shows no spread."""
         return self.high / self.low if self.low > 0 else math.inf
 
     def over(self, other: Interval) -> Interval:
-        """The ratio to a quantity that was measured independently: the errors' logarithms add as squares do."""
+        """Return the ratio to an independently measured quantity: relative errors add in quadrature, on logarithms."""
         middle = self.middle / other.middle
         if math.isinf(self.width) or math.isinf(other.width):
             return Interval(middle, 0.0, math.inf)
@@ -58,14 +58,14 @@ class Interval:
 
 
 def spread_text(low: float, high: float, number: str = "{:.3g}") -> str:
-    """` (1.4 to 1.9)`, or ` (spread not known)` of a single measurement."""
+    """Return ` (1.4 to 1.9)`, or ` (spread not known)` for a single measurement."""
     if not 0 < low <= high < math.inf:
         return " (spread not known)"
     return f" ({number.format(low)} to {number.format(high)})"
 
 
 def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """The median of positive values, and where it lies with this confidence. Raises ValueError without any value."""
+    """Return the median of positive values with its confidence interval. Raises ValueError without values."""
     if not values or min(values) <= 0 or not all(map(math.isfinite, values)):
         raise ValueError(f"an interval needs positive values, not {list(values)}")
     logs = sorted(math.log(value) for value in values)
@@ -84,7 +84,7 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interva
 def ratio(rates: Sequence[float], others: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """Return the ratio of two rates that were measured round by round in pairs, one soon after the other.
 
-    What disturbs a whole round disturbs both and falls out of the pair's ratio.
+    A disturbance of a whole round affects both rates and cancels in the pair's ratio.
     """
     return interval([rate / other for rate, other in zip(rates, others, strict=True)], confidence)
 

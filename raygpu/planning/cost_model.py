@@ -17,19 +17,19 @@ from raygpu.planning.gpu_shares import Node
 from raygpu.planning.profiles import FALLING, Profile
 
 TUNE_S = 3.5
-"""Seconds that Tune takes before a sweep's first trial and after its last."""
+"""Seconds of Tune before a sweep's first trial and after its last."""
 TRIAL_S = 0.25
-"""Between two trials of a worker that is reused: a result, a checkpoint and the next one's start."""
+"""Seconds between two trials of a reused worker: a result, a checkpoint and the next trial's start."""
 DRIVER_S = 0.06
 """Serial driver time per trial, in seconds; bounds trials per second in every way."""
 ARRAY_S = 1.0
-"""To make an array and measure its widths."""
+"""Seconds to make an array and measure its widths."""
 WORKER_S = 4.0
-"""To start a worker, where it was not measured."""
+"""Seconds to start a worker, if not measured."""
 RESERVE = 0.9
-"""Part of the free memory that trainings may fill."""
+"""Share of the free memory that trainings may fill."""
 PACKED: tuple[Way, ...] = ("process", "mps", "split")
-"""The ways in which trials run one by one, so many at once. Nothing runs trials in threads."""
+"""Ways in which each trial is a training of its own, several at once. Nothing runs trials in threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Size:
     epochs: float
     """Epochs of a mean trial: some may be stopped early."""
     at_once: int
-    """The most of them that may run at the same time: of Optuna, a generation."""
+    """Largest number of trials that may run at the same time: one generation of Optuna's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Part:
 
     @property
     def can_fuse(self) -> bool:
-        """Whether it is fusable, and was measured so."""
+        """Whether the trials are fusable, and were measured as an array."""
         return self.fusable and any(p.samples_per_s for p in self.profile.of("fused"))
 
 
@@ -63,17 +63,17 @@ class Room:
 
     host_gib: float
     device_gib: float | None
-    """Free now; None of a simulated device."""
+    """Free device memory; None for a simulated device."""
 
     @classmethod
     def of(cls, nodes: Sequence[Node], free_gib: float | None) -> Room:
-        """free_gib: of the device that has the least."""
+        """Return the room on these nodes. free_gib: free memory of the device that has the least; None if simulated."""
         return cls(min(node.memory_gib / node.num_gpus for node in nodes), free_gib)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to run the whole sweep, and what it would come to."""
+    """One way to run the whole sweep, with its predicted time and memory."""
 
     way: Way
     """The way of the trials that are not fused."""
@@ -83,23 +83,24 @@ class Option:
     """Whether each part is trained as arrays."""
     wall_s: float
     gib: float | None
-    """Memory of a device at its fullest; of a simulated one, of the host."""
+    """Peak memory of a device; of the host if the device is simulated."""
     bound: str
     """The bound that keeps n from being larger."""
     off_s: float = 0.0
-    """By how much the time may be wrong: the spread of the measured points."""
+    """Error of the time in seconds, from the spread of the measured points."""
 
     def told(self) -> str:
-        """The prediction for a person."""
+        """Return the prediction as text for a person."""
         off = f" (± {self.off_s:.0f} s)" if self.off_s >= 0.5 else ""
         return f"{self.name} {self.wall_s:.0f} s{off}" + ("" if self.gib is None else f" ({self.gib:.1f} GiB)")
 
     def within_noise_of(self, other: Option) -> bool:
-        """Whether the spreads explain the difference of both predictions."""
+        """Return whether the spreads explain the difference of both predictions."""
         return abs(self.wall_s - other.wall_s) <= math.hypot(self.off_s, other.off_s)
 
     @property
     def name(self) -> str:
+        """Name for a person, and key of the predictions in `summary.json`."""
         if all(self.fused):
             return "fused"
         packed = "one at a time" if self.n == 1 else f"{self.n} at once in {PLACES[self.way]}"
@@ -116,9 +117,9 @@ PLACES: Mapping[Way, str] = {
 def options(
     parts: Sequence[Part], room: Room, num_gpus: int = 1, ways: Iterable[Way] = PACKED, asked: int | None = None
 ) -> list[Option]:
-    """The best option of each kind, the fastest first: one at a time, packed, fused, and fused where that is faster.
+    """Return the best option of each kind, the fastest first: one at a time, packed, all fused, and fused in part.
 
-    ways: the packed ones that may be used. asked: the only number of trials at once on a device that may be.
+    ways: the packed ways that may be used. asked: the only number of trials at once on a device that may be used.
     """
     largest = max(parts, key=lambda part: part.size.trials)
     found: list[Option] = []
@@ -141,7 +142,7 @@ def options(
 
 
 def _packings(part: Part, room: Room, num_gpus: int, ways: Iterable[Way]) -> Iterator[tuple[Way, int, str]]:
-    """Each way at each number that was measured and has room."""
+    """Yield each way at each number of trainings that was measured and has room."""
     for way in ways:
         most, bound = at_once(part, way, room, num_gpus)
         numbers = {min(p.n, most) for p in part.profile.of(way) if p.samples_per_s} | (
@@ -151,7 +152,7 @@ def _packings(part: Part, room: Room, num_gpus: int, ways: Iterable[Way]) -> Ite
 
 
 def at_once(part: Part, way: Way, room: Room, num_gpus: int = 1) -> tuple[int, str]:
-    """The most trainings that a device is given in this way, and the bound that binds."""
+    """Return the largest number of trainings at once on a device in this way, and the limit that binds, as text."""
     best = part.profile.best([way])
     curve = best.n if best is not None else 1
     highest = max((p.n for p in part.profile.of(way)), default=1)
@@ -200,7 +201,7 @@ def _off(profile: Profile, way: Way, n: int) -> float:
 
 
 def _packed_s(part: Part, way: Way, n: int, num_gpus: int) -> float:
-    """Waves of trials, n on each device; the last wave may be smaller, and is then faster."""
+    """Return the seconds of waves of trials, n on each device; the last wave may be smaller, and is then faster."""
     profile, size = part.profile, part.size
     each = size.epochs * (profile.num_train or 1) * (1 + _evaluation_share(profile, way))
     full, rest = divmod(size.trials, n * num_gpus)
@@ -213,7 +214,7 @@ def _packed_s(part: Part, way: Way, n: int, num_gpus: int) -> float:
 
 
 def _fused_s(part: Part, room: Room, num_gpus: int) -> float:
-    """An array a device, or as many one after the other as a generation or the memory asks for."""
+    """Return the seconds of one array per device, or of as many in turn as a generation or the memory asks for."""
     profile, size = part.profile, part.size
     members = _members(part, room, num_gpus)
     waves = math.ceil(size.trials / num_gpus / members)
@@ -242,7 +243,8 @@ def _members(part: Part, room: Room, num_gpus: int) -> int:
 
 
 def _rate(profile: Profile, way: Way, n: int) -> float:
-    """As it was measured, or by the fitted curve; one training alone is a process in every packed way."""
+    """Return the samples/s in all, measured or by the fitted curve; one training alone is a process in every packed
+    way."""
     if n == 1 and way != "fused":
         way = "process"
     rate = profile.rate(way, n)
@@ -251,7 +253,8 @@ def _rate(profile: Profile, way: Way, n: int) -> float:
 
 
 def _evaluation_share(profile: Profile, way: Way) -> float:
-    """Seconds of evaluating over those of training an epoch: of one training, or at the best width of an array."""
+    """Return the seconds of evaluation over those of training, per epoch: of one training, or at an array's best
+    width."""
     known = [p for p in profile.of(way) if p.evaluation_s is not None and p.samples_per_s]
     if not known or profile.num_train is None:
         return 0.0
@@ -266,7 +269,7 @@ def _evaluation_share(profile: Profile, way: Way) -> float:
 
 
 def _start_s(profile: Profile, way: Way, n: int) -> float:
-    """To start the processes of a way."""
+    """Return the seconds to start the processes of a way."""
     known = {p.n: p.start_s for p in profile.of(way) if p.start_s is not None}
     if way in ("process", "mps"):
         return max((seconds for number, seconds in known.items() if number <= n), default=WORKER_S)

@@ -1,4 +1,4 @@
-"""The speed and memory of a sweep's trainings, as far as they are known before it is planned."""
+"""The speed and memory of a sweep's trainings that are known before the sweep is planned."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Estimates:
         return self.by_device.get(device, self.reference or self.elsewhere)
 
     def needs(self) -> dict[str, Affine]:
-        """GiB of device memory that n trainings take, by type."""
+        """Return the GiB of device memory that n trainings take, by device type."""
         found = {device: self.on(device) for device in self.types}
         return {
             device: line
@@ -63,7 +63,7 @@ class Estimates:
         }
 
     def parts(self, groups: Sequence[Group], config: SweepConfig) -> list[Part]:
-        """The sweep's trials by signature, with what is known of them."""
+        """Return the sweep's trials by signature, with their profiles."""
         assert self.reference is not None
         known = sum(len(group.trials) for group in groups)
         return [
@@ -85,8 +85,10 @@ def size(config: SweepConfig, part: float = 1.0) -> Size:
 
 
 def roughly(profile: Profile) -> Profile:
-    """With the points in doubt, at what their own windows measured: enough to choose a way for one sweep, whose results
-    are the same in each, and too little to be kept."""
+    """Return a profile with the points in doubt, at the speeds of their own windows.
+
+    Good enough to choose a way for one sweep, whose results are the same in each; not to be kept.
+    """
     alone = next((p.samples_per_s for p in profile.points if (p.way, p.n) == ("process", 1)), None)
     points = [
         replace(p, doubt=None, gain=p.samples_per_s / alone, gain_low=None, gain_high=None)

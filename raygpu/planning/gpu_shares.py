@@ -18,7 +18,7 @@ AUTO_MEMORY_GIB = 1.5
 NOTHING = 1e-9
 """Effects below this share of the single-training time, at the most trainings measured, are treated as zero."""
 SMALLEST = 0.1
-"""Seconds of one alone that a fit may find, over those of the first point: less is noise."""
+"""Smallest fitted time of a single training, relative to the first point's; less is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,17 @@ class Share:
 
     @property
     def fraction(self) -> float:
+        """GPUs per trial, as a float."""
         return float(self.part)
 
     @property
     def ray_gpus(self) -> float:
-        """The same, rounded down to Ray's step: N of them then fit one GPU (7 times a rounded 1/7 would not)."""
+        """GPUs per trial, rounded down to Ray's step: N of them then fit one GPU (7 times a rounded 1/7 would not)."""
         return floor_to_step(self.part)
 
     def larger(self, num_failures: int) -> Share | None:
-        """After so many failures for want of memory: the next larger one, then twice as large; None past a GPU."""
+        """Return a larger share after that many out-of-memory failures: the next one, then twice as large; None beyond
+        a GPU."""
         if self.trials_per_gpu == 1:
             return None
         return Share(self.trials_per_gpu - 1 if num_failures == 1 else self.trials_per_gpu // 2)
@@ -69,17 +71,17 @@ class Node:
     device_gib: float | None = None
     """Memory of each GPU; None of a simulated one."""
     free_gib: float | None = None
-    """Free memory of the GPU that has the least; None where that is not told."""
+    """Free memory of the GPU that has the least; None if unknown."""
     rgu: float | None = None
-    """The worth of one of its GPUs in Reference GPU Units; None where that is not known."""
+    """Worth of one of its GPUs in Reference GPU Units; None if unknown."""
     capability: tuple[int, int] | None = None
-    """CUDA's compute capability; None where it is not known."""
+    """CUDA's compute capability; None if unknown."""
     refusal: str | None = None
-    """Why several processes cannot share one of its GPUs; None where they can."""
+    """Reason why several processes cannot share one of its GPUs; None if they can."""
 
     @property
     def device_type(self) -> str:
-        """A name for a person, the same for all GPUs that take the same share of a trial."""
+        """Name for a person, the same for all GPUs on which a trial takes the same share."""
         size = f", {self.device_gib:.0f} GiB" if self.device_gib is not None else ""
         return f"{self.device}{size}{', one process at a time' if self.refusal else ''}"
 
@@ -98,22 +100,23 @@ class Part:
 
     share: Share
     cpus_per_trial: float
-    """Small enough that the GPU is always what binds."""
+    """CPUs of a trial, few enough that the GPU always limits the number of trials."""
     threads_per_trial: int
     slots: int
     """Trials that run at once."""
     reason: str
     device: str = ""
-    """The type."""
+    """Device type."""
     num_gpus: int = 1
     device_gib: float | None = None
 
     def resized(self, share: Share) -> Part:
-        """For a trial that takes another share: its processors are in proportion to it."""
+        """Return the part for a trial with another share; its CPUs are in proportion to the share."""
         cpus = floor_to_step(Fraction(self.cpus_per_trial).limit_denominator(RAY_STEP) * share.part / self.share.part)
         return replace(self, share=share, cpus_per_trial=cpus, threads_per_trial=max(1, math.floor(cpus)))
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the share and its reason for `summary.json`."""
         return {
             "fraction": round(self.share.fraction, 4),
             "trials_per_gpu": self.share.trials_per_gpu,
@@ -129,14 +132,15 @@ class Plan:
     slots: int
     """Trials that run at once."""
     most_gpus: Fraction | None = None
-    """Most GPUs that the trials may reserve at once; None for all there are."""
+    """Largest number of GPUs that the trials may reserve at once; None for all."""
 
     def on(self, device: str) -> Part:
-        """The part of one type; the first where that is gone, as where a sweep is resumed on another machine."""
+        """Return the part of a device type; the first part if the type is gone, as after a resume on another
+        machine."""
         return next((part for part in self.parts if part.device == device), self.parts[0])
 
     def as_dict(self) -> dict[str, Any]:
-        """The `plan` of `summary.json`; of several types, a list of them."""
+        """Return the `plan` of `summary.json`; with several device types, a list of their parts."""
         if len(self.parts) == 1:
             return self.parts[0].as_dict()
         return {
@@ -154,15 +158,15 @@ class FusedPlan:
     arrays: Plan
     alone: Plan
     members: int | None = None
-    """The most of an array; of a device that TensorFlow splits, its parts. None: as many as there are."""
+    """Largest number of members of an array, or of logical devices in split mode; None for all trials."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The `plan` of `summary.json`."""
+        """Return the `plan` of `summary.json`."""
         return self.arrays.as_dict() | ({} if self.members is None else {"members": self.members})
 
 
 def snap(fraction: float) -> Share:
-    """The share that a fraction of a GPU becomes: 1/N with N = floor(1/fraction), so nobody gets less than asked.
+    """Return the share for a fraction of a GPU: 1/N with N = floor(1/fraction), so nobody gets less than asked.
 
     0.18 -> 5 per GPU, 0.33 -> 3, 0.6 -> 1; a whole number above 1 -> that many GPUs per trial.
     """
@@ -173,11 +177,12 @@ def snap(fraction: float) -> Share:
 
 
 def floor_to_step(amount: Fraction) -> float:
+    """Round an amount of a resource down to Ray's step of 1/10000."""
     return math.floor(amount * RAY_STEP) / RAY_STEP
 
 
 def by_type(nodes: Sequence[Node]) -> dict[str, list[Node]]:
-    """The nodes that have GPUs, by the type of these: the fastest first, by what they are worth and their memory."""
+    """Return the nodes that have GPUs by device type, the fastest type first: by Reference GPU Units, then memory."""
     found: dict[str, list[Node]] = {}
     for node in sorted(nodes, key=lambda node: (-(node.rgu or 0.0), -(node.device_gib or 0.0))):
         if node.num_gpus:
@@ -186,7 +191,7 @@ def by_type(nodes: Sequence[Node]) -> dict[str, list[Node]]:
 
 
 def auto_share(nodes: Sequence[Node]) -> Choice:
-    """A plain rule until it is measured: as many per GPU as there are cores for them, memory for them, at most 8.
+    """Return the plain rule's share, without measurements: as many per GPU as CPU cores and memory allow, at most 8.
 
     nodes: of one type.
     """
@@ -209,7 +214,7 @@ def auto_share(nodes: Sequence[Node]) -> Choice:
 
 
 def held_to(choice: Choice, most: int, reason: str) -> Choice:
-    """The same with at most so many trials on a GPU, and why."""
+    """Reduce a choice to at most `most` trials per GPU, with this reason."""
     if choice.share.trials_per_gpu <= most:
         return choice
     return Choice(Share(trials_per_gpu=max(1, most)), reason)
@@ -220,7 +225,7 @@ def plan(
 ) -> Plan:
     """Place trials on these nodes. choices: by type; a type without one is not used.
 
-    most_gpus: that may be reserved at once. Raises ValueError if no node can hold a trial.
+    most_gpus: largest number of GPUs to reserve at once. Raises ValueError if no node can hold a trial.
     """
     found = {device: of for device, of in by_type(nodes).items() if device in choices}
     if not found:
@@ -236,7 +241,7 @@ def plan(
 
 
 def _held_below(most_gpus: Fraction, parts: Sequence[Part]) -> list[Part]:
-    """The parts with so many places that all of them together reserve no more; the fastest type's first."""
+    """Reduce the slots until all parts together reserve at most `most_gpus`; the fastest type comes first."""
     found, left = [], most_gpus
     for part in parts:
         slots = min(part.slots, left // part.share.part)
@@ -250,7 +255,7 @@ def _held_below(most_gpus: Fraction, parts: Sequence[Part]) -> list[Part]:
 
 
 def _part(nodes: Sequence[Node], choice: Choice, num_trials: int) -> Part | None:
-    """Nodes of one type; None if none of them can hold a trial."""
+    """Return the part of nodes of one type; None if none of them can hold a trial."""
     slots = [_slots(node, choice.share) for node in nodes]
     if not sum(slots):
         return None
@@ -287,12 +292,13 @@ class Affine:
     each: float
 
     def at(self, n: float) -> float:
+        """Return y(n)."""
         return self.fixed + self.each * n
 
     @classmethod
     def fit(cls, measured: Mapping[int, float]) -> Affine:
-        """Least squares of the relative error, neither coefficient below 0. measured: y > 0 by n; one is enough,
-        which is then taken as proportional."""
+        """Fit by least squares of the relative error, neither coefficient below 0. measured: y > 0 by n; a single point
+        is taken as proportional."""
         n, y = _columns(measured)
         if len(n) == 1:
             return cls(0.0, float(y[0] / n[0]))
@@ -311,25 +317,26 @@ class Usl:
     """
 
     rate: float
-    """Throughput of one alone."""
+    """Throughput of one process alone."""
     contention: float
-    """The part of the work that only one can do at a time."""
+    """Share of the work that is serial: one process at a time."""
     coherency: float
     """Cost per pair of processes: with it, throughput has a peak and falls after it."""
 
     def at(self, n: float) -> float:
+        """Return the throughput X(n)."""
         return self.rate * n / (1 + self.contention * (n - 1) + self.coherency * n * (n - 1))
 
     @property
     def peak(self) -> float:
-        """The number of processes at which throughput is highest; infinite where it rises for ever."""
+        """Number of processes with the highest throughput; infinite if it rises for ever."""
         if self.coherency == 0:
             return math.inf
         return math.sqrt(max(0.0, 1 - self.contention) / self.coherency)
 
     @classmethod
     def fit(cls, measured: Mapping[int, float]) -> Usl:
-        """Least squares of the relative error of n / X(n), no coefficient below 0. measured: X > 0 by n.
+        """Fit by least squares of the relative error of n / X(n), no coefficient below 0. measured: X > 0 by n.
 
         Two points cannot tell contention from coherency, and are taken for contention; one is taken as linear.
         """

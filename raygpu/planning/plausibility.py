@@ -1,11 +1,11 @@
-"""Measured points that contradict themselves or each other: which are measured again, and which are not used. Pure.
+"""Measured points that contradict themselves or each other, to be measured again or left out. Pure.
 
-    doubts = contradictions(points, alone)      # {place of a point: what contradicts it}: these are measured again
-    points = marked(points, alone)              # what stays inconsistent bears its doubt, and is not used
+    doubts = contradictions(points, alone)      # {index of a point: the contradiction}: to be measured again
+    points = marked(points, alone)              # points that stay inconsistent have a doubt, and are not used
 
 alone: samples/s of one training alone, of all its rounds. Three checks, none of which needs a model of the device:
 
-- A throughput that was found by comparison with one training alone agrees with what its own windows measured.
+- A throughput found by comparison with one training alone agrees with the throughput of its own windows.
 - N trainings at once take no less time than fewer of them, in whichever way they share a device.
 - Rounds that differ by a large factor tell nothing.
 """
@@ -21,20 +21,20 @@ from statistics import median
 from raygpu.planning.profiles import Point
 
 AGREES = 1.4
-"""The most by which a throughput may differ from its own windows: how much faster or slower the machine may have become
-since one training alone was measured."""
+"""Largest factor between a throughput and that of its own windows: the machine may have become faster or slower since
+one training alone was measured."""
 TOLERANCE = 1.15
 """Factor by which fewer trainings may seem to take longer than more of them, their spreads apart: some widths suit a
 device less."""
 ONCE = 1.5
-"""The same where one of both was measured once and has no spread to show."""
+"""Factor in place of TOLERANCE if one of both points was measured once and has no spread."""
 WIDE, WIDEST = 2.5, 5.0
 """Upper end over lower end of a gain's interval: above WIDE, a point is measured again; above WIDEST, not used."""
 
 
 def contradictions(points: Sequence[Point], alone: float) -> dict[int, str]:
-    """Return the points that something contradicts, by their places, and what does. Of two that contradict each other,
-    both are named."""
+    """Return the points in doubt by their indices, with the reasons. Of two that contradict each other, both are
+    named."""
     found = _alone_in_doubt(points, alone, WIDE)
     for places in _kinds(points, found):
         for fewer, more in _reversed(points, places):
@@ -44,7 +44,7 @@ def contradictions(points: Sequence[Point], alone: float) -> dict[int, str]:
 
 
 def marked(points: Sequence[Point], alone: float) -> list[Point]:
-    """The points, those in doubt marked: as few as leave the others consistent; of two, the one that claims more."""
+    """Mark the points in doubt, as few as leave the others consistent; of two, the one with the larger claim."""
     doubts = _alone_in_doubt(points, alone, WIDEST)
     for places in _kinds(points, doubts):
         left = list(places)
@@ -58,11 +58,12 @@ def marked(points: Sequence[Point], alone: float) -> list[Point]:
 
 
 def normalised(point: Point, alone: float) -> Point:
-    """With a throughput that can be compared with other numbers': the gain times the speed of one training alone.
+    """Replace a point's throughput by its gain times the speed of one training alone, for comparison with other
+    numbers.
 
     A machine that others use is slower for minutes, and one training alone is slower in the same rounds. But the
-    throughput is never outside of what its own windows measured: where the training alone is disturbed more than the
-    others are, the gain is too high.
+    throughput is never outside the range of its own windows: if the training alone was disturbed more than the others,
+    the gain is too high.
     """
     if point.gain is None or not point.rounds:
         return point
@@ -72,12 +73,12 @@ def normalised(point: Point, alone: float) -> Point:
 
 
 def is_alone(point: Point) -> bool:
-    """Whether it is the training that all others are compared with."""
+    """Return whether a point is the single training that all others are compared with."""
     return (point.way, point.n) == ("process", 1)
 
 
 def _alone_in_doubt(points: Sequence[Point], alone: float, widest: float) -> dict[int, str]:
-    """The points that their own rounds contradict, or whose spread is larger than `widest`."""
+    """Return the points that their own rounds contradict, or whose spread is larger than `widest`, with the reasons."""
     reasons = {place: _disagreement(point, alone, widest) for place, point in enumerate(points)}
     return {place: reason for place, reason in reasons.items() if reason is not None}
 
@@ -101,7 +102,7 @@ def _disagreement(point: Point, alone: float, widest: float) -> str | None:
 
 
 def _kinds(points: Sequence[Point], doubts: Iterable[int]) -> list[list[int]]:
-    """The places of measured points that can be compared by their numbers, by n."""
+    """Group the indices of points that can be compared by their numbers; each group by n."""
     kinds: dict[tuple[str, bool], list[int]] = {}
     for place in sorted(range(len(points)), key=lambda place: points[place].n):
         point = points[place]
@@ -111,8 +112,8 @@ def _kinds(points: Sequence[Point], doubts: Iterable[int]) -> list[list[int]]:
 
 
 def _reversed(points: Sequence[Point], places: Sequence[int]) -> list[tuple[int, int]]:
-    """Pairs in which more trainings at once took less time than fewer of them did, beyond both spreads; those of large
-    numbers first."""
+    """Return pairs in which more trainings at once took less time than fewer, beyond both spreads; large numbers
+    first."""
     pairs = reversed([*combinations(places, 2)])
     return [(fewer, more) for fewer, more in pairs if _takes_less_time(points[more], points[fewer])]
 

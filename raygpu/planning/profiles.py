@@ -2,9 +2,9 @@
 
     store = Profiles(folder)
     store.keep(profile)
-    profile = store.find(subject)       # None, or what was measured with the same versions
+    profile = store.find(subject)       # None without measurements of the same versions
 
-One JSON file a subject; a file of other versions is of no use any more, and is measured anew.
+Each subject has one JSON file; a file of other versions is deleted, and the subject measured anew.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ FALLING = 0.97
 """Ratio of two throughputs above which they count as equal: gains under 3 % count as none."""
 
 NOT_COMPILED = "step not compiled"
-"""In a note of a way that was measured: only its compiled step was not."""
+"""Part of the note of a way that was measured without its compiled step."""
 MEASURABLE = 0.02
-"""Part of a step's time below which a fitted part of it cannot be told from nothing, however small the spread."""
+"""Share of a step's time below which a fitted cost cannot be told from zero, however small the spread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Subject:
     hyperparameters: dict[str, str]
     """The hyper-parameters that shape the program, as text."""
     data: str
-    """The shapes and types of the training data; empty where raygpu does not load them."""
+    """Shapes and dtypes of the training data; empty if raygpu does not load them."""
     precision: str
     device: str
     """The GPU's name, or the processor's where one is simulated."""
@@ -55,12 +55,12 @@ class Subject:
 
     @property
     def file_name(self) -> str:
-        """The same for all versions."""
+        """File name of the subject's profile, the same for all versions."""
         known = {name: value for name, value in asdict(self).items() if name != "versions"}
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16] + ".json"
 
     def same_training(self, other: Subject) -> bool:
-        """Whether both are the same training, if not the same device."""
+        """Return whether both are the same training, on whichever device."""
         return (self.source, self.hyperparameters, self.data, self.precision) == (
             other.source,
             other.hyperparameters,
@@ -71,37 +71,37 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """So many trainings at once, in one way."""
+    """The measurement of `n` trainings at once, in one way."""
 
     way: Way
     n: int
     samples_per_s: float | None = None
-    """In all: the gain times the throughput of one training alone, but not outside of what its own windows measured;
-    reports/s where raygpu does not run the loop; None where memory ended."""
+    """Samples/s of all together: the gain times the throughput of one training alone, within the range of its own
+    windows; reports/s if raygpu does not run the loop; None if memory ended."""
     gain: float | None = None
-    """Over one training alone in the same rounds, the median."""
+    """Median throughput over that of one training alone in the same rounds."""
     gain_low: float | None = None
     gain_high: float | None = None
-    """Bounds of that median with 95 % confidence; None of a single round, and in profiles of earlier versions."""
+    """Bounds of the gain with 95 % confidence; None for a single round, and in profiles of earlier versions."""
     compiled: bool = False
     rounds: tuple[float, ...] = ()
     """Samples/s of each round's window."""
     references: tuple[float, ...] = ()
     """Samples/s of one training alone, in the same rounds."""
     doubt: str | None = None
-    """Why it is not to be used: what contradicts it, even after it was measured again."""
+    """Reason not to use the point: a contradiction that remained after it was measured again."""
     threads: int = 1
     """CPU threads of each training, or of an array."""
     evaluation_s: float | None = None
     """Seconds of an evaluation of one training, or of all members of an array."""
     start_s: float | None = None
-    """Seconds from asking for the processes to their first steps; of those that were started for fewer at once, too."""
+    """Seconds from asking for all n processes to their first steps, earlier ones for fewer at once included."""
     host_gib: float | None = None
-    """Host memory of each training, what it shares with others apart."""
+    """Host memory of each training, without memory shared with others."""
     device_gib: float | None = None
     """Device memory of each training, the context of its process included."""
     used_gib: float | None = None
-    """Device memory in all, of everything that uses it."""
+    """Device memory in use in all, by any process."""
     util_pct: float | None = None
     sm_util_pct: float | None = None
     sm_occupancy_pct: float | None = None
@@ -109,15 +109,16 @@ class Point:
     power_w: float | None = None
     temperature_c: float | None = None
     fault: str | None = None
-    """Why there is no throughput."""
+    """Reason why there is no throughput."""
 
     @property
     def label(self) -> str:
+        """Name of the way for tables, with the note of a compiled step."""
         return f"{self.way}, compiled" if self.compiled else self.way
 
     @property
     def spread(self) -> Interval:
-        """The gain with its confidence interval; without width where it was measured once, or by an earlier version."""
+        """The gain with its confidence interval; without width if it was measured once, or by an earlier version."""
         assert self.gain is not None
         if self.gain_low is None or self.gain_high is None:
             return Interval.exactly(self.gain)
@@ -126,14 +127,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A subject's points."""
+    """The measured points of a subject."""
 
     subject: Subject
     num_train: int | None
-    """Training samples of an epoch; None where raygpu does not run the loop, and reports are counted."""
+    """Training samples of an epoch; None if raygpu does not run the loop, and reports are counted."""
     points: tuple[Point, ...]
     notes: tuple[str, ...] = ()
-    """Why a way was not measured, or where it ended."""
+    """Lines that say why a way was not measured, or where it ended."""
     measured_at: str = ""
     """Date and time, ISO 8601, UTC."""
     synthetic: bool = False
@@ -145,26 +146,30 @@ class Profile:
 
     @property
     def unit(self) -> str:
+        """Unit of the throughput, `samples` or `reports`, per second."""
         return "reports" if self.num_train is None else "samples"
 
     @property
     def batch_size(self) -> int | None:
-        """Samples of a step; None where it is not known."""
+        """Samples of a step; None if unknown."""
         text = self.subject.hyperparameters.get("batch_size", "")
         return min(int(text), self.num_train or int(text)) if text.isdigit() else None
 
     def of(self, way: Way) -> list[Point]:
-        """The points of one way that were not compiled and are not in doubt, by n."""
+        """Return the points of one way, sorted by n, without compiled ones and ones in doubt."""
         known = (p for p in self.points if p.way == way and not p.compiled and p.doubt is None)
         return sorted(known, key=lambda p: p.n)
 
     @property
     def ways(self) -> list[Way]:
+        """Measured ways, in the order of `WAYS`."""
         return [way for way in WAYS if any(p.way == way for p in self.points)]
 
     def best(self, ways: Sequence[Way] = WAYS) -> Point | None:
-        """The smallest number of trainings at once that the highest throughput of these ways is not shown to exceed:
-        it comes close to it, or their spreads explain the difference."""
+        """Return the point with the fewest trainings whose throughput is within noise of the highest of these ways.
+
+        None without a measured gain.
+        """
         highest = self.highest(ways)
         if highest is None:
             return None
@@ -173,14 +178,14 @@ class Profile:
         return max((p for p in close if p.n == least), key=lambda p: p.spread.middle)
 
     def highest(self, ways: Sequence[Way] = WAYS) -> Point | None:
-        """The point with the highest median throughput of these ways, whatever its spread."""
+        """Return the point with the highest median throughput of these ways, whatever its spread; None without any."""
         return max(self._sound(ways), key=lambda p: p.spread.middle, default=None)
 
     def _sound(self, ways: Sequence[Way]) -> list[Point]:
         return [p for p in self.points if p.way in ways and p.gain is not None and p.doubt is None]
 
     def without_threads_that_lose(self) -> Profile:
-        """Threads of one process only where nothing is faster; else a note of what they reached."""
+        """Return the profile without threads of one process if another way is as fast, with a note of their gain."""
         threads = self.best(["threads"])
         others = self.best([way for way in WAYS if way != "threads"])
         if threads is None or others is None or (threads.gain or 0.0) > (others.gain or 0.0):
@@ -193,7 +198,8 @@ class Profile:
         return replace(self, points=points, notes=(*self.notes, note))
 
     def over(self, earlier: Profile) -> Profile:
-        """With what was measured earlier, and not again now. What failed may have failed for that time's neighbours."""
+        """Add the points and notes of an earlier profile that were not measured again; earlier failures are left
+        out."""
         own = {(p.way, p.n, p.compiled) for p in self.points}
         points = [p for p in earlier.points if (p.way, p.n, p.compiled) not in own and p.fault is None]
         notes = [note for note in earlier.notes if note.partition(":")[0] not in {p.way for p in self.points}]
@@ -205,7 +211,8 @@ class Profile:
         )
 
     def tells_of(self, way: Way, n: int) -> bool:
-        """Whether it was measured with n at once, or until more gained nothing or failed, or a note says why not."""
+        """Return whether a way was measured with n at once, or until more gained nothing or failed, or a note says why
+        not."""
         points = self.of(way)
         if any(note.startswith(f"{way}:") and NOT_COMPILED not in note for note in self.notes):
             return True
@@ -214,17 +221,18 @@ class Profile:
         return (points[-1].gain or 0.0) < max(p.gain or 0.0 for p in points)
 
     def law(self, way: Way) -> Usl | None:
-        """The throughput of a way whose trainings get in each other's way, by their number."""
+        """Fit the throughput of a way by the number of trainings; None without points. For ways other than fused."""
         rates = {p.n: p.samples_per_s for p in self.of(way) if p.samples_per_s}
         return Usl.fit(rates) if rates else None
 
     def step(self) -> Affine | None:
-        """The seconds in which a fused array trains a sample of each member, by its width."""
+        """Fit the seconds in which a fused array trains one sample of each member, by its width; None without
+        points."""
         seconds = {p.n: p.n / p.samples_per_s for p in self.of("fused") if p.samples_per_s}
         return Affine.fit(seconds) if seconds else None
 
     def measurable(self, cost_s: float, width: int) -> bool:
-        """Whether a part of the seconds that a fused array of this measured width takes is more than their spread."""
+        """Return whether `cost_s`, a part of the time of a fused array of this measured width, exceeds the spread."""
         step = self.step()
         points = [p for p in self.of("fused") if p.n == width and p.gain is not None]
         if step is None or not points:
@@ -233,11 +241,11 @@ class Profile:
         return cost_s > max(MEASURABLE, spread) * step.at(width)
 
     def rate(self, way: Way, n: int) -> float | None:
-        """Samples/s in all of n trainings at once: as measured, between two that were, else by the fitted curve.
+        """Return the samples/s of n trainings together: as measured, interpolated between two points, else by the
+        fitted curve.
 
-        The time of n trainings is taken for a line from one number to the next. An array wider than any that was
-        measured is taken for no faster where a member's own cost is not measurable: without it, speed would have no
-        bound.
+        The time of n trainings is linear between two measured numbers. An array wider than any that was measured is
+        taken to be no faster if a member's own cost is not measurable: without it, speed would have no bound.
         """
         rates = {p.n: p.samples_per_s for p in self.of(way) if p.samples_per_s}
         if n in rates:
@@ -255,25 +263,25 @@ class Profile:
         return law.at(n) if law is not None else None
 
     def memory(self, way: Way, memory: Literal["host_gib", "device_gib"]) -> Affine | None:
-        """Return the total memory of n trainings, as a line over n; None where it was not measured."""
+        """Return the total GiB of n trainings, as a line over n; None if it was not measured."""
         taken = {p.n: p.n * gib for p in self.of(way) if (gib := getattr(p, memory))}
         return Affine.fit(taken) if taken else None
 
     def time_per_training_s(self, point: Point, epochs: int) -> float | None:
-        """Wall time of `epochs` epochs of training for all that run at once, over their number; without evaluation."""
+        """Return the wall time of `epochs` epochs of all trainings at once, over their number; without evaluation."""
         if point.samples_per_s is None:
             return None
         return epochs * (self.num_train or 1) / point.samples_per_s
 
 
 def _exceeds(point: Point, other: Point) -> bool:
-    """Whether it is shown to be faster: by more than FALLING, and by more than what both spreads explain."""
+    """Return whether a point is proven faster than another: by more than FALLING, and beyond both spreads."""
     ratio = point.spread.over(other.spread)
     return ratio.middle > 1 / FALLING and ratio.low > 1
 
 
 def rises(points: Sequence[Point]) -> bool:
-    """Whether more trainings at once may still gain: neither memory has ended, nor have the last two n gained."""
+    """Return whether more trainings at once may still gain: none failed, and one of the last two numbers gained."""
     if any(p.fault is not None for p in points):
         return False
     gains = [p.gain or 0.0 for p in sorted(points, key=lambda p: p.n) if p.doubt is None]
@@ -290,14 +298,15 @@ class Profiles:
 
     @classmethod
     def at(cls, path: str | None) -> Profiles:
-        """path: None for the user's cache folder (XDG base directory specification)."""
+        """Return the profiles in a folder. path: None for the user's cache folder (XDG base directory
+        specification)."""
         if path is not None:
             return cls(Path(path).expanduser())
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         return cls(Path(cache).expanduser() / "raygpu" / "profiles")
 
     def check(self) -> None:
-        """Raises BadInput where nothing can be kept."""
+        """Raise BadInput if the folder cannot be written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             # The rights alone do not tell of a read-only file system.
@@ -308,8 +317,8 @@ class Profiles:
             ) from error
 
     def keep(self, profile: Profile) -> Path:
-        """Write it over an earlier one of the same versions, whose other points stay; its file. Points in doubt are
-        left out: later sweeps would trust them."""
+        """Write a profile; return its file. Points of an earlier profile of the same versions stay unless measured
+        again. Points in doubt are left out: later sweeps would trust them."""
         self.folder.mkdir(parents=True, exist_ok=True)
         profile = replace(profile, points=tuple(p for p in profile.points if p.doubt is None))
         earlier = self.find(profile.subject)
@@ -322,7 +331,7 @@ class Profiles:
         return path
 
     def find(self, subject: Subject) -> Profile | None:
-        """Return its profile of the same versions, or None; a file of other versions is discarded."""
+        """Return the subject's profile of the same versions, or None; a file of other versions is deleted."""
         path = self.folder / subject.file_name
         profile = _read(path)
         if profile is not None and profile.subject.versions != subject.versions:
@@ -331,7 +340,7 @@ class Profiles:
         return profile
 
     def all(self) -> Iterator[Profile]:
-        """Every profile of the folder that can be read."""
+        """Yield every profile of the folder that can be read."""
         for path in sorted(self.folder.glob("*.json")):
             profile = _read(path)
             if profile is not None:
@@ -339,7 +348,7 @@ class Profiles:
 
 
 def _read(path: Path) -> Profile | None:
-    """None where there is no such file, or none of this form."""
+    """Read a profile; None if there is no such file, or none of this form."""
     try:
         values: dict[str, Any] = json.loads(path.read_text())
         points = tuple(_point(point) for point in values["points"])
@@ -351,6 +360,6 @@ def _read(path: Path) -> Profile | None:
 
 
 def _point(values: dict[str, Any]) -> Point:
-    """A point as JSON has it; one of an earlier version has no spread."""
+    """Read a point from JSON; one of an earlier version has no spread."""
     several = {name: tuple(values.get(name, ())) for name in ("rounds", "references")}
     return Point(**{**values, **several})

@@ -18,7 +18,7 @@ from raygpu.search.signature import Group, Signature
 
 FASTER_ALONE = "packed processes are predicted to be faster"
 Sharing = Literal["fused", "split"]
-"""How several trials share one process: as one array of torch models, or on TensorFlow's logical devices."""
+"""Way in which several trials share one process: as one array of torch models, or on TensorFlow's logical devices."""
 Mode = Literal["process", "fused", "split"]
 
 
@@ -30,9 +30,9 @@ def make_plan(
     *,
     mps: bool = False,
 ) -> Plan:
-    """The plan of process mode for these nodes. Raises BadInput.
+    """Plan process mode for these nodes. Raises BadInput.
 
-    choices: how many at once on each type of device, where it was measured. mps: whether trials run under MPS.
+    choices: trials at once on each type of device, if measured. mps: whether trials run under MPS.
     """
     fraction = config.gpu.fraction
     if choices is None:
@@ -48,7 +48,7 @@ def make_fused_plan(
     *,
     mps: bool = False,
 ) -> FusedPlan:
-    """The plan of fused mode for these nodes: by default, one array has a GPU for itself. Raises BadInput."""
+    """Plan fused mode for these nodes: by default, each array has a GPU for itself. Raises BadInput."""
     fraction = 1.0 if config.gpu.fraction == "auto" else config.gpu.fraction
     arrays = allocation.permitted(nodes, allocation.asked(nodes, fraction, {}), mps=mps)
     return FusedPlan(_plan(nodes, config, arrays, num_trials), make_plan(nodes, config, num_trials, choices, mps=mps))
@@ -66,7 +66,7 @@ def _plan(nodes: Sequence[Node], config: SweepConfig, choices: Mapping[str, Choi
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The plan of a sweep, and what it was chosen by."""
+    """The plan of a sweep, and the estimates behind it."""
 
     plan: Plan | FusedPlan
     groups: Sequence[Group]
@@ -75,9 +75,9 @@ class Decision:
     options: Sequence[Option]
     """Ways to run the sweep by predicted time, the shortest first; empty where nothing was measured."""
     alone: Mapping[Signature, str]
-    """Signatures that could be fused and are faster alone, and why."""
+    """Signatures that could be fused and are faster alone, each with the reason."""
     mps: bool
-    """Whether packed processes run under CUDA MPS, where it is to be had."""
+    """Whether packed processes run under CUDA MPS, if available."""
 
     @property
     def mode(self) -> Mode:
@@ -104,7 +104,7 @@ class Decision:
         }
 
     def settled(self, gpu: GpuSection) -> dict[str, Any]:
-        """`[gpu]` with what was chosen in place of auto: a sweep that is resumed goes on as it began."""
+        """Return `[gpu]` with the choices in place of auto: a resumed sweep goes on as it began."""
         chosen: dict[str, Any] = {"mode": self.mode, "mps": "on" if self.mps else "off"}
         if isinstance(self.plan, Plan):
             if len(self.plan.parts) == 1:  # of several types of GPU, each has its own
@@ -122,9 +122,9 @@ def decide(
     sharing: Sharing | None,
     estimates: Estimates,
 ) -> Decision:
-    """The plan for this site. Raises BadInput.
+    """Plan a sweep for this site. Raises BadInput.
 
-    sharing: how several trials can share one process; None where they cannot.
+    sharing: way in which several trials can share one process; None if they cannot.
     """
     options = _options(site, config, groups, estimates)
     best = options[0] if options else None
@@ -146,7 +146,7 @@ def decide(
 
 
 def _options(site: Site, config: SweepConfig, groups: Sequence[Group], estimates: Estimates) -> list[Option]:
-    """Ways to run the sweep, of the mode that was asked for if one is, the shortest first."""
+    """Return the ways to run the sweep, the fastest first; only those of the requested mode, if there are any."""
     if estimates.reference is None:
         return []
     parts = estimates.parts(groups, config)
@@ -162,7 +162,7 @@ def _options(site: Site, config: SweepConfig, groups: Sequence[Group], estimates
 def _choices(
     site: Site, config: SweepConfig, groups: Sequence[Group], estimates: Estimates, best: Option | None
 ) -> dict[str, Choice] | None:
-    """How many trials at once on each type of device; None where nothing was asked for or measured."""
+    """Return the trials at once on each type of device; None if nothing was requested or measured."""
     if config.gpu.fraction != "auto":
         return allocation.asked(site.nodes, config.gpu.fraction, estimates.needs())
     if best is None:
@@ -175,14 +175,14 @@ def _choices(
 
 
 def _num_gpus(site: Site, config: SweepConfig) -> int:
-    """GPUs that the run may reserve."""
+    """Return the number of GPUs that the run may reserve."""
     num_gpus = sum(node.num_gpus for node in site.nodes)
     most = config.cluster.most_gpus
     return num_gpus if most is None else max(1, min(num_gpus, math.floor(most)))
 
 
 def _members(config: SweepConfig, nodes: Sequence[Node], best: Option | None) -> int | None:
-    """Into how many logical devices a device is split; None where it is not."""
+    """Return the number of logical devices to split a device into; None for no split."""
     if config.gpu.mode == "auto":
         return best.n if best is not None and best.way == "split" else None
     if config.gpu.width != "auto":
@@ -193,12 +193,12 @@ def _members(config: SweepConfig, nodes: Sequence[Node], best: Option | None) ->
 
 
 def _shared(packed: Plan) -> bool:
-    """Whether trials share a GPU: one alone has nobody to run beside under MPS."""
+    """Return whether trials share a GPU: MPS has no use for one alone."""
     return any(part.share.trials_per_gpu > 1 for part in packed.parts)
 
 
 def _asked_for(option: Option, mode: str) -> bool:
-    """Whether it is of the mode that was asked for; of auto, every one."""
+    """Return whether an option is of the requested mode; auto takes every one."""
     if mode == "auto":
         return True
     if mode == "split":
@@ -207,5 +207,5 @@ def _asked_for(option: Option, mode: str) -> bool:
 
 
 def _least_free_gib(nodes: Sequence[Node]) -> float | None:
-    """Free memory of the GPU that has the least."""
+    """Return the free memory of the GPU that has the least; None if unknown."""
     return min((node.free_gib for node in nodes if node.free_gib is not None), default=None)

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM, as Kubernetes and batch systems send it, ends a command as cleanly as Ctrl-C."""
+    """End a command on SIGTERM, as Kubernetes and batch systems send it, as cleanly as on Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -33,18 +33,20 @@ def _as_interrupt(*_: Any) -> None:
 
 
 def retake_signals() -> None:
-    """After Ray has started: it handles SIGTERM by three lines of addresses, and by the end of the process."""
+    """Take SIGTERM back after Ray has started: Ray's handler prints three lines of addresses and ends the process."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _as_interrupt:
         signal.signal(signal.SIGTERM, _as_interrupt)
 
 
 class Interrupts:
-    """Ctrl-C, noted: the first raises nothing, which could be lost in whatever runs at the moment, or cut it in two."""
+    """Counter of Ctrl-C: the first raises nothing, since an exception could be lost in, or cut in two, whatever
+    runs."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def note(self, *_: Any) -> None:
+        """Handle a signal: count it; raise KeyboardInterrupt from the second on."""
         signal.alarm(0)  # see _as_interrupt
         self.count += 1
         if self.count > 1:
@@ -53,7 +55,7 @@ class Interrupts:
 
 @contextmanager
 def noted_interrupts() -> Iterator[Interrupts]:
-    """Meanwhile the first Ctrl-C, or SIGTERM where that ends as one, is noted; the others raise KeyboardInterrupt."""
+    """Count the first Ctrl-C inside, or SIGTERM if that ends like one; later ones raise KeyboardInterrupt."""
     noted = Interrupts()
     with handlers_kept(signal.SIGINT, signal.SIGTERM):
         if threading.current_thread() is threading.main_thread():
@@ -66,7 +68,7 @@ def noted_interrupts() -> Iterator[Interrupts]:
 
 @contextmanager
 def output_to_stderr(wanted: bool) -> Iterator[TextIO]:
-    """Whatever is printed meanwhile, by anybody's code, goes to standard error; yields the real standard output."""
+    """Send everything that is printed inside to standard error; yield the real standard output."""
     if not wanted:
         yield sys.stdout
         return

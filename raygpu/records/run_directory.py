@@ -1,6 +1,6 @@
-"""`runs/<name>/`: every path in it, and what is written there for a person and for the next command.
+"""`runs/<name>/`: its paths, and the files written there for a person and for the next command.
 
-What workers write, trials' checkpoints above all, lies in `shared`, which all nodes reach: the folder itself, or one of
+Files of workers, trials' checkpoints above all, lie in `shared`, which all nodes reach: the folder itself, or one of
 the same name in object storage, which then has a copy of everything else too.
 """
 
@@ -28,15 +28,15 @@ KINDS = {"sweep": "sweep", "train": "training", "balance": "balance"}
 """Words for a run of each command, in messages."""
 CHECKPOINTS = "checkpoints"
 BEST_EPOCH = "best_epoch"
-"""In a trial's last checkpoint: its best epoch's, where that one scores the trial."""
+"""Folder, in a trial's last checkpoint, of the best epoch's checkpoint if that epoch scores the trial."""
 SCORE = "score.json"
-"""In the checkpoint of a best epoch: the epoch and its score."""
+"""File, in the checkpoint of a best epoch, with the epoch and its score."""
 TRAINING = "training"
-"""Ray Train's run, below the checkpoints of a production training."""
+"""Folder of Ray Train's run, below the checkpoints of a production training."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunFolder:
+class RunDirectory:
     """The folder of one run. `path` is absolute."""
 
     path: Path
@@ -53,6 +53,7 @@ class RunFolder:
 
     @property
     def name(self) -> str:
+        """Name of the run."""
         return self.path.name
 
     @property
@@ -62,41 +63,46 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
+        """File of the resolved configuration."""
         return self.path / "config.toml"
 
     @property
     def run(self) -> Path:
-        """The file that names the sweep's MLflow run, for a resume."""
+        """File of the run's state for a resume: the MLflow run's id, the source folder, the kind of the run."""
         return self.path / "run.json"
 
     @property
     def summary(self) -> Path:
+        """File of the summary."""
         return self.path / "summary.json"
 
     @property
     def trials_csv(self) -> Path:
+        """File of the trials, one row each."""
         return self.path / "trials.csv"
 
     @property
     def best_toml(self) -> Path:
+        """File of the best trial, ready for a production training."""
         return self.path / "best.toml"
 
     @property
     def best(self) -> Path:
-        """The best trial's architecture and sample predictions."""
+        """Folder of the best trial's architecture and sample predictions."""
         return self.path / "best"
 
     @property
     def trials(self) -> Path:
-        """A folder a trial: a script's output, a failed trial's traceback."""
+        """Folder with a folder for each trial: a script's output, a failed trial's traceback."""
         return self.path / "trials"
 
     @property
     def checkpoints(self) -> Path:
+        """Folder of the kept checkpoints on this machine."""
         return self.path / CHECKPOINTS
 
     def checkpoint(self, trial_id: str) -> Path | None:
-        """Return the checkpoint of a sweep's trial, here; None if it was not kept."""
+        """Return the checkpoint of a sweep's trial on this machine, downloaded if need be; None if it was not kept."""
         folder, kept = self.checkpoints / trial_id, self.shared / CHECKPOINTS / trial_id
         if self.storage is not None and kept.is_dir():
             shutil.rmtree(folder, ignore_errors=True)
@@ -105,7 +111,7 @@ class RunFolder:
 
     @property
     def shared_checkpoints(self) -> Storage:
-        """The folder of a production training's checkpoints: Ray Train's run, and the best one."""
+        """Folder of a production training's checkpoints: Ray Train's run, and the best one."""
         return self.shared / CHECKPOINTS
 
     def training_checkpoints(self) -> list[Storage]:
@@ -125,7 +131,7 @@ class RunFolder:
 
     @property
     def members(self) -> Path:
-        """Checkpoints of trials that were taken out of their arrays' at an interruption."""
+        """Folder of checkpoints of trials that were taken out of their arrays' at an interruption."""
         return self.path / "tune" / "members"
 
     @property
@@ -134,10 +140,10 @@ class RunFolder:
         return self.path / "undelivered.jsonl"
 
     @classmethod
-    def create(cls, runs_dir: Path, name: str, storage: str = LOCAL) -> RunFolder:
-        """Make the folder. storage: local, or object storage that has one of this name too.
+    def create(cls, runs_dir: Path, name: str, storage: str = LOCAL) -> RunDirectory:
+        """Make the folder. storage: local, or object storage that gets a folder of this name too.
 
-        Raises BadInput if it exists or cannot be written.
+        Raises BadInput if the folder exists or cannot be written.
         """
         folder = cls((runs_dir / name).resolve(), None if storage == LOCAL else Storage.at(storage) / name)
         if folder.storage is not None and folder.storage.has(folder.config.name):
@@ -157,8 +163,9 @@ class RunFolder:
         return folder
 
     @classmethod
-    def existing(cls, where: str | Path, kind: str = "sweep", flag: str = "--resume") -> RunFolder:
-        """The folder of an earlier run, here or in object storage. kind: of which command. flag: that named it.
+    def existing(cls, where: str | Path, kind: str = "sweep", flag: str = "--resume") -> RunDirectory:
+        """Return the folder of an earlier run, here or in object storage. kind: its command. flag: the flag that named
+        it.
 
         Raises BadInput.
         """
@@ -173,13 +180,13 @@ class RunFolder:
             raise BadInput(f"{flag}: {where} is a {KINDS[own]}'s{other}")
         return folder
 
-    def _with_storage(self) -> RunFolder:
-        """As its configuration says."""
+    def _with_storage(self) -> RunDirectory:
+        """Return the folder with the storage that its configuration names."""
         storage = read_toml(self.config).get("storage", LOCAL) if self.config.is_file() else LOCAL
-        return self if storage == LOCAL else RunFolder(self.path, Storage.at(storage) / self.name)
+        return self if storage == LOCAL else RunDirectory(self.path, Storage.at(storage) / self.name)
 
     @classmethod
-    def _fetched(cls, storage: Storage) -> RunFolder:
+    def _fetched(cls, storage: Storage) -> RunDirectory:
         """Fetch a run that another machine may have begun: the files that a next command reads, below runs here, or in
         a temporary folder where nothing can be written.
 
@@ -202,7 +209,7 @@ class RunFolder:
         return folder
 
     def publish(self) -> None:
-        """Copy what is here into object storage, if the run has its results there."""
+        """Copy the folder into object storage, if the run has its results there."""
         if self.storage is None:
             return
         self.storage.upload(self.path)
@@ -211,13 +218,14 @@ class RunFolder:
                 self.storage.discard(file.name)
 
     def remove(self) -> None:
-        """Delete the folder with all that is in it."""
+        """Delete the folder with its content, here and in object storage."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self.storage is not None:
             self.storage.remove()
 
     def write_config(self, config: ProblemConfig, source_folder: Path, kind: str = "sweep") -> None:
-        """The resolved configuration, without passwords. A field without a value is left out, as TOML has no null."""
+        """Write the resolved configuration, without passwords. Fields without a value are left out: TOML has no
+        null."""
         values = config.model_dump(exclude_none=True) | {"name": self.name}
         values["tracking"]["uri"] = redacted(values["tracking"]["uri"])
         self.config.write_text(tomli_w.dumps(values))
@@ -227,17 +235,18 @@ class RunFolder:
 
     @property
     def source_folder(self) -> Path:
-        """The folder where relative paths start; the working directory for a run that goes on elsewhere."""
+        """Folder where relative paths start; the working directory for a run that goes on elsewhere."""
         folder = Path(self.read_run()["source_folder"])
         return Path.cwd() if is_job() or not folder.is_dir() else folder
 
     def read_config(self, overrides: Mapping[str, str] | None = None) -> SweepConfig:
-        """The configuration that the sweep was started with, with its choice where that says auto. Raises BadInput."""
+        """Read the configuration of the sweep's start, with the choices made in place of auto. Raises BadInput."""
         config = load(self.config, overrides or {}, SweepConfig)
         chosen = self.read_run().get("gpu", {})
         return config.model_copy(update={"gpu": config.gpu.model_copy(update=chosen)})
 
     def write_run(self, values: Mapping[str, Any]) -> None:
+        """Add values to the run's state, in one step: a reader finds the old or the new state."""
         known = self.read_run()
         temporary = self.run.with_suffix(".tmp")
         temporary.write_text(json.dumps(known | dict(values), indent=2))
@@ -246,10 +255,11 @@ class RunFolder:
             self.storage.upload(self.run)
 
     def read_run(self) -> dict[str, Any]:
+        """Return the run's state; empty without a file."""
         return dict(json.loads(self.run.read_text())) if self.run.is_file() else {}
 
     def write_trials(self, records: Sequence[TrialRecord]) -> None:
-        """`trials.csv`: a row a trial, hyper-parameters as columns of their own."""
+        """Write `trials.csv`: one row for each trial, hyper-parameters as columns of their own."""
         names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
         own = ["id", "status", "score", "score_epoch", "best_epoch", "epochs", "samples_per_s", "gpu", "rgu_hours"]
         header = [*own, *(f"space.{name}" if name in own else name for name in names)]
@@ -262,7 +272,7 @@ class RunFolder:
                 writer.writerow([*row, *(r.trial.hyperparameters.get(name) for name in names)])
 
     def write_failures(self, records: Sequence[TrialRecord]) -> None:
-        """`trials/<id>/error.txt`: the traceback of each trial that failed."""
+        """Write `trials/<id>/error.txt`: the traceback of each trial that failed."""
         for record in records:
             if record.error is not None:
                 folder = self.trials / record.trial.trial_id
@@ -270,10 +280,11 @@ class RunFolder:
                 (folder / "error.txt").write_text(record.error)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write `summary.json`; numbers that are not finite become null."""
         self.summary.write_text(json.dumps(as_json(summary), indent=2, allow_nan=False) + "\n")
 
     def write_best(self, config: SweepConfig, best: TrialRecord) -> None:
-        """`best.toml`: the best trial, ready for a production training."""
+        """Write `best.toml`: the best trial, ready for a production training."""
         source = {"sweep": self.name, "trial_id": best.trial.trial_id, "score": best.score}
         direction = "max" if config.maximize else "min"
         source |= {"epoch": best.score_epoch, "score_of": f"{best.which} epoch"}
@@ -290,12 +301,14 @@ class RunFolder:
         self.best_toml.write_text(tomli_w.dumps(values))
 
     def drop_best(self) -> None:
-        """No trial is the best any more, as when the best one of an interrupted sweep has diverged since."""
+        """Delete the best trial's files, for instance when the best trial of an interrupted sweep has diverged
+        since."""
         self.best_toml.unlink(missing_ok=True)
         shutil.rmtree(self.best, ignore_errors=True)
 
     def kept_epoch(self, trial_id: str) -> int | None:
-        """The epoch of a trial's checkpoint that was kept for its score; None of a last one, or of none."""
+        """Return the epoch of a trial's checkpoint that was kept for its score; None for a last checkpoint, or without
+        one."""
         file = self.checkpoints / trial_id / SCORE
         return int(json.loads(file.read_text())["epoch"]) if file.is_file() else None
 
@@ -320,7 +333,7 @@ class RunFolder:
 
 
 def as_json(value: Any) -> Any:
-    """A summary as JSON can hold it: a number that is not finite becomes null."""
+    """Convert a summary to values that JSON can hold: a number that is not finite becomes null."""
     match value:
         case Mapping():
             return {name: as_json(each) for name, each in value.items()}
@@ -332,10 +345,10 @@ def as_json(value: Any) -> Any:
 
 
 def status(record: TrialRecord) -> str:
-    """A record's status as `trials.csv` shows it."""
+    """Return a record's status as `trials.csv` shows it."""
     return "diverged" if record.diverged and record.status == "finished" else record.status
 
 
 def rounded(value: float | None, digits: int = 1) -> float | None:
-    """A reading for a file that a person reads; None stays None."""
+    """Round a reading for a file that a person reads; None, and a number that is not finite, become None."""
     return None if value is None or not math.isfinite(value) else round(value, digits)

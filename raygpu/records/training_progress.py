@@ -22,17 +22,17 @@ class Progress:
     """The state of a training, told after an exchange: the same on all ranks but for the metrics."""
 
     epoch: int
-    """The one that runs, or that has just ended."""
+    """Epoch that runs, or that has just ended."""
     step: int
-    """Optimizer steps of it that are done."""
+    """Optimizer steps done in this epoch."""
     steps: int
     """Optimizer steps of a whole epoch."""
     lr: float
     """Learning rate of the last step."""
     wall_s: float
-    """Since the last exchange, evaluation and checkpoints apart."""
+    """Seconds since the last exchange, without evaluation and checkpoints."""
     samples: tuple[int, ...]
-    """By rank, since the last exchange."""
+    """Samples of each rank since the last exchange."""
     rates: tuple[float | None, ...]
     """Samples/s of each rank's device alone, without waiting for others."""
     shares: tuple[int, ...]
@@ -49,7 +49,7 @@ class Progress:
 
     @property
     def efficiency(self) -> float | None:
-        """Throughput of all ranks together over the sum of what each device does alone; None where one is unknown."""
+        """Throughput of all ranks over the sum of the devices' throughputs alone; None if one of these is unknown."""
         if any(rate is None for rate in self.rates):
             return None
         return self.samples_per_s / sum(rate or 0.0 for rate in self.rates)
@@ -65,58 +65,58 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The history before a checkpoint, as the checkpoint itself tells it."""
+    """The history before a checkpoint, read from the checkpoint itself."""
 
     epoch: int
-    """The last one that has ended."""
+    """Last epoch that has ended."""
     metrics: Mapping[str, float]
-    """The last epoch's."""
+    """Metrics of the last epoch."""
     best: Best | None
 
 
 @dataclass(slots=True)
 class History:
-    """A production training so far."""
+    """The state of a production training so far."""
 
     scoring: Scoring
     devices: Sequence[Device]
     epochs: int
     device_of: dict[int, int] = field(default_factory=dict)
-    """The index of each rank's device."""
+    """Index of each rank's device."""
     starts: int = 0
     """Number of times that all workers were started."""
     last: Progress | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    """The last epoch's."""
+    """Metrics of the last epoch."""
     epoch: int = 0
-    """The last one that has ended."""
+    """Last epoch that has ended."""
     best: Best | None = None
     checkpoints: int = 0
     first_epoch_s: float | None = None
     """Seconds from the start of this process to the end of its first epoch."""
     _samples: dict[int, int] = field(default_factory=dict)
-    """By rank."""
+    """Samples of each rank."""
     _wall_s: float = 0.0
     _steps: int = 0
-    """Optimizer steps that this process has heard of."""
+    """Optimizer steps that were reported to this process."""
     _began: float | None = None
-    """When the first worker did."""
+    """Moment at which the first worker began, by the monotonic clock."""
     _started: float = field(default_factory=time.monotonic)
 
     def join(self, rank: int, device: int) -> None:
-        """A worker has begun."""
+        """Note that a worker has begun. device: index of its device."""
         self.device_of[rank] = device
         self.starts += rank == 0
         if self._began is None:
             self._began = time.monotonic()
 
     def restore(self, earlier: Restored) -> None:
-        """Take in what was trained before this process: the training goes on from one of its checkpoints."""
+        """Take in the training before this process: it goes on from one of its checkpoints."""
         self.epoch, self.metrics, self.best = earlier.epoch, dict(earlier.metrics), earlier.best
         self.checkpoints += 1
 
     def advance(self, progress: Progress) -> bool:
-        """Take in what was told; whether an epoch has ended that had not ended before a worker was lost."""
+        """Take in a report; return whether an epoch has ended that had not ended before a worker was lost."""
         last, self.last = self.last, progress
         goes_on = last is not None and last.result is None and last.epoch == progress.epoch
         self._steps += max(0, progress.step - (last.step if goes_on and last is not None else 0))
@@ -131,7 +131,7 @@ class History:
         return True
 
     def keep(self, epoch: int, score: float | None, *, best: bool) -> None:
-        """A checkpoint was kept."""
+        """Note that a checkpoint was kept. best: whether its score is the best so far."""
         self.checkpoints += 1
         if best and score is not None:
             self.best = Best(score, epoch)
@@ -143,15 +143,16 @@ class History:
 
     @property
     def elapsed_s(self) -> float:
+        """Seconds since this object was made."""
         return time.monotonic() - self._started
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples/s of all ranks together, in the time of training alone."""
+        """Samples/s of all ranks together, in the time of training alone; None before a report."""
         return sum(self._samples.values()) / self._wall_s if self._wall_s else None
 
     def by_device(self) -> dict[int, float]:
-        """Samples/s that each device has trained, in the time of training alone."""
+        """Return the samples/s of each device, in the time of training alone."""
         found: dict[int, float] = {}
         for rank, samples in self._samples.items():
             index = self.device_of[rank]
@@ -160,7 +161,8 @@ class History:
 
     @property
     def time_left_s(self) -> float | None:
-        """By the pace since the workers began, evaluations and checkpoints included; None before there is one."""
+        """Seconds left by the pace since the workers began, evaluations and checkpoints included; None before a
+        report."""
         last = self.last
         if last is None or self._began is None or not self._steps:
             return None

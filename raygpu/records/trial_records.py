@@ -1,4 +1,4 @@
-"""The records of a running sweep's trials: results in, a snapshot, the best trial and a summary out."""
+"""The records of a running sweep's trials: they take in results, and give a snapshot, the best trial and counts."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Device:
     """A GPU of the sweep, or the simulated one."""
 
     index: int
-    """Counted over all nodes of the sweep."""
+    """Index over all nodes of the sweep."""
     node_id: str
     local_id: str
     """Ray's name of the device on its node: a number or a UUID."""
     name: str
     uuid: str | None = None
     memory_gib: float | None = None
-    """The whole device's."""
+    """Memory of the whole device."""
     rgu: float | None = None
-    """Worth in Reference GPU Units; None where that is not known."""
+    """Worth in Reference GPU Units; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +42,28 @@ class Snapshot:
     num_trials: int
     running: int
     finished: int
-    """Without those that diverged."""
+    """Trials that finished without diverging."""
     stopped: int
     failed: int
     best: TrialRecord | None
     samples_per_s: dict[int, float | None]
-    """By GPU: summed over the trials that run on it; None where none tells."""
+    """Samples/s by GPU, summed over the trials that run there; None if no trial reports any."""
     time_left_s: float | None
     diverged: int = 0
 
     @property
     def ended(self) -> int:
-        """Trials that will not go on."""
+        """Number of trials that will not go on."""
         return self.finished + self.diverged + self.stopped + self.failed
 
 
 def diverged(record: TrialRecord) -> bool:
-    """Whether a trial has ended by diverging."""
+    """Return whether a trial has ended by diverging."""
     return record.diverged and record.status == "finished"
 
 
 class Records:
-    """The trials' records. Any thread may call."""
+    """The trials' records. Safe to call from any thread."""
 
     def __init__(self, num_trials: int, scoring: Scoring, devices: Sequence[Device], epochs: int | None) -> None:
         self.num_trials = num_trials
@@ -80,11 +80,11 @@ class Records:
         self._started = time.monotonic()
         self._gpu_samples: dict[int, int] = {}
         self._held_since: dict[str, float] = {}
-        """When what holds a share of a GPU was last charged for it."""
+        """Moment at which each holder of a share of a GPU was last charged, by the monotonic clock."""
         self._lock = RLock()
 
     def start(self, trial: Trial) -> TrialRecord:
-        """A trial's worker has started: for the first time, again after a loss, or anew after a failure."""
+        """Note that a trial's worker has started: for the first time, again after a loss, or anew after a failure."""
         with self._lock:
             record = self.by_id.get(trial.trial_id)
             if record is None or record.ended:
@@ -100,9 +100,9 @@ class Records:
         gpu_index: int | None,
         best: tuple[float, int] | None = None,
     ) -> list[EpochResult]:
-        """Take in epochs; those not seen before (a trial that goes on from a checkpoint repeats some) come back.
+        """Take in epochs; return the new ones (a trial that goes on from a checkpoint repeats some).
 
-        best: the trial's best score and its epoch, as its worker knows them, whose parameters it has kept. A trial that
+        best: the trial's best score and its epoch, as known to the worker, which has kept its parameters. A trial that
         repeats epochs after a loss may have another one than before.
         """
         with self._lock:
@@ -132,12 +132,12 @@ class Records:
             return new
 
     def hold(self, holder: str) -> None:
-        """A Tune trial begins to hold its share of a GPU."""
+        """Note that a Tune trial begins to hold its share of a GPU."""
         with self._lock:
             self._held_since[holder] = time.monotonic()
 
     def charge(self, holder: str, trial_ids: Sequence[str], gpu_index: int | None, gpu_share: float) -> None:
-        """The RGU-hours since `holder` was last charged, in equal parts to those of its trials that have not ended."""
+        """Charge the RGU-hours since the holder's last charge, in equal parts to its trials that have not ended."""
         with self._lock:
             now = time.monotonic()
             since = self._held_since.get(holder, now)
@@ -151,30 +151,31 @@ class Records:
                 record.rgu_hours = (record.rgu_hours or 0.0) + hours
 
     def rgu_hours(self) -> float | None:
-        """Return the RGU hours of all trials together; None where no GPU's worth is known."""
+        """Return the RGU-hours of all trials together; None if no GPU's worth is known."""
         with self._lock:
             known = [record.rgu_hours for record in self.by_id.values() if record.rgu_hours is not None]
         return sum(known) if known else None
 
     def any_scored(self) -> bool:
-        """Whether any trial has reported the metric."""
+        """Return whether any trial has reported the metric."""
         with self._lock:
             return any(record.score is not None for record in self.by_id.values())
 
     def end(self, trial_id: str, status: Status, *, error: str | None = None, reason: str | None = None) -> TrialRecord:
+        """Set a trial's final status; return its record. error: a traceback. reason: of an early stop."""
         with self._lock:
             record = self.by_id[trial_id]
             record.status, record.error, record.reason = status, error, reason
             return record
 
     def failures(self) -> list[str]:
-        """The last line of each failed trial's error."""
+        """Return the last line of each failed trial's traceback."""
         with self._lock:
             errors = [record.error for record in self.by_id.values() if record.status == "failed" and record.error]
         return [last_line(error) for error in errors]
 
     def interrupt(self, told: Callable[[TrialRecord], None]) -> bool:
-        """Mark what still runs as interrupted, and tell of it; whether the sweep is short of trials."""
+        """Mark running trials as interrupted, and pass each to `told`; return whether the sweep is short of trials."""
         with self._lock:
             running = [record for record in self.by_id.values() if not record.ended]
             for record in running:
@@ -183,23 +184,24 @@ class Records:
             return bool(running) or len(self.by_id) < self.num_trials
 
     def ranked(self) -> list[TrialRecord]:
-        """Trials with a score, best first, those that diverged last and those that failed not at all."""
+        """Return the trials with a score, the best first, diverged ones last; failed ones are left out."""
         with self._lock:
             scored = [r for r in self.by_id.values() if r.score is not None and r.status != "failed"]
         sign = -1 if self.scoring.maximize else 1
         return sorted(scored, key=lambda r: (r.diverged, sign * (r.score or 0.0), r.trial.trial_id))
 
     def count(self, *statuses: Status) -> int:
-        """Trials of these statuses, without those that diverged."""
+        """Count the trials of these statuses, without those that diverged."""
         with self._lock:
             return sum(record.status in statuses and not diverged(record) for record in self.by_id.values())
 
     def count_diverged(self) -> int:
-        """Trials that ended since their loss or metric was no number any more."""
+        """Count the trials that ended because their loss or metric was no longer finite."""
         with self._lock:
             return sum(map(diverged, self.by_id.values()))
 
     def snapshot(self) -> Snapshot:
+        """Return the state of the sweep at this moment."""
         with self._lock:
             elapsed_s = time.monotonic() - self._started
             ranked = self.ranked()
@@ -217,7 +219,7 @@ class Records:
             )
 
     def _rate(self, gpu_index: int) -> float | None:
-        """The sum of the latest throughputs of the trials that run on a GPU."""
+        """Return the sum of the latest throughputs of the trials that run on a GPU; None without any."""
         rates = [
             record.samples_per_s
             for record in self.by_id.values()
@@ -226,7 +228,8 @@ class Records:
         return sum(rates) if rates else None
 
     def _time_left(self, elapsed_s: float) -> float | None:
-        """By the share of the work that is done; a running trial counts by its epochs where their number is known."""
+        """Estimate the seconds left by the share of work done; a running trial counts by its epochs if their number is
+        known."""
         done = float(sum(record.ended for record in self.by_id.values()))
         if self.epochs:
             running = (r for r in self.by_id.values() if r.status == "running")
@@ -234,7 +237,7 @@ class Records:
         return elapsed_s * (self.num_trials - done) / done if done else None
 
     def gpu_throughput(self, wall_s: float) -> dict[int, float | None]:
-        """Training samples per second of each GPU over the whole run."""
+        """Return the training samples/s of each GPU over the whole run; None for a GPU without samples."""
         with self._lock:
             return {
                 device.index: self._gpu_samples[device.index] / wall_s if device.index in self._gpu_samples else None
@@ -253,6 +256,7 @@ class Records:
             }
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on from the result of `state`; the time in between does not count."""
         with self._lock:
             self.by_id, self._gpu_samples = state["by_id"], state["gpu_samples"]
             self.retries, self.out_of_memory = state["retries"], state["out_of_memory"]

@@ -1,6 +1,6 @@
 """The choice of the next trial: a list drawn up front, or Optuna in generations.
 
-A `Proposer` knows nothing of Ray: the engines ask it for trials and tell it scores, in every mode alike.
+A `Sampler` knows nothing of Ray: the engines ask it for trials and tell it scores, in every mode alike.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from raygpu.search.space import Space, grid_trials, random_trials, trial_seed
 from raygpu.search.trials import Trial
 
 
-class Proposer(Protocol):
+class Sampler(Protocol):
     """Source of a sweep's trials, in order. `next` returns None while it waits for scores, and after the last trial."""
 
     num_trials: int
@@ -29,17 +29,17 @@ class Proposer(Protocol):
         """Take in a trial's score, or None for a trial that failed."""
 
 
-def proposer(config: SweepConfig, space: Space) -> Proposer:
+def sampler(config: SweepConfig, space: Space) -> Sampler:
     """Make the search that `[search]` names."""
     if config.search.algorithm == "grid":
-        return Drawn(grid_trials(space, config.trials, config.seed))
+        return DrawnTrials(grid_trials(space, config.trials, config.seed))
     assert config.trials is not None  # the schema asks for it
     if config.search.algorithm == "optuna":
         return Generations(space, config.trials, config.search.generation, config.seed, config.maximize)
-    return Drawn(random_trials(space, config.trials, config.seed))
+    return DrawnTrials(random_trials(space, config.trials, config.seed))
 
 
-class Drawn:
+class DrawnTrials:
     """A list of trials that were all drawn before the first one starts."""
 
     def __init__(self, trials: list[Trial]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from raygpu.config import ProblemConfig, TrainConfig
 from raygpu.errors import TrackingError
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.redaction import redacted
 from raygpu.search.trials import Status
 from raygpu.tracking.runs import RunTree
@@ -44,7 +44,7 @@ class Session(ABC):
     writer: Writer | NullWriter
 
     def __init__(
-        self, config: ProblemConfig, folder: RunFolder, tree: RunTree | None, *, cpu_share: float = CPU_SHARE
+        self, config: ProblemConfig, folder: RunDirectory, tree: RunTree | None, *, cpu_share: float = CPU_SHARE
     ) -> None:
         """Start the writer, if tracking is on. cpu_share: largest share of this machine's CPUs for writing.
 

@@ -1,4 +1,4 @@
-"""Plans a sweep as soon as it can be: before Ray is up, or with a probe on its cluster.
+"""Plan a sweep as early as possible: before Ray is up, or with a probe on its cluster.
 
 planner = Planner(config, num_trials, groups, measurer, console.lines)
 planner.ahead(local_site(gpus, nodes))
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # Ray takes seconds to import
 
 
 class Planner:
-    """Makes one decision, and says it.
+    """Makes the decision for a sweep once, and prints it.
 
     say: takes the plan's lines.
     """
@@ -46,9 +46,9 @@ class Planner:
         self._unknown = False
 
     def ahead(self, site: Site, *, dry: bool = False) -> None:
-        """Decide without a cluster, unless something has to be measured there. Raises BadInput.
+        """Decide without a cluster, unless a measurement is needed there. Raises BadInput.
 
-        dry: nothing will be measured; the plan is said as it would be without.
+        dry: nothing will be measured; the plan is printed as it would be without measurements.
         """
         estimates, self._unknown = self._measurer.kept(site)
         if not self._unknown or dry:
@@ -57,7 +57,8 @@ class Planner:
             self._say(["plan: the sweep itself would first measure which way is fastest here"])
 
     def on(self, cluster: Cluster) -> Decision:
-        """The decision for this cluster; where nothing else tells, a probe is run there first. Raises BadInput."""
+        """Return the decision for this cluster; measure there first if no kept profile or estimate decides. Raises
+        BadInput."""
         if self._decision is None:
             site = cluster_site(cluster)
             if not self._unknown:  # nobody has looked yet

@@ -16,12 +16,12 @@ from typing import Any
 from raygpu.config import SweepConfig, load, read_toml
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.search.space import trial_seed
 from raygpu.search.trials import Scoring
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
-"""MLflow's."""
+"""Form of an MLflow run's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +29,20 @@ class Promotion:
     """A trial that is to be trained for production."""
 
     name: str
-    """Name of the run that it comes from."""
+    """Name of the sweep's run."""
     values: dict[str, Any]
     """Values of a TrainConfig."""
     source_folder: Path
     """Folder at which the experiment's relative paths start."""
     checkpoint: Path | None
-    """The trial's own, where it was kept."""
+    """Folder of the trial's checkpoint; None if it was not kept, or is not wanted."""
 
 
 def promoted(origin: str, tracking: Callable[[], TrackingSection], checkpoint: bool) -> Promotion:
-    """The best trial of the sweep in this folder or of this MLflow run; or the trial whose run it is.
+    """Return the best trial of a sweep, by its folder or MLflow run; or the trial whose MLflow run is named.
 
-    tracking: tells where the run is. checkpoint: whether the trial's is wanted, which may have to be downloaded.
-    Raises BadInput, and TrackingError.
+    tracking: returns the settings of the MLflow store. checkpoint: whether the trial's checkpoint is wanted, which may
+    have to be downloaded. Raises BadInput, and TrackingError.
     """
     if RUN_ID.fullmatch(origin) and not Path(origin).exists():
         return _of_run(origin, tracking(), checkpoint=checkpoint)
@@ -52,7 +52,7 @@ def promoted(origin: str, tracking: Callable[[], TrackingSection], checkpoint: b
 def _of_folder(where: str, *, checkpoint: bool) -> Promotion:
     if "://" not in where and not Path(where).is_dir():
         raise BadInput(f"--from: {where}: no such folder; name a sweep's, as in runs/digits, or an MLflow run's id")
-    folder = RunFolder.existing(where, flag="--from")
+    folder = RunDirectory.existing(where, flag="--from")
     if not folder.best_toml.is_file():
         raise BadInput(
             f"--from: {where} has no {folder.best_toml.name}: no trial of that sweep has ended with a"
@@ -65,7 +65,7 @@ def _of_folder(where: str, *, checkpoint: bool) -> Promotion:
     return Promotion(folder.name, values, folder.source_folder, kept)
 
 
-def _why(folder: RunFolder) -> str:
+def _why(folder: RunDirectory) -> str:
     """Return the counts of a sweep's trials without a score, as text, if it has ended."""
     if not folder.summary.is_file():
         return ""
@@ -120,7 +120,7 @@ def _of_trial(
 
 
 def _literal(text: str) -> Any:
-    """A parameter as it was before MLflow kept it as text."""
+    """Parse a parameter that MLflow has kept as text."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):
@@ -128,7 +128,7 @@ def _literal(text: str) -> Any:
 
 
 def _complete(values: dict[str, Any], sweep: SweepConfig, run_id: str | None) -> dict[str, Any]:
-    """With what the sweep's own configuration says of where and how."""
+    """Add the sweep's tracking settings, precision and data kind, and its MLflow run's id, to the values."""
     values["tracking"] = sweep.tracking.model_dump()
     values["gpu"] = {"precision": sweep.gpu.precision, **values.get("gpu", {})}
     source = values["source"]

@@ -31,11 +31,10 @@ def started(
     apart: bool,
     wanted: bool = True,
 ) -> Iterator[Future[Cluster] | None]:
-    """Ray, starting in a thread while the caller does something else, or a cluster joined; closed at the end, whatever
-    happens. None where it is not wanted.
+    """Start Ray in a thread, or join a cluster, while the caller does something else; close it at the end, in any case.
 
-    source_folder: of the code that workers run, which goes to a cluster's nodes. tell: takes what is waited for. apart:
-    whether this machine's unequal GPUs are kept apart.
+    Yields None if it is not wanted. source_folder: of the code that workers run; sent to a cluster's nodes. tell: takes
+    lines on waiting. apart: whether this machine's unequal GPUs are kept apart.
     """
     if not wanted:
         yield None
@@ -44,6 +43,7 @@ def started(
     given_up = Event()
 
     def start() -> Cluster:
+        """Start a local Ray, or connect to a cluster. Ray takes seconds to import."""
         # Ray takes seconds to import.
         if section.is_local:
             from raygpu.engines.cluster.local_cluster import start_local
@@ -73,7 +73,7 @@ def arrived(starting: Future[Cluster]) -> Cluster:
 
 @contextmanager
 def told_at_once() -> Iterator[None]:
-    """A fault is shown before Ray is shut down, which takes its time."""
+    """Print a fault before Ray is shut down, which takes its time."""
     try:
         yield
     except BadInput as error:

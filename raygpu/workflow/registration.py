@@ -1,6 +1,7 @@
 """A finished training's model in MLflow, and in its registry behind two gates.
 
-It has to beat the trial's score, and no registered model on the same validation data may be better by the same metric.
+The model has to beat the trial's score, and no registered model on the same validation data may be better by the same
+metric.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Candidate:
     checkpoint: Path
     score: float
     few: Arrays
-    """NUM_SAMPLES of its inputs."""
+    """Inputs of NUM_SAMPLES validation samples."""
     validation: str
-    """A fingerprint of the data that it was scored on."""
+    """Fingerprint of the validation data behind the score."""
 
 
 def fingerprint(splits: Splits) -> str:
@@ -56,9 +57,10 @@ def fingerprint(splits: Splits) -> str:
 
 
 def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[[str], None]) -> dict[str, Any]:
-    """The `model` of `summary.json`: where it is in MLflow, and its version in the registry, or why it has none.
+    """Log the model to MLflow and register it if it qualifies; return the `model` of `summary.json`.
 
-    Empty where MLflow is off or out of reach, or the model cannot be exported: its checkpoint is kept all the same.
+    The result has its place in MLflow, and its version in the registry or the reason for none. Empty if MLflow is off
+    or out of reach, or the model cannot be exported: its checkpoint is kept all the same.
     """
     tree = session.tree()
     if tree is None:
@@ -115,7 +117,7 @@ def _in_mlflow(
 
 
 def _unlike_trial(config: TrainConfig) -> str | None:
-    """Why the trial's score says nothing here; None if it does, or there is none."""
+    """Return why the trial's score cannot be compared; None if it can, or there is none."""
     source = config.source
     ours = config.metric, "max" if config.maximize else "min"
     theirs = source.get("metric", ours[0]), source.get("direction", ours[1])
@@ -123,7 +125,7 @@ def _unlike_trial(config: TrainConfig) -> str | None:
 
 
 def _refusal(config: TrainConfig, score: float) -> str | None:
-    """Why a model with this score stays out of the registry, whatever is there; None where it may go."""
+    """Return why a model with this score stays out of the registry, whatever is there; None if it may go there."""
     if config.data.synthetic:
         return "it was trained on synthetic data"
     if not math.isfinite(score):

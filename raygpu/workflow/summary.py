@@ -1,4 +1,4 @@
-"""The results that a sweep leaves behind: its summary, its files, and the best trial's model looked at."""
+"""The results of a sweep: its summary, its files, and a description of the best trial's model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from raygpu.config import SweepConfig
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits, num_samples, take
 from raygpu.planning.sweep_plan import Decision
-from raygpu.records.run_directory import RunFolder, rounded
+from raygpu.records.run_directory import RunDirectory, rounded
 from raygpu.records.trial_records import Records
 from raygpu.search.trials import TrialRecord
 from raygpu.workflow.validation import Problem
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
-    from raygpu.engines.tune.throughput_monitor import Meter
+    from raygpu.engines.tune.throughput_monitor import ThroughputMonitor
 
 NUM_SAMPLES = 8
 
@@ -31,14 +31,14 @@ def summarize(
     decision: Decision,
     records: Records,
     cluster: Cluster,
-    meter: Meter,
+    meter: ThroughputMonitor,
     timing: Mapping[str, float | None],
     tracking: Mapping[str, Any],
     arrays_s: Mapping[str, float],
 ) -> dict[str, Any]:
-    """The content of `summary.json`; a reading that does not exist is None.
+    """Return the content of `summary.json`; a reading that does not exist is None.
 
-    timing: seconds since the command was typed, at each stage. arrays_s: what fused arrays took, by what for.
+    timing: seconds since the start of the command, by stage. arrays_s: seconds of fused arrays, by purpose.
     """
     best = best_record(records)
     wall_s = records.snapshot().elapsed_s
@@ -89,7 +89,7 @@ def summarize(
 
 
 def plain(value: Any) -> Any:
-    """A hyper-parameter as JSON can hold it: infinities, dates and the like as text."""
+    """Convert a hyper-parameter to a value that JSON can hold: infinities, dates and the like become text."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
@@ -98,20 +98,20 @@ def plain(value: Any) -> Any:
 
 
 def best_record(records: Records) -> TrialRecord | None:
-    """The best trial that has a finite score."""
+    """Return the best trial with a finite score; None without one."""
     ranked = records.ranked()
     return ranked[0] if ranked and not ranked[0].diverged else None
 
 
 def write_files(
-    folder: RunFolder,
+    folder: RunDirectory,
     config: SweepConfig,
     found: Problem,
     records: Records,
     checkpoints: Mapping[str, str],
     summary: Mapping[str, Any],
 ) -> list[str]:
-    """All files of the run's folder that describe results; lines for the person on what could not be written."""
+    """Write all files of the run's folder that describe results; return lines on those that could not be written."""
     by_id = sorted(records.by_id.values(), key=lambda record: record.trial.trial_id)
     folder.write_summary(summary)
     folder.write_trials(by_id)
@@ -133,7 +133,7 @@ def write_files(
     return lines
 
 
-def _unlike(folder: RunFolder, best: TrialRecord) -> list[str]:
+def _unlike(folder: RunDirectory, best: TrialRecord) -> list[str]:
     """Return a line that names the epoch of the best trial's kept checkpoint, where that is not its best epoch."""
     if best.which != "best" or not (folder.checkpoints / best.trial.trial_id).is_dir():
         return []
@@ -148,9 +148,9 @@ def _unlike(folder: RunFolder, best: TrialRecord) -> list[str]:
 
 
 def _describe_best(
-    folder: RunFolder, code: Experiment, splits: Splits, best: TrialRecord, *, predictions: bool
+    folder: RunDirectory, code: Experiment, splits: Splits, best: TrialRecord, *, predictions: bool
 ) -> None:
-    """`best/architecture.txt` and, if wanted, `best/predictions.csv`, from the best trial's checkpoint."""
+    """Write `best/architecture.txt` and, if wanted, `best/predictions.csv`, from the best trial's checkpoint."""
     checkpoint = folder.checkpoints / best.trial.trial_id
     if not checkpoint.is_dir():
         return
@@ -168,7 +168,7 @@ def _describe_best(
 
 
 def _write_predictions(path: Path, outputs: list[np.ndarray], targets: np.ndarray) -> None:
-    """A row a sample: its target, the index of the largest output where targets are classes, and the outputs."""
+    """Write a row for each sample: target, index of the largest output if targets are classes, and outputs."""
     classes = np.issubdtype(targets.dtype, np.integer) and outputs[0].ndim == 1 and outputs[0].size > 1
     with path.open("w", newline="") as file:
         writer = csv.writer(file)

@@ -12,7 +12,7 @@ from raygpu.errors import BadInput
 from raygpu.experiment import Source, Splits
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.sweep_plan import Sharing
-from raygpu.search.samplers import Drawn, Proposer
+from raygpu.search.samplers import DrawnTrials, Sampler
 from raygpu.search.signature import Group, Signature
 from raygpu.search.space import Space, random_trials
 from raygpu.training.fused.groups import Fuser, Grouper, Together
@@ -21,12 +21,12 @@ from raygpu.training.start import signature
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """The findings about a sweep's trials before it is planned."""
+    """A sweep's trials in groups, known before it is planned."""
 
     groups: list[Group]
-    """Groups of all trials; where the search draws them as it goes, of such as it may draw."""
+    """Groups of all trials; of a random sample if the search draws its trials as it goes."""
     fuser: Grouper | None
-    """None where nothing can be fused or split."""
+    """Decides which trials share an array or a device; None if none can."""
     drawn: bool
     """Whether the trials are known already."""
     architectures: tuple[str, ...] | None = None
@@ -34,19 +34,21 @@ class Grouped:
 
     @property
     def sharing(self) -> Sharing | None:
-        """How several trials can share one process; None where they cannot."""
+        """Way in which several trials can share one process; None if they cannot."""
         if self.fuser is None:
             return None
         return "split" if isinstance(self.fuser, Together) else "fused"
 
 
 def grouped(
-    config: SweepConfig, space: Space, proposer: Proposer, source: Source, code: Any, splits: Splits | None
+    config: SweepConfig, space: Space, sampler: Sampler, source: Source, code: Any, splits: Splits | None
 ) -> Grouped:
-    """The trials in groups of one signature; in fused and auto mode, each group has been dry-run."""
-    drawn = isinstance(proposer, Drawn)
+    """Group the trials by signature; in fused and auto mode, a dry run tests each group of torch trials."""
+    drawn = isinstance(sampler, DrawnTrials)
     trials = (
-        proposer.trials if isinstance(proposer, Drawn) else random_trials(space, config.search.generation, config.seed)
+        sampler.trials
+        if isinstance(sampler, DrawnTrials)
+        else random_trials(space, config.search.generation, config.seed)
     )
     if config.gpu.mode in ("process", "split") or splits is None or source.kind != "torch":
         try:
@@ -62,7 +64,7 @@ def grouped(
 
 
 def architectures() -> tuple[str, ...] | None:
-    """Return the architectures that the installed torch is built for: none without CUDA; None where not told."""
+    """Return the architectures that the installed torch is built for: empty without CUDA, None if unknown."""
     import torch
 
     if torch.version.cuda is None:
@@ -71,9 +73,10 @@ def architectures() -> tuple[str, ...] | None:
 
 
 def usable(nodes: Sequence[Node], built_for: Sequence[str] | None) -> tuple[list[Node], list[str]]:
-    """The nodes whose GPUs the installed torch has code for, and a line for each type that is left out.
+    """Return the nodes whose GPUs the installed torch supports, and a line for each type that is left out.
 
-    A torch without CUDA trains on the CPU, wherever it is. Raises BadInput where none is left.
+    built_for: architectures as `torch.cuda.get_arch_list()` names them; None if unknown. A torch without CUDA trains on
+    the CPU of any node. Raises BadInput if no node is left.
     """
     if built_for == ():
         on_cpu = {node.device: node.capability for node in nodes if node.capability is not None}

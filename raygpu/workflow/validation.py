@@ -1,4 +1,4 @@
-"""From a configuration to what can be started: every fault is found here, before anything is."""
+"""Validation of a configuration, the experiment and its data: every fault is found before anything is started."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from raygpu.experiment import (
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.profiles import Profiles
 from raygpu.planning.sweep_plan import make_plan
-from raygpu.search.samplers import Proposer, proposer
+from raygpu.search.samplers import Sampler, sampler
 from raygpu.search.space import Space, parse, trial_seed
 from raygpu.search.trials import Scoring, Trial
 from raygpu.storage import LOCAL, Storage
@@ -42,10 +42,10 @@ from raygpu.training.callable.script import OWN_PLACEHOLDERS, placeholders
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 
 ALMOST = 0.85
-"""Similarity of two names, from 0 to 1, above which one is taken for the other misspelt."""
+"""Similarity of two names, 0 to 1, above which one counts as the other misspelt."""
 AnyConfig = TypeVar("AnyConfig", bound=ProblemConfig)
 BF16 = (8, 0)
-"""The first compute capability that has it."""
+"""First compute capability with bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Prepared:
     """A sweep whose configuration is sound. Nothing of the user's code has been loaded yet."""
 
     config: SweepConfig
-    """With the name, the number of trials and absolute paths filled in."""
+    """The configuration with name, number of trials and absolute paths filled in."""
     space: Space
-    proposer: Proposer
+    sampler: Sampler
     gpus: list[Gpu]
     """GPUs of this machine that the sweep uses; none where one is simulated, or where the cluster is not local."""
     nodes: list[Node] | None
-    """None until a cluster that runs already has been asked."""
+    """This machine's nodes; None if the cluster is not local, and has to be asked."""
     left_out: list[str]
     """A line for each GPU that cannot be used."""
 
@@ -73,13 +73,13 @@ class Problem:
     """An `Experiment`, a function, or None for a command."""
     splits: Splits | None
     notes: list[str] = field(default_factory=list)
-    """Lines that a person may want to look at before it trains."""
+    """Lines for a person to read before the training."""
 
 
 def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepared:
-    """Check all that can be checked cheaply.
+    """Check everything about a sweep that can be checked cheaply.
 
-    stem: begins the name of a sweep that has none. Raises BadInput with a line for each fault.
+    stem: first part of the name of a sweep that is not named. Raises BadInput with a line for each fault.
     """
     faults: list[str] = []
     space = search = nodes = None
@@ -87,7 +87,7 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
     left_out: list[str] = []
     with _noted(faults):
         space = parse(config.space, config.search.algorithm)
-        search = proposer(config, space)
+        search = sampler(config, space)
     with _noted(faults):
         if config.cluster.is_local:
             chosen, left_out = host.computing(chosen_gpus(config))
@@ -108,7 +108,7 @@ class PreparedPack:
     """A measurement whose configuration is sound."""
 
     config: PackConfig
-    """With the name and absolute paths filled in."""
+    """The configuration with name and absolute paths filled in."""
     trial: Trial
     """The trial that is trained: the first draw of [space], or of a sweep's grid the first combination."""
     gpus: list[Gpu]
@@ -117,7 +117,10 @@ class PreparedPack:
 
 
 def prepare_pack(config: PackConfig, stem: str) -> PreparedPack:
-    """As `prepare`, for one training on one device."""
+    """Check everything about a measurement of one training that can be checked cheaply.
+
+    stem: first part of the name of a run that is not named. Raises BadInput with a line for each fault.
+    """
     faults: list[str] = []
     hyperparameters: dict[str, Any] = {}
     chosen: list[Gpu] = []
@@ -143,7 +146,7 @@ class PreparedTrain:
     """A production training whose configuration is sound."""
 
     config: TrainConfig
-    """With the name and absolute paths filled in."""
+    """The configuration with name and absolute paths filled in."""
     trial: Trial
     gpus: list[Gpu]
     """GPUs of this machine that are used; none where one is simulated, or where the cluster is not local."""
@@ -152,7 +155,10 @@ class PreparedTrain:
 
 
 def prepare_train(config: TrainConfig, stem: str, *, resuming: bool = False) -> PreparedTrain:
-    """As `prepare`, for a production training."""
+    """Check everything about a production training that can be checked cheaply.
+
+    stem: first part of the name of a run that is not named. Raises BadInput with a line for each fault.
+    """
     faults: list[str] = []
     chosen: list[Gpu] = []
     left_out: list[str] = []
@@ -173,7 +179,7 @@ def prepare_train(config: TrainConfig, stem: str, *, resuming: bool = False) -> 
 
 @contextlib.contextmanager
 def _noted(faults: list[str]) -> Iterator[None]:
-    """Faults are collected, so that a person sees them all at once."""
+    """Collect the faults raised inside, so that a person sees them all at once."""
     try:
         yield
     except BadInput as error:
@@ -181,18 +187,19 @@ def _noted(faults: list[str]) -> Iterator[None]:
 
 
 def apart(config: SweepConfig) -> bool:
-    """Whether unequal GPUs of one machine are planned for apart; a trial that takes several may mix them."""
+    """Return whether unequal GPUs of one machine are planned for separately; a trial that takes several may mix
+    them."""
     return config.gpu.fraction == "auto" or config.gpu.fraction <= 1
 
 
 def chosen_gpus(config: ProblemConfig) -> list[Gpu]:
-    """The GPUs of this machine that `gpu.devices` names. Raises BadInput."""
+    """Return the GPUs of this machine that `gpu.devices` names. Raises BadInput."""
     found = gpus()
     return select(found, config.gpu.devices, os.environ.get("CUDA_VISIBLE_DEVICES") if found else None)
 
 
 def _located(config: AnyConfig, stem: str, faults: list[str], *, resuming: bool) -> AnyConfig:
-    """With a name and absolute paths, if what they name can be used."""
+    """Return the configuration with a name and absolute paths, and add a fault for each path that cannot be used."""
     if config.command is not None:
         faults += _command_faults(config)
     uri = config.tracking.uri
@@ -228,9 +235,9 @@ def _stored(config: ProblemConfig) -> dict[str, str]:
 
 
 def find(config: ProblemConfig, folder: Path) -> tuple[Source, Any]:
-    """The user's code: an `Experiment`, a function, or None for a command. Raises BadInput.
+    """Return the source and the user's code: an `Experiment`, a function, or None for a command. Raises BadInput.
 
-    folder: where relative paths start.
+    folder: the start of relative paths.
     """
     source, code = Source("command", str(config.command), str(folder)), None
     if config.experiment is not None:
@@ -242,14 +249,14 @@ def find(config: ProblemConfig, folder: Path) -> tuple[Source, Any]:
 
 
 def _require_framework(source: Source) -> None:
-    """Raises BadInput where the experiment's framework is not installed here."""
+    """Raise BadInput if the experiment's framework is not installed here."""
     extra = {"torch": "torch", "keras": "tensorflow"}.get(source.kind)
     if extra is not None and importlib.util.find_spec(extra) is None:
         raise BadInput(f"experiment: {source.name} needs {extra}, which is not installed here: pip install {extra}")
 
 
 def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
-    """Load the data once, and see that the metric exists. Raises BadInput."""
+    """Load the data once, and check that the metric exists. Raises BadInput."""
     config = prepared.config
     if not isinstance(code, Experiment):
         return Problem(source, code, None)
@@ -266,7 +273,7 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
 
 
 def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits:
-    """An experiment's data, all of it, real or made up. Raises BadInput."""
+    """Load all of an experiment's data, real or synthetic. Raises BadInput."""
     name, load = ("synthetic()", code.synthetic) if config.data.synthetic else ("data()", code.data)
     try:
         with contextlib.chdir(source.folder):
@@ -279,7 +286,7 @@ def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits
 
 
 def _require_synthetic(source: Source, code: Any) -> None:
-    """Raises BadInput if the user's code has no made-up data."""
+    """Raise BadInput if the user's code has no synthetic data."""
     if not isinstance(code, Experiment):
         what = f"a {source.kind} loads its own data; only a TorchExperiment or KerasExperiment can have made-up data"
         raise BadInput(f"data.synthetic: read true; {what}")
@@ -316,9 +323,9 @@ def _folder_faults(config: ProblemConfig, runs_dir: Path) -> list[str]:
 
 
 def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> list[str]:
-    """Evaluate a new model on a few samples; a line for each name that looks misspelt.
+    """Evaluate a new model on a few samples to find the metric; return a line for each name that looks misspelt.
 
-    What else its code raises is for the trials to show, each alone.
+    Other exceptions of the user's code are left to the trials. Raises BadInput, and UnknownMetric.
     """
     config = prepared.config
     grid = config.search.algorithm == "grid"
@@ -336,7 +343,7 @@ def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: 
 
 
 def _misspelt(space: Mapping[str, Any], hp: Hyperparameters) -> list[str]:
-    """Names that the model did not read, and that are almost those of hyper-parameters which are not there."""
+    """Return a line for each hyper-parameter that the model did not read and that resembles a missing one."""
     read = set(hp.names_read)
     if ALL_NAMES in read:
         return []
@@ -350,7 +357,7 @@ def _misspelt(space: Mapping[str, Any], hp: Hyperparameters) -> list[str]:
 
 
 def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Problem:
-    """Load the data, and see that the model can be made and the metric exists. Raises BadInput."""
+    """Load the data, and check that the model can be made and the metric exists. Raises BadInput."""
     config = prepared.config
     if not isinstance(code, Experiment):
         what = "raygpu.train takes a TorchExperiment or a KerasExperiment"
@@ -377,7 +384,7 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
 
 
 def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoint: Storage, flag: str) -> None:
-    """Require that a checkpoint is of this model. Raises BadInput."""
+    """Raise BadInput if a checkpoint is not of this model. flag: the flag that named it."""
     try:
         with checkpoint.fetched() as folder, contextlib.chdir(found.source.folder):
             what = found.code, hyperparameters, folder
@@ -396,7 +403,8 @@ def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoi
 
 
 def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoints: Sequence[Storage]) -> None:
-    """Require that a run's checkpoint is of this model: the first, or if it was cut short another. Raises BadInput."""
+    """Raise BadInput if none of a run's checkpoints, the latest first, is of this model; the latest may be cut
+    short."""
     faults: list[BadInput] = []
     for checkpoint in checkpoints:
         try:

@@ -10,7 +10,7 @@ import pytest
 from raygpu.config import PackConfig, SweepConfig, TrainConfig, load
 from raygpu.experiment import Experiment, locate
 from raygpu.pack import DEFAULT
-from raygpu.search.samplers import proposer
+from raygpu.search.samplers import sampler
 from raygpu.search.space import parse
 from raygpu.training.callable.script import placeholders
 from raygpu.training.distributed.batch_split import spread
@@ -25,7 +25,7 @@ PACKS = sorted((ROOT / "conf" / "pack").glob("*.toml"))
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_sweep(path: Path) -> None:
     config = load(path, {}, SweepConfig)
-    search = proposer(config, parse(config.space, config.search.algorithm))
+    search = sampler(config, parse(config.space, config.search.algorithm))
     assert search.num_trials >= 1
     if config.experiment is not None:
         source, _ = locate(config.experiment, ROOT)

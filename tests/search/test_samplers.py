@@ -5,7 +5,7 @@ import math
 import pytest
 from ray import cloudpickle
 
-from raygpu.search.samplers import Drawn, Generations
+from raygpu.search.samplers import DrawnTrials, Generations
 from raygpu.search.space import parse, random_trials
 from raygpu.search.trials import Trial
 
@@ -41,7 +41,7 @@ def run(search: Generations, *, reverse: bool = False) -> list[Trial]:
 
 
 def test_drawn_gives_its_list_and_ends() -> None:
-    search = Drawn(random_trials(SPACE, 3, seed=0))
+    search = DrawnTrials(random_trials(SPACE, 3, seed=0))
     assert [search.next() for _ in range(3)] == search.trials
     assert search.finished
     assert search.next() is None

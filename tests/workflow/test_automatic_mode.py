@@ -14,7 +14,7 @@ from raygpu.cli.console import SweepConsole
 from raygpu.engines.profiling.measurer import Look, Measurer
 from raygpu.planning import plausibility
 from raygpu.planning.profiles import Point, Profiles
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.sweep import Result
 
 pytestmark = pytest.mark.timeout(900)
@@ -156,7 +156,7 @@ def test_a_dry_run_says_what_the_sweep_would_do(config: Any, monkeypatch: pytest
 def test_a_resumed_sweep_goes_on_as_it_began(config: Any) -> None:
     result, _ = run(config("first"))
     assert result.folder is not None
-    settled = RunFolder.existing(result.folder).read_config().gpu
+    settled = RunDirectory.existing(result.folder).read_config().gpu
     assert settled.mode == result.summary["mode"]
     if settled.mode == "process":
         assert settled.fraction == result.summary["plan"]["fraction"]

@@ -178,7 +178,7 @@ class Jobs:
             time.sleep(RETRY_S)
 
     def _tailed(self, job_id: str, told: _Told) -> RaygpuError | None:
-        """Tell what comes until it or the connection ends; what ended the connection."""
+        """Write new output until the job or the connection ends; return the error of a lost connection, or None."""
         try:
             with self._told(job_id):
                 asyncio.run(self._tail(job_id, told))
@@ -302,7 +302,7 @@ def unprotected(address: str) -> bool:
 
 
 def _choose_token(host: str) -> None:
-    """Send the token that the person has named; the one that Ray keeps under HOME is for this machine's clusters."""
+    """Turn on Ray's token if the user has named one, or for this machine's cluster if Ray keeps one under HOME."""
     named = any(os.environ.get(name) for name in TOKENS)
     kept = host in LOOPBACK and (Path.home() / ".ray" / "auth_token").is_file()
     if named or kept:

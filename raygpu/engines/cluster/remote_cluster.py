@@ -157,8 +157,7 @@ def _not_joined(address: str, error: Exception) -> str:
 
 
 def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any], list[str | None]]:
-    """The cluster's GPUs, the nodes that have them, an actor on each that can ask NVML, by node id, and Ray's names of
-    the nodes' accelerators."""
+    """Return the GPUs, the nodes that have them, a probe actor by node id, and Ray's name of each node's GPU type."""
     probes: dict[str, Any] = {}
     devices: list[Device] = []
     nodes: list[Node] = []

@@ -1,11 +1,11 @@
-"""A search for the number of trainings that a device carries in each way, at growing numbers in short windows.
+"""Benchmark the throughput of growing numbers of trainings on a device, for each way of sharing, in short windows.
 
-    climb = Climb(probe, ("process", "fused"), most=34, rounds=3, window_s=1.0)
+    climb = ConcurrencyBenchmark(probe, ("process", "fused"), most=34, rounds=3, window_s=1.0)
     climb.run()                 # climb.points, climb.notes
 
-At each number of trainings all ways take turns, round by round, and one training alone has its turn in each round: what
-the machine does meanwhile is the same for all, and a gain is a ratio of neighbours in time. There are more rounds where
-they differ much. A point that contradicts itself or its neighbours is measured again; one that still does is in doubt.
+At each number of trainings all ways take turns, round by round, and one training alone has its turn in each round: the
+machine's other load is the same for all, and a gain is a ratio of neighbours in time. Rounds that differ much are
+followed by more. A point that contradicts itself or its neighbours is measured again, and is in doubt if it still does.
 """
 
 from __future__ import annotations
@@ -31,27 +31,28 @@ from raygpu.planning.plausibility import contradictions, is_alone, marked, norma
 from raygpu.planning.profiles import NOT_COMPILED, Point, rises
 
 HOPELESS = 0.4
-"""Part of the best gain below which an array's step is not compiled: compiling seldom more than doubles it."""
+"""Share of the best gain below which an array's step is not compiled: compiling seldom more than doubles its speed."""
 THREAD_ROUNDS = 3
-"""Windows of one training alone with one CPU thread and with all, by which one of both is chosen."""
+"""Number of windows of a single training with one CPU thread, and with all, to choose the faster setting."""
 PATIENCE = 3
-"""Most rounds where they differ much, as a multiple of those that were asked for."""
+"""Maximum number of rounds if they differ much, as a multiple of the requested rounds."""
 AGAIN = 2
-"""Most repeated measurements of a point that something contradicts."""
+"""Maximum number of repeated measurements of a contradicted point."""
 MARGIN = 0.9
-"""Part of the free memory that the probe's processes may fill."""
+"""Share of the free memory that the probe's processes may fill."""
 LEAST: Mapping[Way, int] = {"mps": 2, "split": 2, "threads": 2}
-"""The smallest number at which a way is another one than one training alone."""
+"""Smallest number of trainings at which a way differs from a single training."""
 MOST: Mapping[Way, int] = {"mps": 48, "threads": 8}
-"""MPS takes no more clients; threads of one process are no way that needs a longer look."""
+"""Largest number of trainings for a way: MPS accepts no more clients, and `threads` is not worth a longer search."""
 
 
-class Climb:
-    """Points at growing numbers of trainings, until nothing is gained or memory ends.
+class ConcurrencyBenchmark:
+    """Benchmark at growing numbers of trainings, until more trainings gain nothing or memory ends.
 
-    most: the highest number. mps: the daemon of packed processes under MPS. numbers: these, whether they gain or not.
-    patience: so many times the rounds at most, while they differ much. again: how often a point is measured again that
-    something contradicts. say: shows a line.
+    most: largest number of trainings. rounds: windows of each point. window_s: seconds of a window. mps: MPS daemon of
+    the way `mps`. numbers: measure exactly these numbers, whether they gain or not. patience: maximum number of rounds
+    if they differ much, as a multiple of `rounds`. again: how often a contradicted point is measured again. say: called
+    with lines on the progress.
     """
 
     def __init__(
@@ -78,27 +79,27 @@ class Climb:
         self.say = say
         self.notes: list[str] = []
         self._ways = list(ways)
-        """Ways that go on to the next number."""
+        """Ways to measure at the next number of trainings."""
         self._pools = Pools(probe, mps)
         self._alone: Measured | None = None
         self._windows = Windows(probe, window_s)
         self._measured: list[Point] = []
-        """As they were measured, one by one."""
+        """Points as they were measured, without a common reference."""
         self._references: list[float] = []
-        """Samples/s of one training alone, in all rounds."""
+        """Samples/s of the single training in all rounds."""
         self._again: dict[tuple[Way, int], int] = {}
         """Number of repeated measurements of each point."""
 
     @property
     def points(self) -> list[Point]:
-        """All points so far in one measure of throughput, those in doubt marked."""
+        """Return all points so far, with gains over the same single training and with doubtful points marked."""
         if not self._references:
             return list(self._measured)
         alone = median(self._references)
         return marked([normalised(point, alone) for point in self._measured], alone)
 
     def begin(self) -> bool:
-        """One training alone, which everything is compared with; False where it fails."""
+        """Start the single training that all others are compared with; return False if it fails."""
         if "fused" in self._ways:
             self._pools.take("fused", 1, self.probe.num_cpus)  # starts meanwhile
         self._alone = alone = self._ready("process", 1)
@@ -113,7 +114,7 @@ class Climb:
         return True
 
     def run(self) -> None:
-        """1, 2, 3, 5, 8 ... at once, in each way for as long as it gains; or the numbers that were asked for."""
+        """Measure 1, 2, 3, 5, 8 ... trainings at once, each way while it gains; or the requested numbers."""
         if not self.begin():
             return
         for n in fibonacci() if self.numbers is None else sorted({1, *self.numbers}):
@@ -128,12 +129,14 @@ class Climb:
 
     @property
     def measurable(self) -> bool:
-        """Whether the training alone, which everything is compared with, still runs."""
+        """Return whether the single training, the reference for all others, still runs."""
         return self._alone is not None and self._alone.fault is None
 
     def measure(self, numbers: Mapping[Way, int]) -> None:
-        """A point of each of these ways, at its number of trainings: by turns, or one after the other where memory does
-        not hold the processes of all at once."""
+        """Measure one point of each way at its number of trainings.
+
+        The ways take turns, or follow each other if memory does not hold the processes of all at once.
+        """
         if len(numbers) > 1 and self._fit_together(numbers):
             turns = [self._turn(way, n) for way, n in numbers.items()]
             if not any(turn.fault is not None and turn.fault.out_of_memory for turn in turns):
@@ -147,9 +150,9 @@ class Climb:
         self._measure_again(numbers, apart=len(numbers) > 1)
 
     def _measure_again(self, ways: Iterable[Way], *, apart: bool) -> None:
-        """The points of these ways that contradict themselves or each other, until they do not, or AGAIN times.
+        """Measure contradicted points of these ways again, until none is left or each was repeated `again` times.
 
-        apart: whether memory does not hold the processes of several ways.
+        apart: whether memory holds the processes of one way only.
         """
         while self.measurable and self._references:
             points = self.points
@@ -171,7 +174,7 @@ class Climb:
         return self._alone if (way, n) == ("process", 1) else self._ready(way, n)
 
     def compile(self) -> None:
-        """The fused array at its best width once more, its step compiled."""
+        """Measure the fused array at its best width again with a compiled step; a note says why if this is skipped."""
         eager = [p for p in self.points if p.way == "fused" and p.gain is not None and p.doubt is None]
         if not eager and any(p.way == "fused" and p.doubt is not None for p in self.points):
             self.notes.append(f"fused: {NOT_COMPILED}: what was measured of the array is in doubt")
@@ -201,8 +204,7 @@ class Climb:
         return short is None
 
     def _short(self, way: Way, n: int, points: Sequence[Point]) -> str | None:
-        """Return a line on the memory that n trainings would lack, by what each took before; None where there is
-        enough."""
+        """Return a line on the memory that n trainings would lack, by the last point's memory; None if it is enough."""
         if not points or not self.probe.local:
             return None
         last = _last(points)
@@ -220,7 +222,7 @@ class Climb:
         return None
 
     def _fit_together(self, numbers: Mapping[Way, int]) -> bool:
-        """Whether the processes of all these ways are likely to find memory beside each other."""
+        """Return whether the processes of all these ways are likely to fit in memory at the same time."""
         if not self.probe.local:
             return True
         lasts = {way: _last(found) for way in numbers if (found := self._of(way))}
@@ -231,7 +233,7 @@ class Climb:
         return host_more <= MARGIN * host_gib and (device_gib is None or device_more <= MARGIN * device_gib)
 
     def _free(self) -> tuple[float, float | None]:
-        """GiB of the host and of the device; None of a simulated one."""
+        """Return the free memory of the host and of the device in GiB; None for a simulated device."""
         memory = nvml.memory(self.probe.device.uuid) if self.probe.device.uuid else None
         return available_memory_gib(), memory.free_gib if memory else None
 
@@ -241,7 +243,7 @@ class Climb:
     # Getting ready
 
     def _ready(self, way: Way, n: int) -> Measured:
-        """n trainings that have taken their first steps; of processes, those of a smaller n go on."""
+        """Make n trainings and run their first steps; processes of a smaller number are reused."""
         started = time.monotonic()
         threads = self._threads(way, n)
         actors, new = self._pools.take(way, n, threads)
@@ -262,12 +264,12 @@ class Climb:
         return measured
 
     def _threads(self, way: Way, n: int) -> int:
-        """CPU threads of each training, or of an array; of TensorFlow, whose threads are one pool, of the process."""
+        """Return the CPU threads of each training; of the whole process for an array or TensorFlow's shared pool."""
         shared = way == "fused" or (way in ("split", "threads") and self.probe.source.kind == "keras")
         return self.probe.num_cpus if shared else max(1, self.probe.num_cpus // n)
 
     def _choose_threads(self, alone: Measured) -> None:
-        """One training alone with all threads or with one, whichever is faster."""
+        """Let the single training use all CPU threads or one, whichever is faster."""
         if self.probe.source.kind != "torch" or self.probe.num_cpus == 1:
             return
         rates: dict[int, list[float]] = {1: [], self.probe.num_cpus: []}
@@ -281,9 +283,9 @@ class Climb:
     # Measuring
 
     def _measure(self, turns: Sequence[Measured]) -> None:
-        """Rounds of a window each, every other round in reverse; one alone has a turn in each.
+        """Measure in rounds of one window each, every other round in reverse; the single training has a turn in each.
 
-        Where they differ much, there are more of them, unless a single one is asked for.
+        Rounds that differ much are followed by more, unless a single round is asked for.
         """
         alone = self._alone
         assert alone is not None
@@ -311,11 +313,11 @@ class Climb:
             self._keep(turn)
 
     def _window(self, measured: Measured) -> float:
-        """Work per second of all together in one window; 0 where none was measured, or one fails: its fault, then."""
+        """Return the samples/s of all trainings together in one window; 0 after a fault, or without a valid window."""
         return self._windows.rate(measured)
 
     def _weigh(self, measured: Measured) -> None:
-        """Record the memory of each training: on a GPU by NVML, which includes contexts; else by the framework."""
+        """Record the memory of each training: by NVML, which includes CUDA contexts, or else by the framework."""
         found = answers([actor.taken.remote() for actor in measured.actors])
         taken: list[Taken] = [] if isinstance(found, Fault) else found
         uuid = self.probe.device.uuid
@@ -349,7 +351,7 @@ class Climb:
 
 
 def _found(point: Point) -> str:
-    """A measured point in a few words."""
+    """Return a measured point in a few words."""
     if point.samples_per_s is None or point.gain is None:
         return "nothing"
     spread = "" if is_alone(point) else spread_text(point.spread.low, point.spread.high)
@@ -367,18 +369,18 @@ def _of_all(by_pid: Mapping[int, float | None], pids: Sequence[int]) -> float | 
 
 
 def _with_context(gib: float | None) -> float | None:
-    """Return the memory that a framework holds, with the context that it does not count."""
+    """Add the CUDA context, which a framework does not count, to its memory in GiB."""
     return None if gib is None else gib + UNMEASURED_CONTEXT_GIB
 
 
 def _mean(parts: Sequence[float | None], n: int) -> float | None:
-    """The sum of all processes over n trainings; None where one does not tell."""
+    """Return the memory of all processes divided by n trainings; None if one of them is unknown."""
     known = [part for part in parts if part is not None]
     return sum(known) / n if known and len(known) == len(parts) else None
 
 
 def fibonacci() -> Iterator[int]:
-    """1, 2, 3, 5, 8, 13, 21, 34 ... without end."""
+    """Yield 1, 2, 3, 5, 8, 13, 21, 34 ... without end."""
     low, high = 1, 2
     while True:
         yield low

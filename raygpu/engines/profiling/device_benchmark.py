@@ -1,4 +1,4 @@
-"""The speed of each device of a training, at several batches: in rounds, so that what disturbs one disturbs all.
+"""Measure the speed of each device of a training at several batch sizes, in rounds that disturb all devices alike.
 
 Devices that share nothing are measured at the same moments. Those that share a GPU, or the processors of a simulated
 one, take turns, every other round in reverse: of two processes that compete for the same cores, the operating system
@@ -26,13 +26,13 @@ from raygpu.records.trial_records import Device
 from raygpu.search.trials import Trial
 
 LEAD_S = 0.2
-"""Between now and the start of a window, until when all processes have heard of it."""
+"""Seconds between the request for a window and its start, for all processes to receive it."""
 Rounds = list[float]
-"""Samples/s of one rank with one batch."""
+"""Samples/s of one rank with one batch size, by round."""
 
 
-class Pace:
-    """A process on each device of a training, or several where workers share one. Ranks are in the devices' order."""
+class DeviceBenchmark:
+    """One process for each rank of a training, several on a device that ranks share. Ranks are in device order."""
 
     def __init__(
         self,
@@ -47,12 +47,15 @@ class Pace:
         rounds: int,
         parts: int = 1,
     ) -> None:
-        """window_s: of one measurement; rounds: how often it is repeated. parts: in which a device takes its share."""
+        """Start the processes. window_s: seconds of one measurement. rounds: number of measurements.
+
+        parts: number of parts in which a device processes its share of a batch.
+        """
         self.cluster, self._trial, self._window_s, self._num_train = cluster, trial, window_s, splits.num_train
         self._rounds, self._parts = rounds, parts
         self._threads = max(1, int(where.cpus))
         self.places = sorted(rank % len(cluster.devices) for rank in range(where.ranks))
-        """Each rank's device, by its index."""
+        """Index of each rank's device."""
         devices = [cluster.devices[place] for place in self.places]
         self._turns = by_turns(devices)
         self._on_gpu = [sum(other == device for other in devices) if device.uuid else 1 for device in devices]
@@ -60,18 +63,22 @@ class Pace:
         self._probes = [Probe(cluster, device, source, splits, trial, precision) for device in devices]
         self._actors = [probe.start(self._threads) for probe in self._probes]
         self.readings: dict[int, Mapping[str, float]] = {}
-        """The last NVML readings while devices worked, by device."""
+        """Last NVML readings while devices worked, by device index."""
 
     def around(self, sizes: Sequence[int], say: Callable[[str], None]) -> list[Curve]:
-        """Each rank's curve at these batches, or at those of them that its memory holds.
+        """Return each rank's curve of samples/s at these batch sizes, up to the largest that fits in memory.
 
-        Raises RaygpuError where a training fails for another reason, or the first batch does not fit.
+        say: called with one line for each batch size. Raises RaygpuError if a training fails for another reason, or if
+        the first batch does not fit.
         """
         return self._curves(sizes, say, ended="asked")
 
     def climb(self, first: int, say: Callable[[str], None]) -> list[Curve]:
-        """Each rank's curve, its batch doubled from `first` on until memory, the data or the gain ends. Raises as
-        `around` does."""
+        """Return each rank's curve of samples/s, with the batch size doubled from `first` on.
+
+        A curve ends where memory or data ends, or where a larger batch gains nothing. Raises RaygpuError as `around`
+        does.
+        """
         doubled = (first << power for power in range(64))
         return self._curves(doubled, say, ended="data", most=self._num_train)
 
@@ -103,7 +110,10 @@ class Pace:
         return curves
 
     def at(self, shares: Sequence[int], say: Callable[[str], None]) -> tuple[list[int], list[Curve]]:
-        """Each rank's speed with its share; all shares are lowered by a fifth while one does not fit."""
+        """Measure each rank with its share of a batch; return the shares that fit, and each rank's curve.
+
+        shares: samples by rank. All are lowered by a fifth while one does not fit. Raises RaygpuError if none fits.
+        """
         wanted = list(shares)
         while True:
             found = self.rates(dict(enumerate(wanted)))
@@ -118,7 +128,10 @@ class Pace:
             wanted = less
 
     def rates(self, batches: Mapping[int, int]) -> dict[int, Rounds | None]:
-        """Samples/s of these ranks with these batches, round by round; None of one that has no memory for it."""
+        """Return the samples/s of each round, by rank; None for a rank without memory for its batch.
+
+        batches: batch size by rank. Raises RaygpuError if a training fails for another reason.
+        """
         full: set[int] = set()
         for rank, batch in batches.items():
             hp = {**self._trial.hyperparameters, "batch_size": math.ceil(batch / self._parts)}
@@ -161,14 +174,15 @@ class Pace:
             raise RaygpuError(f"the training failed on rank {rank}: {last_line(fault.text)}")
 
     def close(self) -> None:
+        """End all processes."""
         for probe in self._probes:
             probe.close()
 
 
 def by_turns(devices: Sequence[Device]) -> list[list[int]]:
-    """The ranks in turns, so that in none of them two share a GPU, or the processors of a node without one.
+    """Divide the ranks into turns, so that no two ranks of a turn share a GPU, or the CPUs of a simulated one.
 
-    devices: of the ranks.
+    devices: each rank's device.
     """
     turns: list[list[int]] = []
     seen: dict[str, int] = {}

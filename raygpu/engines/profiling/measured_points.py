@@ -1,4 +1,4 @@
-"""One way at one number of trainings, while its windows come in, and the point that they make."""
+"""Collect the windows of one way of sharing at one number of trainings, and make a profile's point of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTLED = 1.5
 
 @dataclass(slots=True)
 class Measured:
-    """One way at one number of trainings, while its windows come in."""
+    """Windows measured so far for one way of sharing at one number of trainings."""
 
     way: Way
     n: int
@@ -38,22 +38,23 @@ class Measured:
     fault: Fault | None = None
 
     def add(self, rate: float, reference: float) -> None:
-        """A round, where both windows measured anything."""
+        """Add a round, unless one of its two windows measured nothing. rate, reference: samples/s."""
         if rate > 0 and reference > 0:
             self.rates.append(rate)
             self.references.append(reference)
 
     @property
     def gain(self) -> Interval:
-        """Over one training alone, paired by rounds."""
+        """Return the throughput over that of one training alone, paired by rounds."""
         return ratio(self.rates, self.references)
 
     @property
     def settled(self) -> bool:
-        """Whether more rounds would tell little: the gain's interval is narrow, or nothing can be measured."""
+        """Return whether more rounds are not needed: the gain's interval is narrow, or the training has failed."""
         return self.fault is not None or (len(self.rates) > 1 and self.gain.width <= SETTLED)
 
     def point(self) -> Point:
+        """Return the medians and means of the rounds as a point; without throughput after a fault."""
         rated = self.fault is None and self.rates
         fault = None
         if self.fault is not None:

@@ -1,4 +1,4 @@
-"""A sweep's knowledge of its trainings' speed before it plans: kept profiles, or a probe that is worth its seconds."""
+"""Estimate the speed of a sweep's trainings before it is planned: by kept profiles, or by a probe that repays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from raygpu.config import SweepConfig
 from raygpu.config.sections import Way
 from raygpu.engines.profiling.profile_key import subject
-from raygpu.engines.profiling.sweep_probe import BEATEN, BUDGET, MOST_PACKED, WIDTHS, Probing
+from raygpu.engines.profiling.sweep_probe import BEATEN, BUDGET, MOST_PACKED, WIDTHS, SweepProbe
 from raygpu.experiment import Source, Splits
 from raygpu.planning.cost_model import WORKER_S, Room, options
 from raygpu.planning.estimates import Estimates, Site, roughly, size
@@ -23,33 +23,32 @@ if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
 
 PROBE_S = 3 * WORKER_S
-"""A probe's least."""
+"""Minimum duration of a probe in seconds."""
 KERAS_PER_S = 50_000.0
-"""Samples/s that a Keras training is taken for before any is run."""
+"""Samples/s assumed for a Keras training before any is run."""
 LOOK = 0.1
-"""Part of a sweep's training that a look at some steps may take."""
+"""Maximum share of a sweep's training that a look at a few steps may take."""
 LOOK_S = 2.0
-"""And at most."""
+"""Maximum seconds that a look may take."""
 LONG_S = 2400.0
-"""One training at a time: even an array 50 times as fast then leaves time for a probe."""
+"""Seconds of a sweep, one training at a time, above which a probe repays even with an array 50 times as fast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The findings of a few steps about a sweep."""
+    """Findings about a sweep from a few steps of training."""
 
     sweep_s: float | None
     """Seconds of the whole sweep in the fastest way, or one training at a time where no other way's speed is known;
-    None where the steps failed."""
+    None if the steps failed."""
     rough: Profile | None = None
-    """Profile by these steps, where they tell of the device that the sweep runs on."""
+    """Profile from these steps; None if they do not represent the device that the sweep runs on."""
 
 
 class Measurer:
-    """Finds or measures profiles of one sweep's experiment.
+    """Find or measure the profiles of a sweep's experiment.
 
-    trials: those of the sweep that are known; one of them at least. groups: of equal signature; None where the
-    experiment is not fused.
+    groups: the sweep's known trials by signature; at least one group with one trial.
     """
 
     def __init__(
@@ -70,8 +69,10 @@ class Measurer:
         self._first = self.largest.trials[0]
 
     def kept(self, site: Site) -> tuple[Estimates, bool]:
-        """Return the estimates by earlier measurements of the same versions; and whether there are none, and a probe
-        would repay."""
+        """Return the estimates from kept profiles of the same versions, and whether to run a probe.
+
+        A probe is due if no profile covers the ways to choose between and the sweep is long enough to repay it.
+        """
         found = Estimates()
         self._compare(found, site)
         gpu = self.config.gpu
@@ -101,7 +102,7 @@ class Measurer:
         return found, False
 
     def _taken(self, found: Estimates, profiles: dict[Signature, Profile]) -> bool:
-        """Whether there are any: the sweep is then planned by them."""
+        """Use these profiles for the estimates; return whether there is one for any of the groups."""
         known = [group for group in self.groups if group.signature in profiles]
         if not known:
             return False
@@ -111,7 +112,7 @@ class Measurer:
         return True
 
     def _tells(self, profile: Profile, group: Group, site: Site) -> bool:
-        """Whether all is in it that is to be chosen between: one that was kept of fewer ways hides the others."""
+        """Return whether a profile has all ways to choose between: one kept of fewer ways would hide the others."""
         reach: dict[Way, int] = {"process": MOST_PACKED if site.device_gib is not None else int(site.num_cpus)}
         if self._may_split:
             reach["split"] = 2
@@ -128,7 +129,7 @@ class Measurer:
 
     @property
     def _at_once(self) -> int:
-        """The most trials of the largest group that may run at the same time."""
+        """Return the maximum number of trials of the largest group that may run at the same time."""
         return size(self.config, len(self.largest.trials) / sum(len(group.trials) for group in self.groups)).at_once
 
     @property
@@ -155,7 +156,7 @@ class Measurer:
         return subject(*what, site.device, site.device_gib, site.num_cpus)
 
     def _unmeasurable(self, site: Site) -> str | None:
-        """Why nothing can be measured, or nothing would be gained; None where it might."""
+        """Return why a measurement is impossible or cannot gain anything; None if it may gain."""
         if isinstance(self.config.gpu.fraction, float) and self.config.gpu.fraction > 1:
             return "trials take whole GPUs"
         if site.nodes[0].refusal is not None:
@@ -167,7 +168,7 @@ class Measurer:
         return None
 
     def _look(self, site: Site) -> Look:
-        """A few steps in this process, on the CPU: it has loaded the experiment already, and needs no start."""
+        """Run a few steps in this process, on the CPU: it has loaded the experiment already, and needs no start."""
         assert self.splits is not None
         whole = size(self.config)
         samples = whole.trials * whole.epochs * self.splits.num_train
@@ -180,8 +181,8 @@ class Measurer:
         if not samples_per_s:
             return Look(None)
         look = Look(samples / samples_per_s)
-        # Of a GPU the CPU's steps tell nothing more; in a sweep of seconds no way to train it saves any, and a sweep of
-        # hours repays a probe, whichever is the fastest.
+        # The CPU's steps say nothing more about a GPU; a sweep of seconds saves nothing by any way of sharing, and a
+        # sweep of hours repays a probe, whichever way is the fastest.
         if site.device_gib is not None or not WORKER_S <= samples / samples_per_s < LONG_S:
             return look
         most = int(min(LOOK * samples, LOOK_S * samples_per_s) / glance.samples(self._first)) - 1
@@ -198,7 +199,7 @@ class Measurer:
         return Look(options(parts, Room.of(site.nodes, None), num_gpus)[0].wall_s, rough)
 
     def probe(self, cluster: Cluster, site: Site) -> Estimates:
-        """Measure the largest group's trainings for as long as the sweep repays, and keep the profile."""
+        """Measure the largest group's trainings while the sweep repays it, keep the profile, and return estimates."""
         started = time.monotonic()
         ways: list[Way] = ["process"]
         if self._may_fuse(self.largest):
@@ -207,7 +208,7 @@ class Measurer:
             ways.append("split")
         mps = self.config.gpu.mps != "off" and self.config.gpu.fraction == "auto"
         assert self.splits is not None
-        probing = Probing(cluster, self.source, self.splits, self._first, self.config.gpu.precision, self._at_once)
+        probing = SweepProbe(cluster, self.source, self.splits, self._first, self.config.gpu.precision, self._at_once)
         whole = size(self.config)
         climb = probing.measure(ways, whole.trials * whole.epochs * self.splits.num_train, mps=mps)
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")

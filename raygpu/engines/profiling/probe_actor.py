@@ -1,4 +1,4 @@
-"""A process of the probe: trainings of one way on one device, made, timed and ended on demand."""
+"""Actor of a probe: makes, times and ends trainings of one way of sharing on one device."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from raygpu.training.base import Settings
 from raygpu.training.timing import Bench, Window
 
 EPOCHS = 1000
-"""More than a probe sees: a function that is asked for so many does not end in its midst."""
+"""Number of epochs asked for, more than a probe trains: a function does not end during a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """The report of a process whose trainings have taken their first steps."""
+    """Report of a process whose trainings have taken their first steps; both times in seconds."""
 
     step_s: float
     evaluation_s: float | None
@@ -35,25 +35,25 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Memory of one process."""
+    """Memory in use by one process, in GiB; None where it cannot be read."""
 
     pids: Sequence[int]
-    """Pids of the process, and of those that it started."""
+    """Pids of the process and of its child processes."""
     host_gib: float | None
     device_gib: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The error that a training raised."""
+    """Error of a training."""
 
     text: str
-    """The traceback."""
+    """Traceback, or a message."""
     out_of_memory: bool
 
 
 class ProbeActor:
-    """Answers with a `Fault` where a training raised."""
+    """Ray actor of a probe; returns a `Fault` if a training raises."""
 
     def __init__(
         self, source: Source, precision: Precision, environment: Mapping[str, str], folder: str | None
@@ -68,7 +68,10 @@ class ProbeActor:
     def make(
         self, way: Way, splits: Splits | None, trials: Sequence[Trial], threads: int, memory_gib: float | None = None
     ) -> Made | Fault:
-        """Make the trainings, in place of earlier ones, and let them take their first steps."""
+        """Make the trainings, in place of earlier ones, and run their first steps.
+
+        memory_gib: memory of each part of a split GPU.
+        """
         settings = Settings(EPOCHS, threads, self._precision, self._folder)
         try:
             self.drop()
@@ -78,7 +81,7 @@ class ProbeActor:
             return _fault(error)
 
     def compile(self) -> float | Fault:
-        """Compile the array's step; seconds that it took."""
+        """Compile the array's step and return the seconds that it took."""
         assert self._bench is not None
         started = time.perf_counter()
         try:
@@ -88,13 +91,14 @@ class ProbeActor:
         return time.perf_counter() - started
 
     def threads(self, count: int) -> None:
-        """For the next windows, where the framework allows it."""
+        """Set the CPU threads for the next windows; no effect for a framework other than torch."""
         if self._source.kind == "torch":
             import torch
 
             torch.set_num_threads(count)
 
     def window(self, start_at: float, seconds: float) -> list[Window] | Fault:
+        """Train for `seconds` from `start_at` on, in seconds since 1970; return one window for each training."""
         assert self._bench is not None
         try:
             return self._bench.window(start_at, seconds)
@@ -102,10 +106,11 @@ class ProbeActor:
             return _fault(error)
 
     def taken(self) -> Taken:
+        """Return the memory that this process holds now."""
         return Taken(memory_usage.family(), memory_usage.host_gib(), memory_usage.device_gib())
 
     def leave(self) -> None:
-        """End the trainings and the process; a client of MPS that is killed by a signal may take the server along."""
+        """End the trainings and the process by itself: an MPS client killed by a signal may end the server too."""
         self.drop()
         ray.actor.exit_actor()
 
@@ -121,7 +126,7 @@ def _fault(error: BaseException) -> Fault:
 
 
 def spawn(node_id: str, *arguments: Any) -> Any:
-    """A `ProbeActor` on a node, which asks Ray for nothing: the device is the probe's own."""
+    """Start a `ProbeActor` on a node without any of Ray's resources, since the probe has the device for itself."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(node_id, soft=False)

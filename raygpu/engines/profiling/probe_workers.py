@@ -1,4 +1,4 @@
-"""The processes of a probe: trainings on one device of a cluster, outside Ray's count of GPUs.
+"""Workers of a probe: processes that train on one device of a cluster, outside Ray's count of GPUs.
 
 probe = Probe(cluster, cluster.devices[0], source, splits, trial, config.gpu.precision)
 actors = [probe.start(threads=1) for _ in range(3)]
@@ -27,8 +27,10 @@ END_S = 5.0
 
 
 class Probe:
-    """Copies of one trial on one device. folder: where functions and scripts may write; by default the device's node
-    has one."""
+    """Worker processes that train copies of one trial on one device.
+
+    folder: folder that functions and scripts may write to; default: the temporary folder of the device's node.
+    """
 
     def __init__(
         self,
@@ -52,7 +54,10 @@ class Probe:
         self._actors: list[Any] = []
 
     def start(self, threads: int, *, yielding: bool = False, environment: Mapping[str, str] | None = None) -> Any:
-        """A new process that sees the device alone."""
+        """Start a process that sees only the probe's device, and return its actor.
+
+        threads: CPU threads. yielding: whether waiting threads leave the CPU to others. environment: more variables.
+        """
         variables = surroundings(threads, yielding=yielding)
         if self.device.uuid is not None:
             variables["CUDA_VISIBLE_DEVICES"] = self.device.uuid
@@ -62,7 +67,7 @@ class Probe:
         return actor
 
     def copies(self, n: int) -> list[Trial]:
-        """The trial, with seeds of their own."""
+        """Return n copies of the trial, with ids and seeds of their own."""
         seed = self._trial.seed
         return [replace(self._trial, trial_id=Trial.name(i), seed=seed + i) for i in range(n)]
 
@@ -74,7 +79,10 @@ class Probe:
         threads: int,
         memory_gib: float | None = None,
     ) -> list[Made] | Fault:
-        """Make the trainings of each process, in place of earlier ones. memory_gib: of each part of a split GPU."""
+        """Make the trainings of each process, in place of earlier ones; return the reports or the first fault.
+
+        parts: trials by process. memory_gib: memory of each part of a split GPU.
+        """
         calls = [
             actor.make.remote(way, self._splits, part, threads, memory_gib)
             for actor, part in zip(actors, parts, strict=True)
@@ -82,7 +90,7 @@ class Probe:
         return answers(calls)
 
     def end(self, actors: Sequence[Any]) -> None:
-        """End processes, and with them all that they hold; by force where they do not within END_S seconds."""
+        """End processes and free their memory; kill those that have not ended within END_S seconds."""
         if not actors:
             return
         leaving = [actor.leave.remote() for actor in actors]
@@ -92,11 +100,12 @@ class Probe:
             self._actors.remove(actor)
 
     def close(self) -> None:
+        """End all processes of the probe."""
         self.end(list(self._actors))
 
 
 def answers(calls: Sequence[Any]) -> list[Any] | Fault:
-    """Return the answers of all processes, or the first fault among them."""
+    """Wait for the answers of all processes; return them, or the first fault among them."""
     try:
         found = ray.get(list(calls))
     except ray.exceptions.OutOfMemoryError as error:

@@ -29,7 +29,11 @@ def subject(
     device_gib: float | None,
     num_cpus: float,
 ) -> Subject:
-    """device: the GPU's name; the processor's, without device_gib, where one is simulated."""
+    """Return the key of a profile.
+
+    code: the resolved experiment or function; None for a script. splits: None for a function or script. shaped_by: the
+    signature of the trials. device: the GPU's name; for a simulated GPU the CPU's name, with device_gib None.
+    """
     return Subject(
         source=source.name,
         hyperparameters=dict(shaped_by.values),

@@ -1,4 +1,4 @@
-"""Data-parallel jobs that are trained for a few seconds each, to compare different shares of a batch."""
+"""Train data-parallel jobs for a few seconds each, to compare different shares of a batch."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ from raygpu.storage import Storage
 from raygpu.training.distributed.ranks import FIRST, Parallel
 
 EPOCHS = 1_000_000
-"""More epochs than a job is given time for."""
+"""Number of epochs asked for, more than a job has time for."""
 STEPS = 16
-"""Least number of steps in an epoch of the job."""
+"""Minimum number of steps in an epoch of a job."""
 EVALUATED = 64
-"""Samples of an evaluation, where the job's epochs are short."""
+"""Number of samples in an evaluation, if the data are repeated to fill an epoch."""
 
 
 @dataclass(slots=True)
 class _Steady:
-    """A job's samples/s, once it is under way."""
+    """Throughput of a job after its first steps."""
 
     enough_s: float
     skipped: int = 0
     samples: list[int] = field(default_factory=list)
     wall_s: float = 0.0
     devices: dict[int, int] = field(default_factory=dict)
-    """By rank."""
+    """Index of each rank's device."""
 
     def rates(self) -> tuple[float, ...]:
-        """Samples/s in the order of the devices, and not of the ranks, which Ray numbers as it likes."""
+        """Return the samples/s of each rank, in the order of the devices: Ray numbers the ranks in any order."""
         ranks = sorted(self.devices, key=lambda rank: (self.devices[rank], rank))
         return tuple(self.samples[rank] / self.wall_s for rank in ranks)
 
     def hear(self, told: Any) -> None:
+        """Take a worker's report: note a rank's device, or add its progress after the first steps."""
         if isinstance(told, Joined):
             self.devices[told.rank] = told.device
         if not isinstance(told, Progress):
@@ -57,11 +58,12 @@ class _Steady:
         self.wall_s += told.wall_s
 
     def enough(self) -> bool:
+        """Return whether `enough_s` seconds have been measured."""
         return self.wall_s >= self.enough_s
 
 
 class ShortJobs:
-    """Trainings of one set of hyper-parameters on all devices. checkpoints: a folder that every node sees."""
+    """Short trainings of one set of hyper-parameters on all devices. checkpoints: storage that every node sees."""
 
     def __init__(
         self,
@@ -83,12 +85,13 @@ class ShortJobs:
         self.checkpoints = checkpoints
         self.say = say
         self.readings: dict[int, Any] = {}
-        """The last NVML readings while a job ran, by device."""
+        """Last NVML readings while a job ran, by device index."""
 
     def train(self, shares: Sequence[int], seconds: float) -> tuple[float, ...]:
-        """Samples/s of each rank with these shares of a step, once the first steps are over.
+        """Train with these shares of a batch; return the samples/s of each rank after the first steps.
 
-        Raises TrainingFailed, and KeyboardInterrupt where it was interrupted.
+        shares: samples of each rank in a step, in the order of the devices. seconds: duration of the measurement.
+        Raises TrainingFailed, RaygpuError if the training diverges first, and KeyboardInterrupt after Ctrl-C.
         """
         steady = _Steady(seconds)
         self.say(f"training with {' + '.join(map(str, shares))} samples a step ...")
@@ -136,7 +139,7 @@ class ShortJobs:
 
 
 def _at_least(splits: Splits, count: int) -> Splits:
-    """The data, over again where it is less: an epoch's end is no part of what is measured."""
+    """Repeat the training data to at least `count` samples, so that no epoch ends during the measurement."""
     if splits.num_train >= count:
         return splits
     rows = np.arange(count) % splits.num_train

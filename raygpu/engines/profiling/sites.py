@@ -1,4 +1,4 @@
-"""The machines and devices that trainings run on, as a plan sees them: of this machine, or of a cluster."""
+"""Describe the nodes and devices that trainings run on for the planner: this machine, or a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # Ray takes seconds to import
 
 
 def local_site(gpus: Sequence[Gpu], nodes: Sequence[Node]) -> Site:
-    """Return this machine. gpus: none where one is simulated."""
+    """Return this machine as a site. gpus: empty for a simulated GPU. nodes: this machine's nodes, one or more."""
     if not gpus:
         return Site(nodes, [SIMULATED], host.cpu_name(), None, nodes[0].num_cpus)
     num_cpus = nodes[0].num_cpus if len(nodes) == 1 else host.num_cpus()
@@ -24,7 +24,7 @@ def local_site(gpus: Sequence[Gpu], nodes: Sequence[Node]) -> Site:
 
 
 def cluster_site(cluster: Cluster) -> Site:
-    """Return the nodes of a running Ray."""
+    """Return the nodes of a running Ray as a site; the first device stands for all in device name and memory."""
     first, names = cluster.devices[0], [device.name for device in cluster.devices]
     device = first.name if first.uuid is not None else host.cpu_name()
     num_cpus = host.num_cpus() if cluster.local and len(cluster.nodes) > 1 else cluster.nodes[0].num_cpus

@@ -1,6 +1,6 @@
-"""A probe inside a sweep: which way its trainings are fastest, found out in a part of the sweep's own time.
+"""Probe inside a sweep: find the fastest way to share the device, within a part of the sweep's own time.
 
-probing = Probing(cluster, source, splits, trial, "float32", most=64)
+probing = SweepProbe(cluster, source, splits, trial, "float32", most=64)
 climb = probing.measure(["process", "fused"], work=1e7, mps=True)
 climb.points
 """
@@ -20,27 +20,27 @@ from raygpu.training.hyperparameters import batch_size
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
-    from raygpu.engines.profiling.concurrency_benchmark import Climb
+    from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark
 
 BUDGET = 0.25
 """Part of the predicted sweep's time that a probe may take."""
 WINDOW_S = 0.3
 ROUNDS = 3
 PATIENCE = 2
-"""Most rounds where they differ much, as a multiple of ROUNDS; each point is measured again once at most."""
+"""Maximum number of rounds if they differ much, as a multiple of ROUNDS; a point is measured again at most once."""
 WIDTHS = (8, 64)
-"""Members of the arrays that a probe tries: its answer is which way, and an array measures its own width."""
+"""Widths of the arrays that a probe tries, to choose the way; each array later measures its own best width."""
 STEPS = 8
-"""Least number of steps in an array's measurement."""
+"""Minimum number of steps in an array's measurement."""
 MOST_PACKED = 8
-"""Processes that a probe of a GPU tries."""
+"""Maximum number of processes that a probe of a GPU tries."""
 BEATEN = "packed:"
 """Prefix of the note that says that no number of processes can be the fastest way."""
 
 
 @dataclass(frozen=True, slots=True)
-class Probing:
-    """The training to measure, on the first of the cluster's devices."""
+class SweepProbe:
+    """Training to measure on the first of the cluster's devices."""
 
     cluster: Cluster
     source: Source
@@ -48,16 +48,16 @@ class Probing:
     trial: Trial
     precision: Precision
     most: int
-    """The sweep's trainings that may run at once."""
+    """Maximum number of the sweep's trainings that may run at once."""
 
-    def measure(self, ways: Sequence[Way], work: float, *, mps: bool) -> Climb:
-        """One training, an array and, as long as it repays, more of both.
+    def measure(self, ways: Sequence[Way], work: float, *, mps: bool) -> ConcurrencyBenchmark:
+        """Measure one training alone, an array and, while the sweep repays it, wider arrays and more processes.
 
-        work: training samples of the whole sweep. mps: whether to measure processes under MPS too, where it is to be
-        had.
+        ways: ways of sharing to measure. work: training samples of the whole sweep. mps: whether to measure processes
+        under MPS too, if MPS is available.
         """
         from raygpu.engines.cluster.mps_daemons import daemons
-        from raygpu.engines.profiling.concurrency_benchmark import Climb
+        from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark
         from raygpu.engines.profiling.probe_workers import Probe
 
         started = time.monotonic()
@@ -68,7 +68,7 @@ class Probing:
         with daemons([device], refusals.append, wanted=mps and self.cluster.local) as under:
             access = under.access.get(device.uuid or "")
             all_ways: list[Way] = [*ways, "mps"] if access is not None else [*ways]
-            climb = Climb(
+            climb = ConcurrencyBenchmark(
                 probe,
                 all_ways,
                 most=self.most,
@@ -86,10 +86,13 @@ class Probing:
         climb.notes += [f"mps: not measured: {reason}" for reason in refusals]
         return climb
 
-    def _measure(self, climb: Climb, ways: Sequence[Way], work: float, started: float, num_cpus: int) -> None:
-        """One alone, an array, a wider one and more processes, for as long as they may change the answer."""
+    def _measure(
+        self, climb: ConcurrencyBenchmark, ways: Sequence[Way], work: float, started: float, num_cpus: int
+    ) -> None:
+        """Measure one training, an array, a wider one and more processes, while they may change the answer."""
 
         def repays(seconds: float) -> bool:
+            """Return whether `seconds` more of probing stay within BUDGET of the predicted sweep."""
             spent_s = time.monotonic() - started + seconds
             return spent_s <= BUDGET * (work / max(_rates(climb, ways).values()) + WORKER_S)
 
@@ -122,6 +125,6 @@ class Probing:
             climb.measure({way: n for way in ways if way != "fused"})
 
 
-def _rates(climb: Climb, ways: Sequence[Way]) -> dict[tuple[Way, int], float]:
-    """Samples/s of each point; of one in doubt too: what its windows measured tells how long others will take."""
+def _rates(climb: ConcurrencyBenchmark, ways: Sequence[Way]) -> dict[tuple[Way, int], float]:
+    """Return each point's samples/s by way and number, points in doubt included: they too predict the probe's time."""
     return {(p.way, p.n): p.samples_per_s for p in climb.points if p.samples_per_s and p.way in ways}

@@ -1,4 +1,4 @@
-"""Windows of trainings that share a device: all of them begin together, and their rates are added where they did."""
+"""Time windows of trainings that share a device: all begin together, so that their rates can be added."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from raygpu.engines.profiling.probe_workers import Probe, answers
 from raygpu.training.timing import LEAD, covered
 
 STEPS = 3
-"""Least number of steps in a window."""
+"""Minimum number of steps in a window."""
 CALL_S, CALL_EACH_S = 0.05, 0.01
-"""Seconds between asking the processes for a window and its start: at least, and for each process."""
+"""Seconds between the request for a window and its start: the minimum, and an addition for each process."""
 TOGETHER = 0.8
-"""Least part of every process' window in which all others work: their rates add up only then."""
+"""Minimum share of every process's window in which all others work: their rates add up only then."""
 TRIES = 4
-"""Most tries of a window whose processes did not work together, each with three times the notice of the last."""
+"""Maximum number of tries of a window; each gives the processes three times the notice of the last."""
 APART = "its processes did not work at the same time in any window: the machine is too busy"
 
 
 class Windows:
-    """Measures trainings on the device of a probe. window_s: of each window, longer where a step takes long."""
+    """Measure trainings on the device of a probe. window_s: seconds of a window, more if a step takes long."""
 
     def __init__(self, probe: Probe, window_s: float) -> None:
         self.probe = probe
         self.window_s = window_s
 
     def rate(self, measured: Measured) -> float:
-        """Work per second of all together in one window; 0 where one fails, which is then the point's fault, and where
-        their windows do not coincide."""
+        """Return the work per second of all trainings together in one window, in samples/s.
+
+        0 if a training fails, which sets `measured.fault`, or if the processes' windows do not coincide.
+        """
         crowd = len(measured.actors) / (1 if self.probe.device.uuid else self.probe.num_cpus)
         seconds = max(self.window_s, STEPS * measured.step_s * max(1.0, crowd))
         told = answers([actor.threads.remote(measured.threads) for actor in measured.actors])
@@ -55,7 +57,7 @@ class Windows:
         return 0.0
 
     def _watch(self, begin: float, seconds: float) -> dict[str, float]:
-        """Return the GPU's own readings in the window, by the names of a point; nothing of a simulated one."""
+        """Return the GPU's readings in the window, by a point's fields; empty for a simulated or remote GPU."""
         uuid = self.probe.device.uuid
         if uuid is None or not self.probe.local:
             return {}

@@ -1,4 +1,4 @@
-"""The processes that a climb measures in, of each way: more of them at each number, or others where those do not do."""
+"""Pools of worker processes, one for each way of sharing; processes are reused as the number of trainings grows."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ from raygpu.planning.profiles import Point
 
 
 class Pools:
-    """mps: the daemon of packed processes under MPS."""
+    """Worker processes of a benchmark, by way of sharing. mps: MPS daemon of the way `mps`; None without MPS."""
 
     def __init__(self, probe: Probe, mps: Access | None) -> None:
         self.alone: Sequence[Any] = ()
-        """The process of the training alone, which stays for its turns."""
+        """Process of the single training, which stays as the reference."""
         self._probe = probe
         self._mps = mps
         self._pools: dict[tuple[Way, int], list[Any]] = {}
-        """By way, and by a number of threads where the framework keeps those that it started with."""
+        """Processes by way, and by the number of threads if the framework keeps the threads that it started with."""
 
     @property
     def ways(self) -> list[Way]:
+        """Return the ways that have a pool; a way with several pools occurs several times."""
         return [way for way, _ in self._pools]
 
     def take(self, way: Way, n: int, threads: int) -> tuple[list[Any], list[Any]]:
-        """The processes for n trainings, and those of them in which trainings have to be made."""
+        """Return the processes for n trainings, and those of them in which trainings have to be made.
+
+        threads: CPU threads of each process. Starts missing processes, and ends those that cannot be reused.
+        """
         if way not in ("process", "mps"):
             pool = self._pools.setdefault((way, 0), [])
             if way == "split":  # TensorFlow splits a device before it starts
@@ -49,7 +53,7 @@ class Pools:
         return pool[:n], new
 
     def end(self, ways: Sequence[Way]) -> None:
-        """The processes of these ways."""
+        """End the processes of these ways, except the single training's."""
         for key, pool in self._pools.items():
             if key[0] in ways:
                 self._end(pool)
@@ -59,12 +63,12 @@ class Pools:
         self._probe.end([actor for actor in pool if actor not in self.alone])
 
     def held(self, last: Point) -> int:
-        """The trainings of a way, since its last point, whose memory is not free: one alone always stays."""
+        """Return the number of trainings of the last point's way that still hold memory; the single one always does."""
         actors = [actor for key, pool in self._pools.items() if key[0] == last.way for actor in pool]
         if all(actor in self.alone for actor in actors):
             return 1 if last.way == "process" else 0
         return last.n
 
     def given_back(self, last: Point) -> int:
-        """Return the number of held trainings that end where another way needs their memory."""
+        """Return the number of held trainings that would end if another way needed their memory."""
         return self.held(last) - (last.way == "process")

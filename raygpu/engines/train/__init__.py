@@ -1,1 +1,1 @@
-"""A production training on Ray Train: its start, its workers and its checkpoints."""
+"""Production training on Ray Train: its start, its workers and its checkpoints."""

@@ -1,6 +1,6 @@
-"""Ray Train's torch.distributed for the workers of one machine: their store listens on 127.0.0.1 alone.
+"""Ray Train's torch.distributed backend for workers on one machine: the store listens on 127.0.0.1 alone.
 
-Ray's own starts torch's store where every interface reaches it, and asks nobody for a token.
+Ray's own backend starts torch's store on every network interface, and needs no token.
 """
 
 from __future__ import annotations
@@ -16,26 +16,30 @@ from ray.train.torch import TorchConfig
 
 LOOPBACK = "127.0.0.1"
 _served: list[dist.TCPStore] = []
-"""In the process of rank 0: the store lives as long as somebody holds it."""
+"""Reference to the store in the process of rank 0, which keeps it alive."""
 
 
 class LoopbackBackend(TorchConfig().backend_cls):  # type: ignore[misc]
-    """The group is made, and its variables set, as Ray's backend does it."""
+    """Ray's torch backend with a store on loopback; it sets the same environment variables."""
 
     def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        """Start the store on rank 0, then join all ranks to one process group."""
         seconds, size = backend_config.timeout_s, len(worker_group)
         port = worker_group.execute_single(0, _serve, size, seconds)
         worker_group.execute(_join, port, size, backend_config.backend, seconds)
 
 
 class LoopbackConfig(TorchConfig):
+    """Ray's torch configuration that selects the loopback backend."""
+
     @property
     def backend_cls(self) -> type[LoopbackBackend]:
+        """Return the loopback backend."""
         return LoopbackBackend
 
 
 def _serve(size: int, seconds: int) -> int:
-    """On rank 0: start the store; its port."""
+    """Start the store on rank 0 and return its port."""
     with socket.create_server((LOOPBACK, 0)) as listener:
         port = int(listener.getsockname()[1])
         store = dist.TCPStore(
@@ -52,7 +56,7 @@ def _serve(size: int, seconds: int) -> int:
 
 
 def _join(port: int, size: int, backend: str, seconds: int) -> None:
-    """On every rank at once."""
+    """Set the environment variables of a rank and join the process group; called on every rank at once."""
     context = ray.train.get_context()
     rank, timeout = context.get_world_rank(), timedelta(seconds=seconds)
     os.environ |= {

@@ -1,4 +1,4 @@
-"""A production training under Ray Train: started, listened to, stopped with a checkpoint, and its checkpoints found."""
+"""Run a production training under Ray Train: place its workers, take their reports, stop it, find its checkpoints."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ from raygpu.storage import Storage
 POLL_S = 0.2
 BEST = "best"
 WHOLE = "whole"
-"""An empty file of a checkpoint that has been copied to its end."""
+"""Empty file that marks a completely copied checkpoint."""
 A_DAY_S = 86_400
-"""Seconds that a rank waits for another that evaluates: one that dies ends the wait at once."""
+"""Seconds that a rank waits for another one, as during its evaluation; the death of that rank ends the wait at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """The resources of each worker, and the workers' exchange."""
+    """Number of workers, resources of each worker, and the way in which they exchange gradients."""
 
     workers: int
     each: int
-    """Devices of a worker."""
+    """Number of devices of a worker."""
     per_gpu: int
-    """Workers on a GPU."""
+    """Number of workers on a GPU."""
     gpus: float
-    """GPUs of a worker, as Ray counts."""
+    """GPUs that Ray reserves for a worker; a fraction if workers share a GPU."""
     cpus: float
     how: str
     """Torch backend or TensorFlow strategy that sums the workers' gradients."""
     shared: bool
-    """Whether workers share a GPU, or there is none."""
+    """Whether workers share a GPU, or the GPU is simulated."""
     simulated: bool
-    """Whether there is none."""
+    """Whether the GPU is simulated."""
 
     @property
     def ranks(self) -> int:
-        """Devices of all workers."""
+        """Return the number of ranks: the devices of all workers."""
         return self.workers * self.each
 
     def line(self, devices: Sequence[Device]) -> str:
-        """The same for a person. devices: the cluster's."""
+        """Return the placement as a line for the user. devices: all devices of the cluster."""
         names = ", ".join(dict.fromkeys(device.name for device in devices))
         place = f"{len(devices)} x {names}" if len(devices) > 1 else names
         shared = f", {self.per_gpu} on each" if self.per_gpu > 1 else ""
@@ -73,9 +73,10 @@ class Placing:
 def placing(
     cluster: Cluster, workers: int | Literal["all"], each: int, framework: str, most_gpus: Fraction | None = None
 ) -> Placing:
-    """`workers` of `each` devices, spread evenly over the cluster's GPUs; several on one GPU take turns.
+    """Place workers of `each` devices evenly on the cluster's GPUs; workers that share a GPU take turns.
 
-    framework: torch or keras. most_gpus: that may be reserved. Raises BadInput.
+    workers: number, or "all" for one on each GPU. framework: torch or keras. most_gpus: maximum number of GPUs to
+    reserve; None for no limit. Raises BadInput if the GPUs are not enough for the devices of each worker.
     """
     num_gpus: Fraction | int = len(cluster.devices)
     if most_gpus is not None and most_gpus < num_gpus:
@@ -113,21 +114,22 @@ def placing(
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a training: its last and best checkpoints, and whether it was interrupted."""
+    """Result of a training: its last and best checkpoints, and whether it was interrupted."""
 
     last: Storage | None
-    """The folder of its last checkpoint."""
+    """Folder of the last checkpoint; None for none."""
     best: Storage | None
     interrupted: bool
 
 
 class KeepBest(ray.train.UserCallback):
-    """Copies each checkpoint that is the best so far, since Ray Train keeps the last ones. Runs in its controller."""
+    """Callback in Ray Train's controller that copies the best checkpoint so far: Ray Train keeps only the last ones."""
 
     def __init__(self, folder: Storage) -> None:
         self.folder = folder
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+        """Copy the reported checkpoint to the folder of the best one, if rank 0 reports it as the best so far."""
         if checkpoint is None or not metrics[0]["is_best"]:
             return
         part = _part(self.folder)
@@ -165,10 +167,12 @@ def run(
     say: Callable[[str], None],
     enough: Callable[[], bool] = lambda: False,
 ) -> Ended:
-    """Train to the end, to Ctrl-C, until it is enough, or until it fails for good, which raises TrainingFailed.
+    """Train until the end, Ctrl-C, or `enough`; return the checkpoints. Raises TrainingFailed if it fails for good.
 
-    folder: of the checkpoints; one that has some is gone on from. listen: hears all that workers tell, in this thread.
-    tick: called between. A second Ctrl-C raises KeyboardInterrupt without a checkpoint.
+    folder: storage of the checkpoints; an existing checkpoint is continued. keep: number of last checkpoints to keep.
+    max_failures: how often lost workers are replaced. listen: called with each report of a worker, in this thread.
+    tick: called every POLL_S seconds. enough: called as often; True ends the training after a checkpoint. A second
+    Ctrl-C raises KeyboardInterrupt without a checkpoint.
     """
     logging.getLogger("ray.train").setLevel(logging.ERROR)
     desk = _desk()
@@ -194,6 +198,7 @@ def run(
     failed: list[Failed] = []
 
     def hear() -> None:
+        """Pass on the workers' new reports, and note failures."""
         for told in ray.get(desk.take.remote()):
             if isinstance(told, Failed):
                 failed.append(told)
@@ -226,9 +231,7 @@ def run(
 
 
 def _trainer(framework: str, how: str, *, local: bool) -> Callable[..., Any]:
-    """Ray Train's, with what it sets up on the workers before they train.
-
-    how: torch's backend. local: all workers are on this machine.
+    """Return Ray Train's trainer for a framework. how: torch's backend. local: whether all workers are on this machine.
     """
     if framework == "torch":
         from ray.train.torch import TorchConfig, TorchTrainer
@@ -243,7 +246,7 @@ def _trainer(framework: str, how: str, *, local: bool) -> Callable[..., Any]:
 
 
 class TrainingFailed(RaygpuError):
-    """The training cannot go on. `traceback`: of the worker that failed first."""
+    """The training failed for good; `traceback` is that of the worker that failed first."""
 
     def __init__(self, line: str, traceback: str, *, out_of_memory: bool = False) -> None:
         super().__init__(line)
@@ -251,13 +254,14 @@ class TrainingFailed(RaygpuError):
 
 
 def _fitting(trainer: Any) -> Future[Any]:
-    """Ray Train's `fit` in a thread: in the main one it would take Ctrl-C, and end without a checkpoint.
+    """Run Ray Train's `fit` in a thread: in the main one it would take Ctrl-C, and end without a checkpoint.
 
-    A daemon: where Ray is shut down meanwhile, `fit` never returns, and the process is to end all the same.
+    The thread is a daemon: if Ray is shut down meanwhile, `fit` never returns, and the process must end all the same.
     """
     fitting: Future[Any] = Future()
 
     def fit() -> None:
+        """Run `fit`, and store its result or error in the future."""
         try:
             fitting.set_result(trainer.fit())
         except BaseException as error:  # noqa: BLE001 - whoever waits for it is told

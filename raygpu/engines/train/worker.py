@@ -1,6 +1,6 @@
-"""A worker of a production training under Ray Train: its part of the training, its checkpoints, and what it tells.
+"""Worker of a production training under Ray Train: it trains, saves checkpoints, and reports to the driver.
 
-Ray Train calls `train` on every worker, and again on new ones when one was lost; it goes on from the last checkpoint.
+Ray Train calls `train` on every worker, and again on new workers after one was lost, from the last checkpoint on.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from raygpu.training.base import Settings, surroundings
 from raygpu.training.distributed.ranks import OneRank, Parallel, ParallelTraining, Ranks
 
 PROGRESS = "progress.json"
-"""In a checkpoint: how far the training is, and its best score."""
+"""File of a checkpoint with the training's progress and its best score."""
 LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "ProcessGroup", "Collective ops")
-"""In the message of what a rank raises when another one is gone."""
+"""Phrases in the message of an error that a rank raises because another rank is lost."""
 LOST_PEER_ERRORS = {"DistError", "UnavailableError", "AbortedError"}
-"""Or its type: of torch.distributed, and of TensorFlow."""
+"""Types of such errors, by name: of torch.distributed, and of TensorFlow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The settings that every worker has to know. Travels through the object store."""
+    """Settings of a training for every worker, sent through Ray's object store."""
 
     source: Source
     trial: Trial
@@ -47,40 +47,40 @@ class Job:
     precision: Precision
     threads: int
     parallel: Parallel
-    """Its ratios by device, in the order of `devices`."""
+    """Division of a batch; its ratios are in the order of `devices`."""
     devices: tuple[tuple[str, str], ...]
-    """The node and Ray's name of each device, in the order of their indices."""
+    """Node id and Ray's name of each device, in the order of their indices."""
     scoring: Scoring
     checkpoint_epochs: int
     checkpoint_s: float | None
     shared: bool
-    """Whether workers share a GPU, or there is none."""
+    """Whether workers share a GPU, or the GPU is simulated."""
     simulated: bool
-    """Whether there is none."""
+    """Whether the GPU is simulated."""
     each: int = 1
-    """Devices of a worker."""
+    """Number of devices of a worker."""
     warm_start: str | None = None
-    """URI of a trial's checkpoint, whose parameters the training begins with."""
+    """URI of a trial's checkpoint, whose parameters the training begins with; None for fresh parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A worker has begun."""
+    """Report that a rank has begun to train."""
 
     rank: int
     device: int
-    """Its place in `Job.devices`."""
+    """Index of the rank's device in `Job.devices`."""
     pid: int
     epoch: int
-    """After which it goes on; 0 at the beginning."""
+    """Last epoch that is trained already; 0 at the beginning."""
     notes: tuple[str, ...] = ()
     restored: Restored | None = None
-    """From rank 0, what was trained before the checkpoint that it goes on from."""
+    """History before the checkpoint that the training goes on from; rank 0 only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint is kept."""
+    """Report that a checkpoint is saved."""
 
     epoch: int
     step: int
@@ -90,11 +90,11 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The user's code has raised, which another try would not mend."""
+    """Report that the user's code has raised an error, which another try would not repair."""
 
     rank: int
     error: str
-    """A traceback."""
+    """Traceback of the error."""
     out_of_memory: bool
 
 
@@ -102,7 +102,7 @@ Told = Joined | Progress | Saved | Failed
 
 
 class Desk:
-    """Between the workers and the driver: an actor without CPUs, on the driver's node."""
+    """Ray actor for messages between the workers and the driver; on the driver's node, without CPUs."""
 
     def __init__(self) -> None:
         self._told: list[Told] = []
@@ -110,6 +110,7 @@ class Desk:
         self._failed = False
 
     def tell(self, told: Told) -> None:
+        """Take a worker's report."""
         self._failed = self._failed or isinstance(told, Failed)
         self._told.append(told)
 
@@ -119,19 +120,21 @@ class Desk:
         return told
 
     def stop(self) -> None:
-        """The person wants the training to end after a checkpoint."""
+        """Ask the workers to end the training after a checkpoint."""
         self._wish = "stop"
 
     def wish(self) -> Wish:
+        """Return the driver's request to the workers: "stop", or empty for none."""
         return self._wish
 
     def failed(self) -> bool:
+        """Return whether the user's code has failed on any rank."""
         return self._failed
 
 
 @dataclass(slots=True)
 class _Wishes:
-    """Rank 0's requests to all: the person's wishes, and checkpoints by the clock. Never waits for the desk."""
+    """Requests of rank 0 to all ranks: the user's stop, and checkpoints by time. Never waits for the desk."""
 
     desk: Any
     checkpoint_s: float | None
@@ -149,11 +152,16 @@ class _Wishes:
         return wish
 
     def saved(self) -> None:
+        """Restart the time until the next checkpoint."""
         self._saved_at = time.monotonic()
 
 
 def train(config: dict[str, Any]) -> None:
-    """Run one worker of Ray Train. config: the Job, the Desk, and a reference to the data."""
+    """Run one worker of Ray Train. config: "job", a Job; "desk", a Desk's handle; "splits", a reference to the data.
+
+    An error of the user's code is reported to the desk before it is raised; the next try of Ray Train then returns at
+    once.
+    """
     job, desk = config["job"], config["desk"]
     rank = ray.train.get_context().get_world_rank()
     if ray.get(desk.failed.remote()):
@@ -167,7 +175,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def _is_lost_peer(error: Exception) -> bool:
-    """In the words of either framework: only one is imported here."""
+    """Return whether an error comes from the loss of another rank, by type or message of either framework."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return bool(kinds & LOST_PEER_ERRORS) or any(sign in str(error) for sign in LOST_PEER)
 
@@ -223,7 +231,7 @@ def _ranks(job: Job, settings: Settings) -> Any:
 
 
 def _devices(job: Job) -> list[int | None]:
-    """This worker's places in the list of devices; a simulated one is several of a worker's. None: one that is new."""
+    """Return the indices of this worker's devices, repeated for a simulated GPU; None for a device that is new."""
     node = ray.get_runtime_context().get_node_id()
     known = {device: place for place, device in enumerate(job.devices)}
     places = [known.get((node, str(gpu))) for gpu in ray.get_gpu_ids()]
@@ -231,15 +239,15 @@ def _devices(job: Job) -> list[int | None]:
 
 
 def _placed(told: Sequence[int | None], count: int) -> list[int]:
-    """Each rank's device. A device of a node that has joined since takes the place of one that nobody has any more."""
+    """Return each rank's device index; a device of a node that has joined since takes the index of a lost one."""
     free = (place for place in range(count) if place not in told)
     return [next(free, rank % count) if place is None else place for rank, place in enumerate(told)]
 
 
 def _by_rank(parallel: Parallel, devices: Sequence[int]) -> Parallel:
-    """Its ratios by rank. devices: each rank's; where ranks share one, they are counted by their order.
+    """Return the division of a batch with ratios by rank instead of by device.
 
-    Ray numbers workers as it likes, a person numbers devices.
+    devices: index of each rank's device; ranks that share a device follow each other. Ray numbers workers in any order.
     """
     if not parallel.ratios:
         return parallel
@@ -273,20 +281,20 @@ def _begin(
 
 
 class _Keeper:
-    """Checkpoints of a training, by way of Ray Train, which keeps the last ones and hands a new worker the latest."""
+    """Checkpoints of a training under Ray Train, which keeps the last ones and gives a new worker the latest."""
 
     def __init__(self, job: Job, ranks: Ranks, training: ParallelTraining) -> None:
         self.job, self.ranks, self.training = job, ranks, training
         self.score: float | None = None
-        """The last epoch's."""
+        """Score of the last epoch."""
         self.metrics: Mapping[str, float] = {}
-        """The last epoch's, on rank 0."""
+        """Metrics of the last epoch, on rank 0."""
         self.best: Best | None = None
         self.restored: Restored | None = None
-        """The history before the checkpoint that the training goes on from."""
+        """History before the checkpoint that the training goes on from; None without a checkpoint."""
 
     def go_on(self) -> None:
-        """From the latest checkpoint, if there is one; else, if that is asked for, from a trial's parameters."""
+        """Restore the latest checkpoint, if there is one; else load a trial's parameters for a warm start."""
         checkpoint = ray.train.get_checkpoint()
         if checkpoint is not None:
             with checkpoint.as_directory() as folder:
@@ -301,18 +309,18 @@ class _Keeper:
                 self.training.load_parameters(path)
 
     def due(self, progress: Progress) -> bool:
-        """The same on all ranks."""
+        """Return whether a checkpoint is due: at the end of some epochs, or on request. The same on all ranks."""
         if progress.result is None or self.diverged(progress):
             return bool(progress.wish) and not self.diverged(progress)
         ended = progress.epoch % self.job.checkpoint_epochs == 0 or progress.epoch == self.job.epochs
         return ended or bool(progress.wish)
 
     def diverged(self, progress: Progress) -> bool:
-        """Whether the training loss is not finite. The same on all ranks, which validation metrics are not."""
+        """Return whether the training loss is not finite: unlike validation metrics, it is the same on all ranks."""
         return progress.result is not None and not math.isfinite(progress.result.metrics["train/loss"])
 
     def save(self, progress: Progress) -> Saved:
-        """All ranks save together."""
+        """Save a checkpoint and report it to Ray Train; all ranks call this together."""
         is_best = False
         if progress.result is not None and self.ranks.rank == 0:
             self.metrics = progress.result.metrics
@@ -341,13 +349,13 @@ class _Keeper:
 
 
 def best_of(checkpoint: Path) -> Best:
-    """The score and the epoch of a checkpoint that was kept as the best one."""
+    """Read the score and the epoch of a checkpoint that was kept as the best one."""
     kept = json.loads((checkpoint / PROGRESS).read_text())
     return Best(kept["score"], kept["epoch"])
 
 
 def last_words(failed: Failed) -> str:
-    """Why a training failed, in one line."""
+    """Return in one line why a training failed."""
     if failed.out_of_memory:
         return f"out of memory on rank {failed.rank}; take a batch in more parts by --accumulate, or a smaller one"
     return last_line(failed.error)

@@ -12,9 +12,9 @@ from ray import tune
 
 from raygpu.engines.tune.array_checkpoint import MEMBERS, extract, under_way
 from raygpu.engines.tune.oom_retry import Shares
-from raygpu.engines.tune.sweep_context import Work
+from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.trainable import device_of, share_of
-from raygpu.engines.tune.tune_callback import Live
+from raygpu.engines.tune.tune_callback import LiveSweep
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.training.fused.groups import Grouper
@@ -22,18 +22,18 @@ from raygpu.training.fused.groups import Grouper
 logger = logging.getLogger(__name__)
 
 
-class ArrayLive(Live):
-    """The objects that the searcher and the observer of arrays work on: alive in this process alone.
+class LiveArrays(LiveSweep):
+    """The objects that the searcher and the observer of arrays context on: alive in this process alone.
 
     rule: an actor that holds the stopping rule, or None.
     """
 
-    def __init__(self, work: Work, shares: Shares, fuser: Grouper, rule: Any) -> None:
-        super().__init__(work, shares)
+    def __init__(self, context: SweepContext, shares: Shares, fuser: Grouper, rule: Any) -> None:
+        super().__init__(context, shares)
         self.fuser = fuser
         self.rule = rule
-        self.say = work.say
-        self.seconds = work.arrays_s
+        self.say = context.say
+        self.seconds = context.arrays_s
         """Seconds that arrays have taken so far, by what for."""
         self.trials: dict[str, Trial] = {}
         """All that were drawn so far."""
@@ -60,10 +60,10 @@ class ArrayLive(Live):
         return {name: str(path) for folders in by_array.values() for name, path in folders.items()}
 
 
-class ArrayObserver(tune.Callback):
+class ArrayCallback(tune.Callback):
     """Keeps the records of members. Its saved state is what a resumed sweep knows, the stopping rule's memory too."""
 
-    def __init__(self, live: ArrayLive) -> None:
+    def __init__(self, live: LiveArrays) -> None:
         self.live = live
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

@@ -1,4 +1,4 @@
-"""A `Proposer` as a Tune searcher that gives arrays: it draws the members, and tells the proposer each one's score."""
+"""A `Sampler` as a Tune searcher that gives arrays: it draws the members, and tells the sampler each one's score."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from ray import cloudpickle
 from ray.tune.search import Searcher
 
-from raygpu.engines.tune.array_callback import ArrayLive
-from raygpu.engines.tune.device_slots import Places
+from raygpu.engines.tune.array_callback import LiveArrays
+from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.trainable import finite, tune_config, with_share
 from raygpu.planning.gpu_shares import FusedPlan, Share
-from raygpu.search.samplers import Proposer
+from raygpu.search.samplers import Sampler
 from raygpu.search.signature import MAX_MEMBERS, cut, even
 from raygpu.search.trials import Trial
 
@@ -43,9 +43,11 @@ class ArraySearcher(Searcher):
     is not that of a few.
     """
 
-    def __init__(self, proposer: Proposer, live: ArrayLive, plan: FusedPlan, places: Places, *, drawn: bool) -> None:
+    def __init__(
+        self, sampler: Sampler, live: LiveArrays, plan: FusedPlan, places: DeviceSlots, *, drawn: bool
+    ) -> None:
         super().__init__()
-        self.proposer = proposer
+        self.sampler = sampler
         self.live = live
         self.plan = plan
         self.places = places
@@ -65,7 +67,7 @@ class ArraySearcher(Searcher):
         if not self.waiting:
             self._draw()
         if not self.waiting:
-            return Searcher.FINISHED if self.proposer.finished and not self.given else None
+            return Searcher.FINISHED if self.sampler.finished and not self.given else None
         order = self.waiting[0]
         found = self._place(order)
         if found is None:
@@ -96,9 +98,9 @@ class ArraySearcher(Searcher):
         return None if device is None else (device, shares.of(trial, device))
 
     def _draw(self) -> None:
-        """All trials that the proposer gives now, in arrays and alone."""
+        """All trials that the sampler gives now, in arrays and alone."""
         drawn: list[Trial] = []
-        while (trial := self.proposer.next()) is not None:
+        while (trial := self.sampler.next()) is not None:
             drawn.append(trial)
         self.live.trials.update({trial.trial_id: trial for trial in drawn})
         groups = self.live.fuser.groups(drawn)
@@ -121,7 +123,7 @@ class ArraySearcher(Searcher):
         for name in order.trial_ids:
             if name not in left:
                 score = self.live.records.by_id[name].score
-                self.proposer.tell(name, None if score is None else finite(score))
+                self.sampler.tell(name, None if score is None else finite(score))
         if not left:
             return
         if (larger := self.live.enlarged.get(left[0])) is not None:
@@ -132,7 +134,7 @@ class ArraySearcher(Searcher):
             self.waiting = [*self._again(left, str((result or {}).get("failure"))), *self.waiting]
         else:
             self.failed += left
-            self.proposer.tell(left[0], None)
+            self.sampler.tell(left[0], None)
 
     def _allowed(self, order: Order) -> list[Order]:
         """An order that is given to Tune next: an array whose signature was found not to be fused is taken apart."""
@@ -155,7 +157,7 @@ class ArraySearcher(Searcher):
 
     def save(self, checkpoint_path: str) -> None:
         state = {
-            name: getattr(self, name) for name in ("proposer", "waiting", "given", "failed", "faults", "_num_given")
+            name: getattr(self, name) for name in ("sampler", "waiting", "given", "failed", "faults", "_num_given")
         }
         Path(checkpoint_path).write_bytes(
             cloudpickle.dumps(

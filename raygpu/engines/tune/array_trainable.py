@@ -80,7 +80,7 @@ class MemberReport:
     """The member's best score and its epoch, where that one scores it."""
 
 
-class ArrayActor(tune.Trainable):
+class ArrayTrainable(tune.Trainable):
     """Each `step` trains whole epochs of all members until there is something to tell."""
 
     def setup(self, config: dict[str, Any], common: ArrayShared | None = None, splits: Splits | None = None) -> None:

@@ -12,7 +12,7 @@ STAGED = 2
 """Trials for each place of a busy type: one that runs, and one that waits, for which its worker is kept."""
 
 
-class Places:
+class DeviceSlots:
     """Trials that were given to each type of a plan's, and whether it has room for more."""
 
     def __init__(self, plan: Plan) -> None:

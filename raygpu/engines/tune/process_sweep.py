@@ -7,32 +7,32 @@ from typing import Any
 from ray import tune
 
 from raygpu.engines.cluster.cluster import Needed
-from raygpu.engines.tune.device_slots import Places
+from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.oom_retry import Shares, signatures
 from raygpu.engines.tune.searcher import TrialSearcher
 from raygpu.engines.tune.stopping import RuleScheduler
-from raygpu.engines.tune.sweep_context import Work
-from raygpu.engines.tune.trainable import Shared, TrialActor, device_of, share_of
-from raygpu.engines.tune.tune_callback import Live, Observer
+from raygpu.engines.tune.sweep_context import SweepContext
+from raygpu.engines.tune.trainable import Shared, TrialTrainable, device_of, share_of
+from raygpu.engines.tune.tune_callback import LiveSweep, TrialCallback
 from raygpu.engines.tune.tuner import fit
 from raygpu.planning.gpu_shares import Part, Plan
 from raygpu.search.stopping import decision_epochs, stopping_rule
 from raygpu.search.trials import Scoring
 
 
-def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
+def run(context: SweepContext, plan: Plan, *, resume: bool) -> dict[str, str]:
     """Run or go on with a sweep; returns where each trial's last checkpoint is.
 
     Comes back early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric.
     """
-    config = work.config
+    config = context.config
     rule = stopping_rule(config)
     scheduler = RuleScheduler(rule) if rule is not None else None
-    shares = Shares(plan, signatures(work.source, work.splits))
-    places = Places(plan)
-    live = Live(work, shares)
-    observer = Observer(live, scheduler, stop_reason=config.stopping.algorithm)
-    needed = {part.device: work.cluster.needed(part.device) for part in plan.parts}
+    shares = Shares(plan, signatures(context.source, context.splits))
+    places = DeviceSlots(plan)
+    live = LiveSweep(context, shares)
+    observer = TrialCallback(live, scheduler, stop_reason=config.stopping.algorithm)
+    needed = {part.device: context.cluster.needed(part.device) for part in plan.parts}
 
     def wanted_resources(wanted: dict[str, Any]) -> tune.PlacementGroupFactory:
         part = plan.on(device_of(wanted))
@@ -40,16 +40,16 @@ def run(work: Work, plan: Plan, *, resume: bool) -> dict[str, str]:
 
     live.resources = wanted_resources
     trainable = tune.with_resources(
-        tune.with_parameters(TrialActor, shared=shared_by_all(work, plan), splits=work.splits),
+        tune.with_parameters(TrialTrainable, shared=shared_by_all(context, plan), splits=context.splits),
         live.resources,
     )
     # What a script starts are the clients, and not the worker that starts it.
-    pids = live.running_pids if work.source.kind != "command" else set
-    with work.mps.watched(pids, work.say):
+    pids = live.running_pids if context.source.kind != "command" else set
+    with context.mps.watched(pids, context.say):
         return fit(
-            work,
+            context,
             trainable,
-            TrialSearcher(work.proposer, live, places),
+            TrialSearcher(context.sampler, live, places),
             observer,
             scheduler,
             # One more is always staged, or Tune would end a worker between two trials instead of reusing it.
@@ -67,21 +67,21 @@ def resources(part: Part, needed: Needed) -> tune.PlacementGroupFactory:
     return tune.PlacementGroupFactory([bundle], bundle_label_selector=[dict(needed.labels)])
 
 
-def shared_by_all(work: Work, plan: Plan) -> Shared:
+def shared_by_all(context: SweepContext, plan: Plan) -> Shared:
     """Return the settings of the sweep that every trial's worker has to know."""
-    config = work.config
+    config = context.config
     return Shared(
-        source=work.cluster.travelled(work.source),
+        source=context.cluster.travelled(context.source),
         scoring=Scoring.of(config),
         epochs=config.epochs,
         decision_epochs=decision_epochs(config),
         plan=plan,
         precision=config.gpu.precision,
-        trials=work.folder.shared_trials,
+        trials=context.folder.shared_trials,
         checkpoint_s=config.checkpoint_s,
         memory_gib={
-            part.device: work.cluster.device_memory_gib(part.device) if config.gpu.memory_limit else None
+            part.device: context.cluster.device_memory_gib(part.device) if config.gpu.memory_limit else None
             for part in plan.parts
         },
-        mps=work.mps.access,
+        mps=context.mps.access,
     )

@@ -1,4 +1,4 @@
-"""A `Proposer` as a Tune searcher: the one source of trials in every mode."""
+"""A `Sampler` as a Tune searcher: the one source of trials in every mode."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from ray import cloudpickle
 from ray.tune.search import Searcher
 
-from raygpu.engines.tune.device_slots import Places
+from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.trainable import tune_config, with_share
-from raygpu.engines.tune.tune_callback import Live
+from raygpu.engines.tune.tune_callback import LiveSweep
 from raygpu.planning.gpu_shares import Share
-from raygpu.search.samplers import Proposer
+from raygpu.search.samplers import Sampler
 from raygpu.search.trials import Trial
 
 
 class TrialSearcher(Searcher):
-    """Gives Tune the proposer's trials, each for a type of device, and the proposer their scores."""
+    """Gives Tune the sampler's trials, each for a type of device, and the sampler their scores."""
 
-    def __init__(self, proposer: Proposer, live: Live, places: Places) -> None:
+    def __init__(self, sampler: Sampler, live: LiveSweep, places: DeviceSlots) -> None:
         super().__init__()
-        self.proposer = proposer
+        self.sampler = sampler
         self.live = live
         self.places = places
         self.given: dict[str, Trial] = {}
@@ -44,9 +44,9 @@ class TrialSearcher(Searcher):
                 return None
             trial, device, share, checkpoint = self.enlarged.pop(0)
         else:
-            drawn = self.again.pop(0) if self.again else self.proposer.next()
+            drawn = self.again.pop(0) if self.again else self.sampler.next()
             if drawn is None:  # one that runs may yet ask for a larger share
-                return Searcher.FINISHED if self.proposer.finished and not self.running else None
+                return Searcher.FINISHED if self.sampler.finished and not self.running else None
             shares = self.live.shares
             chosen = self.places.choose(shares.fitting(drawn), shares.parts(drawn), staging=self._many_left())
             if chosen is None:
@@ -60,7 +60,7 @@ class TrialSearcher(Searcher):
 
     def _many_left(self) -> bool:
         """Whether each place will have another trial: the last ones go where a place is free by then."""
-        left = self.proposer.num_trials - len({trial.trial_id for trial in self.given.values()})
+        left = self.sampler.num_trials - len({trial.trial_id for trial in self.given.values()})
         return left > self.places.slots
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -73,17 +73,17 @@ class TrialSearcher(Searcher):
         failed = error or result is None or bool(result.get("failure") or result.get("unknown_metric"))
         if failed:
             self.failed.append(trial)
-        self.proposer.tell(trial.trial_id, None if failed or result is None else result["final_score"])
+        self.sampler.tell(trial.trial_id, None if failed or result is None else result["final_score"])
 
     def save(self, checkpoint_path: str) -> None:
-        state = {name: getattr(self, name) for name in ("proposer", "given", "failed", "again", "enlarged", "running")}
+        state = {name: getattr(self, name) for name in ("sampler", "given", "failed", "again", "enlarged", "running")}
         state |= {"shares": self.live.shares.state(), "places": self.places.state()}
         Path(checkpoint_path).write_bytes(cloudpickle.dumps(state))
 
     def restore(self, checkpoint_path: str) -> None:
         """Called by a resumed sweep alone: trials that failed are given again."""
         state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
-        self.proposer, self.given = state["proposer"], state["given"]
+        self.sampler, self.given = state["sampler"], state["given"]
         self.again, self.failed = [*state["failed"], *state["again"]], []
         self.enlarged, self.running = state["enlarged"], state["running"]
         self.live.shares.restore(state["shares"])

@@ -10,9 +10,9 @@ from raygpu.config import SweepConfig
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.mps_daemons import Daemons
 from raygpu.experiment import Source, Splits
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import Records
-from raygpu.search.samplers import Proposer
+from raygpu.search.samplers import Sampler
 from raygpu.search.trials import EpochResult, Trial, TrialRecord
 
 
@@ -38,17 +38,17 @@ class Writer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class SweepContext:
     """A sweep that is ready to run."""
 
     config: SweepConfig
     source: Source
     splits: Splits | None
-    proposer: Proposer
+    sampler: Sampler
     cluster: Cluster
     records: Records
     writer: Writer
-    folder: RunFolder
+    folder: RunDirectory
     mps: Daemons
     say: Callable[[str], None]
     """Shows a line to the person."""

@@ -16,7 +16,7 @@ TABLE_S = 0.5
 GPU_S = 2.0
 
 
-class Meter:
+class ThroughputMonitor:
     """A thread beside Tune's event loop, as a context manager."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Meter:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> ThroughputMonitor:
         self._thread.start()
         return self
 

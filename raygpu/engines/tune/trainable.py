@@ -97,7 +97,7 @@ def trial_of(config: Mapping[str, Any]) -> Trial:
     return Trial(config["trial_id"], config["seed"], config["hyperparameters"])
 
 
-class TrialActor(tune.Trainable):
+class TrialTrainable(tune.Trainable):
     """Each `step` trains until there is something to tell."""
 
     def setup(self, config: dict[str, Any], shared: Shared | None = None, splits: Splits | None = None) -> None:

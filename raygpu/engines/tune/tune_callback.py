@@ -10,7 +10,7 @@ from ray import tune
 
 from raygpu.engines.tune.oom_retry import Shares
 from raygpu.engines.tune.stopping import RuleScheduler
-from raygpu.engines.tune.sweep_context import Work
+from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.trainable import device_of, share_of, trial_of
 from raygpu.planning.gpu_shares import Share
 from raygpu.search.trials import Trial
@@ -21,21 +21,21 @@ ENLARGED = "enlarged"
 """Folder, within Tune's, of the last checkpoints of trials that ran out of memory and go on with a larger share."""
 
 
-class Live:
+class LiveSweep:
     """The objects that an observer works on: alive in this process alone.
 
     Tune pickles a sweep's callbacks at its start and unpickles them to restore it. There is one sweep at a time in a
     process, so the pickle stands for the one that is running.
     """
 
-    current: ClassVar[Live | None] = None
+    current: ClassVar[LiveSweep | None] = None
 
-    def __init__(self, work: Work, shares: Shares) -> None:
-        self.records = work.records
-        self.writer = work.writer
-        self.cluster = work.cluster
+    def __init__(self, context: SweepContext, shares: Shares) -> None:
+        self.records = context.records
+        self.writer = context.writer
+        self.cluster = context.cluster
         self.shares = shares
-        self.scratch = work.folder.tune / ENLARGED
+        self.scratch = context.folder.tune / ENLARGED
         self.enlarged: dict[str, tuple[str, Share, str | None]] = {}
         """Trials that have just run out of memory: the device, the share and the checkpoint with which they go on."""
         self.resources: Callable[[dict[str, Any]], tune.PlacementGroupFactory] | None = None
@@ -46,7 +46,7 @@ class Live:
         """URI of each trial's last checkpoint."""
         self.unknown_metric: str | None = None
         """Set when the first report of any trial lacks the metric: the sweep ends."""
-        Live.current = self
+        LiveSweep.current = self
 
     def running_pids(self) -> set[int]:
         """The processes of the trials that run."""
@@ -76,19 +76,19 @@ class Live:
         self.enlarged[trial.trial_id] = device, larger, kept
         self.records.out_of_memory += 1
 
-    def __reduce__(self) -> tuple[Callable[[], Live], tuple[()]]:
+    def __reduce__(self) -> tuple[Callable[[], LiveSweep], tuple[()]]:
         return _current, ()
 
 
-def _current() -> Live:
-    assert Live.current is not None
-    return Live.current
+def _current() -> LiveSweep:
+    assert LiveSweep.current is not None
+    return LiveSweep.current
 
 
-class Rehousing(tune.Callback):
+class ResourceUpdate(tune.Callback):
     """Trials of a resumed sweep ask for what this Ray has: Tune keeps what they asked of an earlier one."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: LiveSweep) -> None:
         self.live = live
         self._done = False
 
@@ -103,11 +103,11 @@ class Rehousing(tune.Callback):
                     trial.update_resources(wanted)
 
 
-class Observer(tune.Callback):
+class TrialCallback(tune.Callback):
     """Keeps the records. Its saved state is what a resumed sweep knows of finished trials, and of the scores that the
     stopping rule has seen, which `Tuner.restore` alone forgets (ray-project/ray#30838)."""
 
-    def __init__(self, live: Live, scheduler: RuleScheduler | None, stop_reason: str) -> None:
+    def __init__(self, live: LiveSweep, scheduler: RuleScheduler | None, stop_reason: str) -> None:
         self.live = live
         self.scheduler = scheduler
         self.stop_reason = stop_reason

@@ -13,22 +13,22 @@ from ray.tune.execution import class_cache
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from raygpu.engines.tune.array_callback import ArrayObserver
-from raygpu.engines.tune.sweep_context import Work
-from raygpu.engines.tune.tune_callback import Live, Observer, Rehousing
+from raygpu.engines.tune.array_callback import ArrayCallback
+from raygpu.engines.tune.sweep_context import SweepContext
+from raygpu.engines.tune.tune_callback import LiveSweep, ResourceUpdate, TrialCallback
 from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import S3_SAID, StorageError
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
 
 def fit(
-    work: Work,
+    context: SweepContext,
     trainable: Any,
     searcher: Searcher,
-    observer: Observer | ArrayObserver,
+    observer: TrialCallback | ArrayCallback,
     scheduler: TrialScheduler | None,
     *,
     max_concurrent: int,
@@ -40,7 +40,7 @@ def fit(
     name: of a Tune trial, from its config. Comes back early, with trials that have not ended, after SIGINT.
     Raises BadInput for an unknown metric.
     """
-    config, folder, live = work.config, work.folder, observer.live
+    config, folder, live = context.config, context.folder, observer.live
     tune_config = tune.TuneConfig(
         metric="score",
         mode="max" if config.maximize else "min",
@@ -58,7 +58,7 @@ def fit(
         storage_path=path,
         storage_filesystem=file_system,
         stop=_UnknownMetric(live),
-        callbacks=[observer, Rehousing(live)],
+        callbacks=[observer, ResourceUpdate(live)],
         failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),
         checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
         verbose=0,
@@ -80,7 +80,7 @@ def fit(
 
 
 def _tuner(
-    trainable: Any, tune_config: tune.TuneConfig, run_config: tune.RunConfig, folder: RunFolder, *, resume: bool
+    trainable: Any, tune_config: tune.TuneConfig, run_config: tune.RunConfig, folder: RunDirectory, *, resume: bool
 ) -> tune.Tuner:
     """A new one, or what is kept of one."""
     path, file_system = folder.tune.for_ray()
@@ -98,7 +98,7 @@ def _tuner(
 class _UnknownMetric(tune.Stopper):
     """Ends the sweep when the first result shows that its metric does not exist."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: LiveSweep) -> None:
         self.live = live
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:

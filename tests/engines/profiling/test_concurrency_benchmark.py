@@ -14,7 +14,7 @@ import pytest
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.remote_cluster import connect
 from raygpu.engines.profiling import concurrency_benchmark as module
-from raygpu.engines.profiling.concurrency_benchmark import Climb, Measured, fibonacci
+from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark, Measured, fibonacci
 from raygpu.engines.profiling.probe_actor import Taken
 from raygpu.engines.profiling.probe_workers import Probe
 from raygpu.experiment import Source, locate
@@ -24,7 +24,7 @@ from tests.fakes.nvml import FakeNvml
 from tests.models import few
 
 ROOT = Path(__file__).parents[3]
-Make = Callable[..., Climb]
+Make = Callable[..., ConcurrencyBenchmark]
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -41,7 +41,7 @@ def cluster(ray_address: str) -> Iterator[Cluster]:
 def climb(cluster: Cluster, tmp_path: Path) -> Iterator[Make]:
     probes: list[Probe] = []
 
-    def make(name: str | Source, *ways: str, most: int = 2, rounds: int = 1, **hp: Any) -> Climb:
+    def make(name: str | Source, *ways: str, most: int = 2, rounds: int = 1, **hp: Any) -> ConcurrencyBenchmark:
         source = name if isinstance(name, Source) else locate(name, ROOT)[0]
         splits = few() if source.kind in ("torch", "keras") else None
         (tmp_path / "here").mkdir(exist_ok=True)
@@ -49,7 +49,7 @@ def climb(cluster: Cluster, tmp_path: Path) -> Iterator[Make]:
         probe = Probe(cluster, cluster.devices[0], source, splits, trial, "float32", str(tmp_path))
         probe.num_cpus = 2
         probes.append(probe)
-        return Climb(probe, ways, most=most, rounds=rounds, window_s=0.05)  # type: ignore[arg-type]
+        return ConcurrencyBenchmark(probe, ways, most=most, rounds=rounds, window_s=0.05)  # type: ignore[arg-type]
 
     yield make
     for probe in probes:
@@ -57,7 +57,7 @@ def climb(cluster: Cluster, tmp_path: Path) -> Iterator[Make]:
         assert not probe._actors
 
 
-def found(climb: Climb) -> list[tuple[str, int, str | None]]:
+def found(climb: ConcurrencyBenchmark) -> list[tuple[str, int, str | None]]:
     return [(p.way, p.n, p.fault) for p in climb.points]
 
 
@@ -75,13 +75,13 @@ def test_numbers_that_were_asked_for_are_measured_whether_they_gain_or_not(climb
 @pytest.mark.slow
 def test_ways_take_turns(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[tuple[str, int]] = []
-    window = Climb._window
+    window = ConcurrencyBenchmark._window
 
-    def noted(self: Climb, measured: Measured) -> float:
+    def noted(self: ConcurrencyBenchmark, measured: Measured) -> float:
         turns.append((measured.way, measured.n))
         return window(self, measured)
 
-    monkeypatch.setattr(Climb, "_window", noted)
+    monkeypatch.setattr(ConcurrencyBenchmark, "_window", noted)
     monkeypatch.setattr(module, "marked", lambda points, alone: points)  # two rounds on a busy machine tell nothing
     own = climb("tests.models:Mlp", "process", "fused", "threads", rounds=2)
     own.patience, own.again = 1, 0

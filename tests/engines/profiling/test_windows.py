@@ -10,7 +10,7 @@ import pytest
 
 from raygpu.config.sections import Way
 from raygpu.engines.profiling import windows as module
-from raygpu.engines.profiling.concurrency_benchmark import Climb
+from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark
 from raygpu.engines.profiling.measured_points import Measured
 from raygpu.engines.profiling.windows import APART, TRIES, Windows
 from raygpu.training.timing import Window
@@ -20,7 +20,7 @@ Disturb = Callable[[str, int, int], float]
 """The part of its speed that a way at a number has in its n-th window."""
 
 
-class Scripted(Climb):
+class Scripted(ConcurrencyBenchmark):
     """A climb whose windows are computed."""
 
     def __init__(self, disturb: Disturb, rounds: int = 3) -> None:

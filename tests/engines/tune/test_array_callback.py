@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raygpu.engines.tune.array_callback import ArrayObserver
+from raygpu.engines.tune.array_callback import ArrayCallback
 from raygpu.records.trial_records import Device, Records
 from raygpu.search.trials import EpochResult, Scoring, Trial
 
@@ -23,6 +23,6 @@ def test_hours_of_a_lost_array_count(monkeypatch: pytest.MonkeyPatch) -> None:
         records.start(Trial(Trial.name(index), index, {}))
         records.add(Trial.name(index), [EpochResult(1, {"accuracy": 0.5})], 0)
     now[0] = 3600.0  # nothing is told any more: the worker is lost
-    ArrayObserver(live).on_trial_recover(0, [], array)
+    ArrayCallback(live).on_trial_recover(0, [], array)
     assert records.retries == 1
     assert records.rgu_hours() == pytest.approx(1.0), "half a GPU of 2 RGU, for an hour"

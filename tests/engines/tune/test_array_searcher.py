@@ -6,13 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from raygpu.engines.tune.array_callback import ArrayLive
+from raygpu.engines.tune.array_callback import LiveArrays
 from raygpu.engines.tune.array_searcher import ArraySearcher
-from raygpu.engines.tune.device_slots import Places
+from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.oom_retry import Shares
 from raygpu.planning.gpu_shares import Choice, FusedPlan, Node, Share, plan
 from raygpu.records.trial_records import Records
-from raygpu.search.samplers import Drawn
+from raygpu.search.samplers import DrawnTrials
 from raygpu.search.signature import Group, Signature
 from raygpu.search.trials import Scoring, Trial
 from raygpu.training.fused.groups import Fuser
@@ -35,9 +35,9 @@ def outcome(count: int, bad: set[str]) -> list[tuple[int, bool]]:
     one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, count)
     shares = Shares(one_gpu, lambda trial: Signature(()))
     folder = SimpleNamespace(tune=Path())
-    work: Any = SimpleNamespace(records=records, writer=None, cluster=None, folder=folder, say=print, arrays_s={})
-    live: Any = ArrayLive(work, shares, OneGroup(), None)
-    searcher = ArraySearcher(Drawn(trials), live, FusedPlan(one_gpu, one_gpu), Places(one_gpu), drawn=True)
+    context: Any = SimpleNamespace(records=records, writer=None, cluster=None, folder=folder, say=print, arrays_s={})
+    live: Any = LiveArrays(context, shares, OneGroup(), None)
+    searcher = ArraySearcher(DrawnTrials(trials), live, FusedPlan(one_gpu, one_gpu), DeviceSlots(one_gpu), drawn=True)
     orders = []
     while isinstance(given := searcher.suggest(name := f"tune-{len(orders)}"), dict):
         names = given["trial_ids"]

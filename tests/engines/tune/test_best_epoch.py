@@ -17,7 +17,7 @@ from mlflow.tracking import MlflowClient
 
 from raygpu import sweep
 from raygpu.cli.console import SweepConsole
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.reporting import Kept
 from raygpu.sweep import Result
 from raygpu.workflow.promotion import promoted
@@ -139,7 +139,7 @@ def test_it_is_said_where_the_best_epoch_was_not_saved(config: Any) -> None:
     result, shown = run(config("function", space=space, tracking={"enabled": False}))
     assert result.summary["best"]["epoch"] == 4
     assert "the kept checkpoint of t0000 is not of its best epoch 4 but the last one that was saved" in shown
-    assert RunFolder(result.folder).kept_epoch("t0000") is None
+    assert RunDirectory(result.folder).kept_epoch("t0000") is None
 
 
 @pytest.mark.parametrize("mode", ["process", "fused"])
@@ -165,7 +165,7 @@ def test_a_best_epoch_before_an_interruption_stays(config: Any, mode: str, tmp_p
     assert stopped.folder is not None
     assert (stopped.summary["best"]["trial_id"], stopped.summary["best"]["epoch"]) == ("t0000", 4)
     assert number(stopped.folder / "checkpoints" / "t0000") == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
-    folder = RunFolder.existing(stopped.folder)
+    folder = RunDirectory.existing(stopped.folder)
     resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=io.StringIO()))
     assert (resumed.summary["completed"], resumed.summary["best"]["epoch"]) == (2, 4)
     assert number(stopped.folder / "checkpoints" / "t0000") == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.engines.tune.device_slots import STAGED, Places
+from raygpu.engines.tune.device_slots import STAGED, DeviceSlots
 from raygpu.planning.gpu_shares import Choice, Node, Plan, Share, plan
 
 FAST, SLOW = "fast, 24 GiB", "slow, 8 GiB"
@@ -28,7 +28,7 @@ def parts(made: Plan) -> dict[str, Fraction]:
 
 def test_the_faster_type_comes_first_and_then_what_is_free() -> None:
     made = two_types(fast=2, slow=1)
-    places = Places(made)
+    places = DeviceSlots(made)
     given_to = []
     for number in range(3):
         device = places.choose(places.devices, parts(made), staging=False)
@@ -44,7 +44,7 @@ def test_the_faster_type_comes_first_and_then_what_is_free() -> None:
 
 def test_one_type_takes_all_that_tune_asks_for() -> None:
     made = plan([Node(8, 1, 100)], {"": Choice(Share(2), "")}, 100)
-    places = Places(made)
+    places = DeviceSlots(made)
     for number in range(50):
         assert places.choose([""], {"": Fraction(1, 2)}, staging=False) == ""
         places.take(str(number), "", Fraction(1, 2))
@@ -54,7 +54,7 @@ def test_no_more_is_reserved_than_the_run_may_have() -> None:
     node = Node(64, 4, 100)
     made = plan([node], {"": Choice(Share(3), "")}, 100, most_gpus=Fraction(2, 3))
     assert made.slots == 2
-    places = Places(made)
+    places = DeviceSlots(made)
     third = {"": Fraction(1, 3)}
     for number in range(2):
         assert places.choose([""], third, staging=True) == ""
@@ -77,7 +77,7 @@ def test_what_the_run_may_have_goes_to_the_faster_type_first() -> None:
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3), st.lists(st.tuples(st.booleans(), st.booleans())))
 def test_no_type_is_given_more_than_it_has(fast: int, slow: int, num_slow: int, steps: list[tuple[bool, bool]]) -> None:
     made = two_types(fast, slow, num_slow)
-    places, held, count = Places(made), {}, 0
+    places, held, count = DeviceSlots(made), {}, 0
     room = {part.device: part.slots for part in made.parts}
     for begins, staging in steps:
         if begins:
@@ -99,7 +99,7 @@ def test_no_type_is_given_more_than_it_has(fast: int, slow: int, num_slow: int, 
 
 def test_its_state_comes_back() -> None:
     made = two_types(1, 1)
-    places, again = Places(made), Places(made)
+    places, again = DeviceSlots(made), DeviceSlots(made)
     places.take("a", FAST, Fraction(1))
     again.restore(places.state())
     assert again.choose(again.devices, parts(made), staging=False) == SLOW

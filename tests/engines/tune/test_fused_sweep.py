@@ -16,7 +16,7 @@ from mlflow.tracking import MlflowClient
 from raygpu import sweep
 from raygpu.cli.console import SweepConsole
 from raygpu.config import SweepConfig
-from raygpu.records.run_directory import RunFolder
+from raygpu.records.run_directory import RunDirectory
 from raygpu.sweep import Result
 from raygpu.training.torch.solo import CHECKPOINT
 from tests.fused_cases import Small
@@ -224,7 +224,7 @@ def test_an_interrupted_sweep_has_its_best_model_and_goes_on(config: Any, tmp_pa
     best = stopped.summary["best"]["trial_id"]
     saved = torch.load(stopped.folder / "checkpoints" / best / CHECKPOINT, weights_only=True)
     assert 1 <= saved["epoch"] < 6
-    folder = RunFolder.existing(stopped.folder)
+    folder = RunDirectory.existing(stopped.folder)
     resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=io.StringIO()))
     whole, _ = run(config("fused", name="whole", **values))  # it happens only once
     assert outcome(resumed) == outcome(whole)

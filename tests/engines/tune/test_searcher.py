@@ -9,10 +9,10 @@ from raygpu.search.trials import Trial
 
 def test_a_search_is_told_the_trial_s_score_and_not_its_last_epoch_s() -> None:
     told: dict[str, Any] = {}
-    proposer: Any = SimpleNamespace(tell=lambda name, score: told.update({name: score}))
+    sampler: Any = SimpleNamespace(tell=lambda name, score: told.update({name: score}))
     places: Any = SimpleNamespace(give_back=lambda name: None)
     live: Any = SimpleNamespace(enlarged={})
-    searcher = TrialSearcher(proposer, live, places)
+    searcher = TrialSearcher(sampler, live, places)
     for index in range(2):
         searcher.given[f"tune{index}"] = Trial(Trial.name(index), index, {})
     searcher.on_trial_complete("tune0", {"score": 0.2, "final_score": 0.9, "failure": None, "unknown_metric": None})
