@@ -43,7 +43,7 @@ from raygpu.workflow.validation import (
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
-    from raygpu.engines.train.production import Ended, Placing
+    from raygpu.engines.train.production import Ended, Interrupted, Placing, Setup
     from raygpu.engines.train.worker import Joined, Told
     from raygpu.tracking.runs import RunTree
 
@@ -161,31 +161,21 @@ class _Training:
     def run(self, warm_start: Path | None) -> Ended:
         """Train to the end, or Ctrl-C; delete a training that failed before its first checkpoint."""
         from raygpu.engines.cluster.prometheus import TrainingExporter
-        from raygpu.engines.train import production
+        from raygpu.engines.train.production import ProductionRun
 
         config, console = self.config, self.console
         exporter = TrainingExporter(self.folder.name, self.history, self.cluster.readings)
 
-        def tick() -> None:
-            """Update the console and the exported metrics."""
-            console.update(self.history, self._readings(), self.session.writer.delayed)
-            exporter.update()
-
         console.start(self.history, synthetic=config.data.synthetic)
-        assert self.found.splits is not None
         try:
-            return production.run(
-                self.cluster,
-                self._job(warm_start),
-                self.found.splits,
-                self.placing,
-                self.folder.shared_checkpoints,
-                keep=config.checkpoint.keep,
-                max_failures=config.max_failures,
-                listen=self._hear,
-                tick=tick,
-                say=console.line,
-            )
+            running = ProductionRun(self._setup(warm_start))
+            for told in running:
+                for one in told:
+                    self._hear(one)
+                console.update(self.history, self._readings(), self.session.writer.delayed)
+                exporter.update()
+            assert running.ended is not None
+            return running.ended
         except BaseException as error:
             console.stop(self.history)
             self._abandon(error)
@@ -213,6 +203,20 @@ class _Training:
         """Whether there is a checkpoint to go on from."""
         return self.resuming or self.history.checkpoints > 0
 
+    def _setup(self, warm_start: Path | None) -> Setup:
+        from raygpu.engines.train.production import Setup
+
+        assert self.found.splits is not None
+        return Setup(
+            cluster=self.cluster,
+            job=self._job(warm_start),
+            splits=self.found.splits,
+            placing=self.placing,
+            folder=self.folder.shared_checkpoints,
+            keep=self.config.checkpoint.keep,
+            max_failures=self.config.max_failures,
+        )
+
     def _job(self, warm_start: Path | None) -> Any:
         from raygpu.engines.train.worker import Job
 
@@ -238,7 +242,8 @@ class _Training:
             warm_start=start.uri if warm_start is not None else None,
         )
 
-    def _hear(self, told: Told) -> None:
+    def _hear(self, told: Told | Interrupted) -> None:
+        from raygpu.engines.train.production import Interrupted
         from raygpu.engines.train.worker import Joined, Saved
 
         history, writer = self.history, self.session.writer
@@ -255,6 +260,8 @@ class _Training:
                     writer.gpu(told.epoch, history.metrics)
             case Saved():
                 history.keep(told.epoch, told.score, best=told.best)
+            case Interrupted():
+                self.console.line(told.LINE)
 
     def _joined(self, told: Joined) -> None:
         if self.history.starts == 1:

@@ -35,7 +35,7 @@ class Registered:
 
     @property
     def uri(self) -> str:
-        """URI of the model for `mlflow.pyfunc.load_model`."""
+        """Return the model's URI for `mlflow.pyfunc.load_model`."""
         return f"models:/{self.name}/{self.version}"
 
 

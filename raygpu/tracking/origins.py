@@ -19,7 +19,7 @@ class Origin:
     """Sweep, and possibly one of its trials, as read from MLflow."""
 
     sweep: str
-    """The sweep's name."""
+    """Name of the sweep."""
     sweep_run_id: str
     files: Path
     """Folder with the sweep's files, as far as MLflow has them: `config.toml`, `best.toml`, and the checkpoint `best/`.

@@ -92,7 +92,7 @@ class RunTree:
     def __init__(self, mlflow: Any, uri: str, experiment_id: str) -> None:
         """Take an open client; `open` is the public constructor."""
         self.mlflow = mlflow
-        """The MlflowClient."""
+        """Open MlflowClient."""
         self.uri = uri
         self.experiment_id = experiment_id
         self.run_id: str | None = None
@@ -102,7 +102,7 @@ class RunTree:
         self.tags: dict[str, str] = {}
         """Tags of every run that is begun: the sweep's and each trial's."""
         self.patience_s = PATIENCE_S
-        """Seconds for which files and a run's end are tried again while the store fails."""
+        """Seconds for which uploads of files and the end of a run are tried again while the store fails."""
 
     @classmethod
     def open(cls, uri: str, experiment: str, artifact_dir: Path | None = None) -> RunTree:

@@ -64,7 +64,7 @@ class Writer:
         """Number of writes that an earlier writer had left."""
         self._pending = Pending({})
         self._lock = threading.Lock()
-        """Held while `_pending`, `_incoming` or the journal changes, never during a call to MLflow."""
+        """Lock held while `_pending`, `_incoming` or the journal changes, never during a call to MLflow."""
         self._opened, self._wake = threading.Event(), threading.Event()
         if self._incoming:
             self._wake.set()

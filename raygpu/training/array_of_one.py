@@ -10,7 +10,7 @@ from raygpu.training.base import Training
 
 
 class ArrayOfOne:
-    """One training, used as a `TorchArray` is."""
+    """One training with the interface of an array: see `TorchArray`."""
 
     def __init__(self, solo: Training, trial: Trial) -> None:
         self.solo = solo
@@ -18,23 +18,30 @@ class ArrayOfOne:
 
     @property
     def epoch(self) -> int:
+        """Last epoch that has ended."""
         return self.solo.epoch
 
     def run_epoch(self) -> dict[str, EpochResult] | None:
+        """Train and evaluate the next epoch; return its result by trial id, None after the last one or a `drop`."""
         result = self.solo.run_epoch() if self.trials else None
         return None if result is None else {self.trials[0].trial_id: result}
 
     def drop(self, trial_ids: Collection[str]) -> None:
+        """Take the trial out, if it is among these."""
         self.trials = [trial for trial in self.trials if trial.trial_id not in trial_ids]
 
     def save_member(self, trial_id: str, folder: Path) -> None:
+        """Save the trial's own checkpoint."""
         self.solo.save(folder)
 
     def save(self, folder: Path) -> None:
+        """Save the trial's own checkpoint."""
         self.solo.save(folder)
 
     def load(self, folder: Path) -> None:
+        """Go on from the checkpoint in a folder."""
         self.solo.load(folder)
 
     def close(self) -> None:
+        """Free the training's memory."""
         self.solo.close()

@@ -19,25 +19,25 @@ ARRAY_CHECKPOINT = "array.pt"
 
 
 class NotAsAlone(RuntimeError):
-    """A member of an array does not train as the same trial does alone; the message says what shows it."""
+    """A member of an array does not train as the same trial does alone; the message names the evidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings that a training takes from its surroundings."""
+    """Settings of a training that do not come from its hyper-parameters."""
 
     epochs: int | None
-    """The last epoch; None lets a function or script end by itself."""
+    """Number of epochs; None lets a function or script end by itself."""
     threads: int
     """CPU threads that the training may keep busy."""
     precision: Precision
     folder: Path
-    """Exists and is this trial's own: a script's output and scratch files go here."""
+    """Existing folder of this trial alone, for a script's output and scratch files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A trained model without the code that made it, and what it makes of a few samples."""
+    """A trained model that needs none of the experiment's code, with its outputs for a few samples."""
 
     model: Any
     """Ready to predict, on the CPU."""
@@ -47,11 +47,11 @@ class Exported:
 
 
 def surroundings(threads: int, *, yielding: bool = False) -> dict[str, str]:
-    """The environment of a process that shares its machine: CPU threads bounded, GPU memory taken as it is needed.
+    """Return environment variables for a process that shares its machine: bounded CPU threads, GPU memory on demand.
 
     TensorFlow and JAX would otherwise take the whole GPU from their neighbours. yielding: threads that wait for each
-    other leave the processor meanwhile. That takes a fifth of the speed on an idle machine; but where they spin, and
-    another process keeps one core busy, the one that they wait for gets no core, and all are several times slower.
+    other give up the processor meanwhile. That costs a fifth of the speed on an idle machine; but if they spin while
+    another process keeps one core busy, the thread that they wait for gets no core, and all are several times slower.
     """
     own = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     shared = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -61,19 +61,19 @@ def surroundings(threads: int, *, yielding: bool = False) -> dict[str, str]:
 
 
 class Training(Protocol):
-    """One training under way."""
+    """Interface of a training: one trial, an epoch at a time."""
 
     epoch: int
-    """The last epoch yielded, or gone on from; 0 at the beginning."""
+    """Last epoch that has ended, or that was loaded; 0 at the beginning."""
 
     def run_epoch(self) -> EpochResult | None:
-        """Train and evaluate one epoch, or wait for the next report; None when the training has ended."""
+        """Train and evaluate one epoch, or wait for the next report; return None once the training has ended."""
 
     def save(self, folder: Path) -> None:
-        """Write all that is needed to go on after the last epoch yielded."""
+        """Write everything needed to go on after the last epoch that has ended."""
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote. Called before the first `run_epoch`."""
+        """Go on from a folder that `save` wrote. Called before the first `run_epoch`."""
 
     def close(self) -> None:
-        """End early if need be, and free memory, threads and processes. Called once, always."""
+        """End early if need be, and free memory, threads and processes. Called once, in any case."""

@@ -28,7 +28,7 @@ from raygpu.records.trial_records import SIMULATED, Device
 from raygpu.storage import PROBE, Storage
 
 LITTLE = 0.001
-"""Amount that a trial requests of a type's resource, as Ray itself does: a node has 1 of it."""
+"""Amount of a device type's resource that a trial requests, as Ray itself does; a node has 1 of it."""
 NODE_ID = "ray.io/node-id"
 """Label that Ray gives each node, with the node's id."""
 

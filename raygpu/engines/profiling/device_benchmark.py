@@ -59,7 +59,7 @@ class DeviceBenchmark:
         devices = [cluster.devices[place] for place in self.places]
         self._turns = by_turns(devices)
         self._on_gpu = [sum(other == device for other in devices) if device.uuid else 1 for device in devices]
-        """Number of ranks that take turns on each rank's GPU: processes have processors of their own."""
+        """Number of ranks that take turns on each rank's GPU; 1 for a simulated GPU: processes have their own CPUs."""
         self._probes = [Probe(cluster, device, source, splits, trial, precision) for device in devices]
         self._actors = [probe.start(self._threads) for probe in self._probes]
         self.readings: dict[int, Mapping[str, float]] = {}
@@ -169,7 +169,7 @@ class DeviceBenchmark:
         return found
 
     def _require_full(self, rank: int, fault: Fault) -> None:
-        """Raises RaygpuError of a fault that is not for want of memory."""
+        """Raise RaygpuError unless the fault is an out-of-memory."""
         if not fault.out_of_memory:
             raise RaygpuError(f"the training failed on rank {rank}: {last_line(fault.text)}")
 

@@ -13,7 +13,7 @@ from raygpu.planning.confidence import Interval, ratio
 from raygpu.planning.profiles import Point
 
 SETTLED = 1.5
-"""Upper end over lower end of a gain's interval, above which more rounds are measured."""
+"""Ratio of a gain interval's upper to lower end above which more rounds are measured."""
 
 
 @dataclass(slots=True)

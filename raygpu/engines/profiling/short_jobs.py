@@ -10,8 +10,7 @@ import numpy as np
 
 from raygpu.config import TrainConfig
 from raygpu.engines.cluster.cluster import Cluster
-from raygpu.engines.train import production
-from raygpu.engines.train.production import Placing
+from raygpu.engines.train.production import Interrupted, Placing, ProductionRun, Setup
 from raygpu.engines.train.worker import Job as Work
 from raygpu.engines.train.worker import Joined
 from raygpu.errors import RaygpuError
@@ -96,22 +95,22 @@ class ShortJobs:
         steady = _Steady(seconds)
         self.say(f"training with {' + '.join(map(str, shares))} samples a step ...")
         try:
-            ended = production.run(
-                self.cluster,
-                self._work(shares),
-                _at_least(self.splits, STEPS * sum(shares)),
-                self.where,
-                self.checkpoints,
-                keep=1,
-                max_failures=0,
-                listen=steady.hear,
-                tick=self._look,
-                say=self.say,
-                enough=steady.enough,
+            splits = _at_least(self.splits, STEPS * sum(shares))
+            running = ProductionRun(
+                Setup(self.cluster, self._work(shares), splits, self.where, self.checkpoints, keep=1, max_failures=0)
             )
+            for told in running:
+                for one in told:
+                    steady.hear(one)
+                    if isinstance(one, Interrupted):
+                        self.say(one.LINE)
+                self._look()
+                if steady.enough():
+                    running.stop()
         finally:
             self.checkpoints.remove()
-        if ended.interrupted:
+        assert running.ended is not None
+        if running.ended.interrupted:
             raise KeyboardInterrupt("interrupted; nothing was written")
         if not steady.samples:
             raise RaygpuError("the training diverged before its speed was measured; take a smaller lr")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark
 
 BUDGET = 0.25
-"""Part of the predicted sweep's time that a probe may take."""
+"""Maximum share of the predicted sweep's time that a probe may take."""
 WINDOW_S = 0.3
 ROUNDS = 3
 PATIENCE = 2

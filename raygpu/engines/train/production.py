@@ -6,12 +6,12 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import ray
 import ray.train
@@ -32,6 +32,13 @@ WHOLE = "whole"
 """Empty file that marks a completely copied checkpoint."""
 A_DAY_S = 86_400
 """Seconds that a rank waits for another one, as during its evaluation; the death of that rank ends the wait at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Report of the first Ctrl-C: the training ends after a checkpoint; a second Ctrl-C ends it without one."""
+
+    LINE: ClassVar[str] = "stopping after a checkpoint; Ctrl-C again stops without one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,86 +160,102 @@ def _best(folder: Storage) -> Storage | None:
     return folder if folder.is_dir() else None
 
 
-def run(
-    cluster: Cluster,
-    job: Job,
-    splits: Splits,
-    where: Placing,
-    folder: Storage,
-    *,
-    keep: int,
-    max_failures: int,
-    listen: Callable[[Told], None],
-    tick: Callable[[], None],
-    say: Callable[[str], None],
-    enough: Callable[[], bool] = lambda: False,
-) -> Ended:
-    """Train until the end, Ctrl-C, or `enough`; return the checkpoints. Raises TrainingFailed if it fails for good.
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Settings of a production run: the training, its data, its placement and its checkpoints."""
 
-    folder: storage of the checkpoints; an existing checkpoint is continued. keep: number of last checkpoints to keep.
-    max_failures: how often lost workers are replaced. listen: called with each report of a worker, in this thread.
-    tick: called every POLL_S seconds. enough: called as often; True ends the training after a checkpoint. A second
-    Ctrl-C raises KeyboardInterrupt without a checkpoint.
+    cluster: Cluster
+    job: Job
+    splits: Splits
+    placing: Placing
+    folder: Storage
+    """Storage of the checkpoints; a training goes on from the last checkpoint in it."""
+    keep: int
+    """Number of last checkpoints to keep, in addition to the best one."""
+    max_failures: int
+    """Maximum number of times that lost workers are replaced."""
+
+
+class ProductionRun:
+    """A training under Ray Train, from its start to its end.
+
+    for told in (running := ProductionRun(setup)):    # every POLL_S seconds: a list of what the workers have told
+        ...                                           # running.stop() ends it with a checkpoint
+    running.ended
     """
-    logging.getLogger("ray.train").setLevel(logging.ERROR)
-    desk = _desk()
-    path, file_system = folder.for_ray()
-    trainer = _trainer(job.source.kind, where.how, local=cluster.local)(
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self.ended: Ended | None = None
+        """Result of the training; None until the iteration is over."""
+        self._desk = _desk()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Ask the workers to end after a checkpoint; returns at once."""
+        if not self._stopping:
+            self._stopping = True
+            self._desk.stop.remote()
+
+    def __iter__(self) -> Iterator[list[Told | Interrupted]]:
+        """Train until the end, Ctrl-C or `stop`; yield a list of the workers' new reports every POLL_S seconds.
+
+        The list is empty without new reports. Raises TrainingFailed if the training fails for good, KeyboardInterrupt
+        without a checkpoint at a second Ctrl-C.
+        """
+        logging.getLogger("ray.train").setLevel(logging.ERROR)
+        setup, failed, interrupted = self._setup, list[Failed](), False
+        fitting = _fitting(_trainer(setup, self._desk))
+        with noted_interrupts() as interrupts:
+            while not fitting.done():
+                with contextlib.suppress(TimeoutError):
+                    fitting.exception(POLL_S)
+                told: list[Told | Interrupted] = ray.get(self._desk.take.remote())
+                failed += [one for one in told if isinstance(one, Failed)]
+                if not interrupted and interrupts.count:
+                    interrupted = True
+                    told.append(Interrupted())
+                    self.stop()
+                yield told
+            told = ray.get(self._desk.take.remote())
+            failed += [one for one in told if isinstance(one, Failed)]
+            yield told
+        if failed:
+            raise TrainingFailed(last_words(failed[0]), failed[0].error, out_of_memory=failed[0].out_of_memory)
+        error = fitting.exception()
+        if error is not None:
+            line = f"workers were lost more than {setup.max_failures} times: {last_line(str(error))}"
+            raise TrainingFailed(line, str(error))
+        checkpoint = fitting.result().checkpoint
+        last = setup.folder.beside(checkpoint.path) if checkpoint else None
+        self.ended = Ended(last, _best(setup.folder / BEST), interrupted)
+
+
+def _trainer(setup: Setup, desk: Any) -> Any:
+    """Return Ray Train's trainer for a run. desk: actor that takes the workers' reports."""
+    placing, (path, file_system) = setup.placing, setup.folder.for_ray()
+    return _trainer_class(setup.job.source.kind, placing.how, local=setup.cluster.local)(
         train,
-        train_loop_config={"job": job, "desk": desk, "splits": ray.put(splits)},
+        train_loop_config={"job": setup.job, "desk": desk, "splits": ray.put(setup.splits)},
         scaling_config=ray.train.ScalingConfig(
-            num_workers=where.workers,
+            num_workers=placing.workers,
             use_gpu=True,
-            resources_per_worker={"CPU": where.cpus, "GPU": where.gpus},
+            resources_per_worker={"CPU": placing.cpus, "GPU": placing.gpus},
         ),
         run_config=ray.train.RunConfig(
             name=TRAINING,
             storage_path=path,
             storage_filesystem=file_system,
-            failure_config=ray.train.FailureConfig(max_failures=max_failures),
-            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=keep),
-            callbacks=[KeepBest(folder / BEST)],
+            failure_config=ray.train.FailureConfig(max_failures=setup.max_failures),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=setup.keep),
+            callbacks=[KeepBest(setup.folder / BEST)],
             logging_config=ray.train.LoggingConfig(log_level="ERROR"),
         ),
     )
-    failed: list[Failed] = []
-
-    def hear() -> None:
-        """Pass on the workers' new reports, and note failures."""
-        for told in ray.get(desk.take.remote()):
-            if isinstance(told, Failed):
-                failed.append(told)
-            listen(told)
-
-    interrupted = ending = False
-    fitting = _fitting(trainer)
-    with noted_interrupts() as interrupts:
-        while not fitting.done():
-            with contextlib.suppress(TimeoutError):
-                fitting.exception(POLL_S)
-            hear()
-            tick()
-            if not ending and enough():
-                ending = True
-                desk.stop.remote()
-            if not interrupted and interrupts.count:
-                interrupted = True
-                say("stopping after a checkpoint; Ctrl-C again stops without one")
-                desk.stop.remote()
-        hear()
-    if failed:
-        raise TrainingFailed(last_words(failed[0]), failed[0].error, out_of_memory=failed[0].out_of_memory)
-    error = fitting.exception()
-    if error is not None:
-        raise TrainingFailed(f"workers were lost more than {max_failures} times: {last_line(str(error))}", str(error))
-    checkpoint = fitting.result().checkpoint
-    last = folder.beside(checkpoint.path) if checkpoint else None
-    return Ended(last, _best(folder / BEST), interrupted)
 
 
-def _trainer(framework: str, how: str, *, local: bool) -> Callable[..., Any]:
-    """Return Ray Train's trainer for a framework. how: torch's backend. local: whether all workers are on this machine.
-    """
+def _trainer_class(framework: str, how: str, *, local: bool) -> Callable[..., Any]:
+    """Return Ray Train's trainer for a framework. how: torch's backend. local: all workers are on this machine."""
     if framework == "torch":
         from ray.train.torch import TorchConfig, TorchTrainer
 

@@ -1,4 +1,4 @@
-"""From Tune's events of arrays to the records and MLflow runs of their members."""
+"""Tune callback that passes the events of arrays to the records and MLflow runs of their members."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 class LiveArrays(LiveSweep):
-    """The objects that the searcher and the observer of arrays context on: alive in this process alone.
+    """Objects that the searcher and the callback of arrays share, in this process alone.
 
-    rule: an actor that holds the stopping rule, or None.
+    fuser: groups trials by signature. rule: Ray actor with the stopping rule, or None.
     """
 
     def __init__(self, context: SweepContext, shares: Shares, fuser: Grouper, rule: Any) -> None:
@@ -34,16 +34,16 @@ class LiveArrays(LiveSweep):
         self.rule = rule
         self.say = context.say
         self.seconds = context.arrays_s
-        """Seconds that arrays have taken so far, by what for."""
+        """Seconds that arrays have taken so far, by activity."""
         self.trials: dict[str, Trial] = {}
-        """All that were drawn so far."""
+        """All trials drawn so far, by id."""
         self.arrays: dict[str, str] = {}
-        """The last checkpoint of each trial's array, of trials that were under way in it."""
+        """URI of the last checkpoint of each trial's array, for trials that were under way in it."""
 
     def interrupted(self, folder: Path, *, keep_all: bool) -> dict[str, str]:
-        """Checkpoints of trials that an interruption left under way, taken out of their arrays' below `folder`.
+        """Extract the checkpoints of interrupted trials from their arrays' into `folder`; return the paths by trial id.
 
-        keep_all: of all such trials; otherwise of the best trial so far, if it is one.
+        keep_all: extract all interrupted trials; otherwise only the best trial so far, if it was interrupted.
         """
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier interruption
         ranked = self.records.ranked()
@@ -61,12 +61,16 @@ class LiveArrays(LiveSweep):
 
 
 class ArrayCallback(tune.Callback):
-    """Keeps the records of members. Its saved state is what a resumed sweep knows, the stopping rule's memory too."""
+    """Tune callback that keeps the records of arrays' members and writes them to MLflow.
+
+    Its saved state gives a resumed sweep the records, the checkpoints and the stopping rule's scores.
+    """
 
     def __init__(self, live: LiveArrays) -> None:
         self.live = live
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Start the members' records, and begin or restart their MLflow runs."""
         self.live.records.hold(trial.trial_id)
         for name in trial.config["trial_ids"]:
             known = self.live.records.by_id.get(name)
@@ -82,6 +86,7 @@ class ArrayCallback(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
+        """Record and log the members' new epochs and ends; retrain members alone, or enlarge a share, if needed."""
         live = self.live
         for line in result["lines"]:
             live.say(f"{trial.config['array_id']}: {line}")
@@ -114,7 +119,7 @@ class ArrayCallback(tune.Callback):
         result["members"], result["lines"] = [], []  # told and kept: Tune need not carry them in its snapshots
 
     def _train_alone(self, trial: Any, reason: str) -> None:
-        """The members of an array are not what they would be alone: all of them, the ended ones too, begin again."""
+        """Restart all members of an array, ended ones too, because they differ from the same trials trained alone."""
         live, names = self.live, trial.config["trial_ids"]
         live.say(f"{trial.config['array_id']}: {reason}; its {len(names)} trials are trained alone, from the beginning")
         live.fuser.refuse(live.trials[names[0]], reason)
@@ -127,6 +132,7 @@ class ArrayCallback(tune.Callback):
             ray.get(live.rule.forget.remote(list(names)))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Handle a failed array or trial; members that ended regularly are recorded by `on_trial_result`."""
         result = trial.last_result or {}
         failure = result.get("failure") or result.get("unknown_metric")
         if self.live.enlarged.pop(trial.config["trial_ids"][0], None) is not None:
@@ -135,7 +141,7 @@ class ArrayCallback(tune.Callback):
             self._failed(trial, failure)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """A worker was lost more often than `cluster.max_failures` allows."""
+        """Handle an array or trial whose worker was lost more often than `cluster.max_failures` allows."""
         self._failed(trial, str(trial.get_error() or "the worker was lost"))
 
     def _failed(self, trial: Any, error: str) -> None:
@@ -157,17 +163,19 @@ class ArrayCallback(tune.Callback):
         return record is not None and record.status in ("finished", "stopped")
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Count the retry after a lost worker, and charge the members for their time."""
         self.live.records.retries += 1
         self._charge(trial)
 
     def _charge(self, trial: Any) -> None:
-        """The hours since the last time, of an array that is about to begin again."""
+        """Charge the members of an array that begins again for the GPU time since the last charge."""
         records = self.live.records
         names = [name for name in trial.config["trial_ids"] if name in records.by_id]
         gpu_index = next((records.by_id[name].gpu_index for name in names), None)
         records.charge(trial.trial_id, names, gpu_index, share_of(trial.config).fraction)
 
     def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
+        """Note the URIs of the kept members' checkpoints, and of the array's for the members under way."""
         folder = self.live.scratch.beside(checkpoint.path)
         members = folder / MEMBERS
         try:
@@ -177,6 +185,7 @@ class ArrayCallback(tune.Callback):
             logger.exception("the checkpoint of array %s", trial.config["array_id"])
 
     def get_state(self) -> dict[str, Any]:
+        """Return the records, the checkpoints and the stopping rule for a resumed sweep."""
         return {
             "records": self.live.records.state(),
             "checkpoints": self.live.checkpoints,
@@ -185,7 +194,7 @@ class ArrayCallback(tune.Callback):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Called by a resumed sweep before any trial starts."""
+        """Restore the saved state; called by a resumed sweep before any trial starts."""
         self.live.records.restore(state["records"])
         self.live.checkpoints, self.live.arrays = state["checkpoints"], state["arrays"]
         if self.live.rule is not None and state["rule"] is not None:

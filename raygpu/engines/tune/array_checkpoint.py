@@ -1,4 +1,4 @@
-"""The content of an array's checkpoint, and the way to take trials' own checkpoints out of it."""
+"""Read an array's checkpoint, and extract the trials' own checkpoints from it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from raygpu.storage import Storage
 from raygpu.training.base import ARRAY_CHECKPOINT
 
 MEMBERS = "members"
-"""The folder that holds a folder for each trial whose parameters are kept."""
+"""Folder of a checkpoint with a folder for each trial whose parameters are kept."""
 PROGRESS = "progress.json"
-"""The state of its members."""
+"""File of a checkpoint with the state of the array's members."""
 
 
 def under_way(checkpoint: Storage) -> list[str]:
-    """The trials that would go on from an array's checkpoint."""
+    """Return the ids of the trials that would go on from an array's checkpoint."""
     names: list[str] = json.loads(checkpoint.read(PROGRESS))["under_way"]
     return names
 
 
 def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:
-    """Write what `under_way` names as the trials' own checkpoints. folders: of each wanted trial."""
+    """Write trials' own checkpoints from an array's. folders: output folder by id, of trials that `under_way` names."""
     if (checkpoint / ARRAY_CHECKPOINT).exists():
         from raygpu.training.fused.model_array import save_saved_members
 

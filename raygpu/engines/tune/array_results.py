@@ -1,4 +1,4 @@
-"""The results that an array keeps of its members: their scores, and the parameters of those that may be wanted."""
+"""Keep the results of an array's members: their scores, and the parameters of the members that may be needed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from raygpu.engines.tune.trainable import finite, write_score
 from raygpu.search.trials import EpochResult, Scoring, Standing
 
 Save = Callable[[str, Path], None]
-"""Writes a member's parameters, as they are now, into a folder."""
+"""Function that writes a member's current parameters into a folder."""
 
 
 class KeptMembers:
-    """The members of one array. Parameters lie below `folder`, on this machine, in a folder for each member.
+    """Scores and kept parameters of the members of one array.
 
-    keep_all: every member's are wanted; otherwise those of the best one alone.
+    Parameters lie below `folder`, on this machine, in a folder for each member. keep_all: whether the parameters of
+    every member are kept, or only those of the best member.
     """
 
     def __init__(self, scoring: Scoring, names: Iterable[str], *, keep_all: bool) -> None:
@@ -31,17 +32,17 @@ class KeptMembers:
         self.folder = Path(tempfile.mkdtemp(prefix="raygpu-kept-"))
 
     def take(self, name: str, result: EpochResult, save: Save) -> None:
-        """An epoch of a member. Its parameters are written if it is the member's best so far and that one scores it.
+        """Score an epoch of a member; write its parameters if best epochs count and this is the member's best so far.
 
-        As in process mode, a report without the metric leaves the score as it was, once there is one. Raises
-        UnknownMetric before that.
+        As in process mode, a report without the metric leaves an existing score as it was. Raises UnknownMetric if
+        there is none yet.
         """
         is_best = self.standings[name].take(self.scoring, result)
         if is_best and self.scoring.which == "best" and self._may_stay(name):
             self._write(name, save)
 
     def end(self, name: str, save: Save) -> None:
-        """A member has ended: its parameters stay if they may be wanted."""
+        """End a member, and keep its parameters if they may be needed."""
         if not self._may_stay(name):
             shutil.rmtree(self.folder / name, ignore_errors=True)
             return
@@ -53,39 +54,39 @@ class KeptMembers:
             self._write(name, save)
 
     def best_of(self, name: str) -> tuple[float, int] | None:
-        """A member's best score and its epoch, where that one scores it."""
+        """Return a member's best score and its epoch; None if the last epoch counts, or there is no score."""
         return self.standings[name].found if self.scoring.which == "best" else None
 
     def last(self, name: str) -> float:
-        """A member's score at its last epoch, by which stopping rules compare."""
+        """Return a member's score at its last epoch, which stopping rules compare."""
         score = self.standings[name].last
         assert score is not None
         return finite(score)
 
     def tune_score(self) -> float:
-        """The best of the members' last scores: Tune wants one."""
+        """Return the best of the members' last scores as the array's score for Tune."""
         known = [self.last(name) for name, standing in self.standings.items() if standing.last is not None]
         if not known:
             return finite(self.scoring.worst)
         return max(known) if self.scoring.maximize else min(known)
 
     def state(self) -> dict[str, Any]:
-        """Return the state that goes into a checkpoint, beside the folder."""
+        """Return the state to save in a checkpoint, beside the folder."""
         return {"standings": {name: asdict(each) for name, each in self.standings.items()}, "best": self.best}
 
     def restore(self, state: dict[str, Any], folder: Path) -> None:
-        """Go on from what `state` returned, and from a copy of the folder."""
+        """Go on from a value that `state` returned, and from a copy of the folder."""
         self.standings = {name: Standing(**values) for name, values in state["standings"].items()}
         self.best = state["best"] and tuple(state["best"])
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(folder, self.folder)
 
     def close(self) -> None:
-        """Delete what is on this machine."""
+        """Delete the folder with the kept parameters."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _may_stay(self, name: str) -> bool:
-        """Whether a member's parameters may be wanted, as far as those that have ended tell."""
+        """Return whether a member's parameters may be needed, compared with the members that have ended."""
         return self.keep_all or self.best is None or self.rank(name) < self.best
 
     def _write(self, name: str, save: Save) -> None:
@@ -97,7 +98,7 @@ class KeptMembers:
             write_score(folder, self.standings[name])
 
     def rank(self, name: str) -> tuple[float, str]:
-        """The less the better."""
+        """Return a sort key for a member's score: smaller is better."""
         score = self.standings[name].score(self.scoring)
         assert score is not None
         return (-finite(score) if self.scoring.maximize else finite(score)), name

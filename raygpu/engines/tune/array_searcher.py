@@ -1,4 +1,4 @@
-"""A `Sampler` as a Tune searcher that gives arrays: it draws the members, and tells the sampler each one's score."""
+"""Tune searcher of fused mode: it groups the trials of a `Sampler` into arrays, and reports each trial's score."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from raygpu.search.trials import Trial
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Trials to be trained by one Tune trial."""
+    """Trials to train in one Tune trial: an array, or a trial alone."""
 
     trial_ids: tuple[str, ...]
     fused: bool
     device: str | None = None
-    """The type of it and the share, larger than others', for a trial that ran out of memory alone."""
+    """Device type for the next run of a trial that ran out of memory alone; None to choose one."""
     share: Share | None = None
+    """Enlarged share for that run; None for the usual one."""
     checkpoint: str | None = None
-    """The checkpoint from which it then goes on."""
+    """Checkpoint from which that run goes on; None for none."""
 
 
 class ArraySearcher(Searcher):
-    """Gives Tune arrays, and trials that are trained alone.
+    """Tune searcher that suggests arrays, and trials that are trained alone.
 
-    live: this process's part, which knows how to group trials. plan: how many arrays can run at once, and of what size.
-    places: of its devices. drawn: whether every trial was known at the start, so that its hyper-parameters lie in the
-    object store.
-    An array that fails is given again as two halves, until what fails is one trial alone, or it is clear that the fault
-    is not that of a few.
+    live: objects of this process, which group the trials. plan: number of arrays that run at once, and their size.
+    places: slots of the plan's devices. drawn: whether every trial was known at the start, so that its hyper-parameters
+    lie in the object store.
+    An array that fails is suggested again as two halves, until a single trial fails, or until the failures show that
+    not just a few trials are at fault.
     """
 
     def __init__(
@@ -54,16 +55,18 @@ class ArraySearcher(Searcher):
         self.drawn = drawn
         self.waiting: list[Order] = []
         self.given: dict[str, Order] = {}
-        """By Tune's id, while they run."""
+        """Orders under way, by Tune's trial id."""
         self.failed: list[str] = []
         self.faults: dict[str, list[int]] = {}
-        """Why arrays failed: how many of them did, and how many trials the first one had."""
+        """Number of failed arrays and size of the first one, by the last line of their error."""
         self._num_given = 0
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        """Accept Tune's metric, mode and config without using them: the sampler has its own."""
         return True
 
     def suggest(self, trial_id: str) -> Any:
+        """Return the next array's or trial's config; None to wait, FINISHED without more trials."""
         if not self.waiting:
             self._draw()
         if not self.waiting:
@@ -85,7 +88,7 @@ class ArraySearcher(Searcher):
         return with_share(config, device, share, order.checkpoint)
 
     def _place(self, order: Order) -> tuple[str, Share] | None:
-        """The type of device for an order, and the share of it; None if it has to wait for a place."""
+        """Return the device type and the share for an order; None if the order has to wait for a slot."""
         if order.device is not None and order.share is not None:
             return (order.device, order.share) if self.places.has_room(order.share.part) else None
         staging = len(self.waiting) > self.places.slots
@@ -98,7 +101,7 @@ class ArraySearcher(Searcher):
         return None if device is None else (device, shares.of(trial, device))
 
     def _draw(self) -> None:
-        """All trials that the sampler gives now, in arrays and alone."""
+        """Draw all trials that the sampler gives now, and order them as arrays and as trials alone."""
         drawn: list[Trial] = []
         while (trial := self.sampler.next()) is not None:
             drawn.append(trial)
@@ -117,6 +120,7 @@ class ArraySearcher(Searcher):
         self.waiting += [Order((name,), fused=False) for name in sorted(alone)]
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Report the scores of ended members to the sampler, and order the remaining members again."""
         order = self.given.pop(trial_id)
         self.places.give_back(trial_id)
         left = [name for name in order.trial_ids if self._is_left(name)]
@@ -137,14 +141,16 @@ class ArraySearcher(Searcher):
             self.sampler.tell(left[0], None)
 
     def _allowed(self, order: Order) -> list[Order]:
-        """An order that is given to Tune next: an array whose signature was found not to be fused is taken apart."""
+        """Return the order itself, or one order for each trial of an array whose signature cannot be fused."""
         if order.fused and self.live.fuser.refused(self.live.trials[order.trial_ids[0]]):
             return [Order((name,), fused=False) for name in order.trial_ids]
         return [order]
 
     def _again(self, left: Sequence[str], failure: str) -> list[Order]:
-        """Return orders for the rest of an array that failed: two halves, or trials alone if more failed so than one
-        bad trial's."""
+        """Return orders for the rest of an array that failed: two halves, or trials alone.
+
+        Trials are ordered alone if more arrays failed with this error than one bad trial can cause.
+        """
         found = self.faults.setdefault(failure.strip().rpartition("\n")[2], [0, len(left)])
         found[0] += 1
         if found[0] > 1 + math.ceil(math.log2(found[1])):
@@ -156,6 +162,7 @@ class ArraySearcher(Searcher):
         return record is None or record.status not in ("finished", "stopped")
 
     def save(self, checkpoint_path: str) -> None:
+        """Write the sampler, the orders and the drawn trials to a file for a resumed sweep."""
         state = {
             name: getattr(self, name) for name in ("sampler", "waiting", "given", "failed", "faults", "_num_given")
         }
@@ -166,7 +173,7 @@ class ArraySearcher(Searcher):
         )
 
     def restore(self, checkpoint_path: str) -> None:
-        """Called by a resumed sweep alone: trials that failed are given again."""
+        """Restore the saved state of an interrupted sweep; trials that failed are suggested again."""
         state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
         self.live.trials.update(state.pop("trials"))
         self.live.fuser.alone.update(state.pop("alone"))
@@ -178,7 +185,7 @@ class ArraySearcher(Searcher):
 
 
 def halves(trial_ids: Sequence[str]) -> list[Order]:
-    """Return orders for the rest of an array that failed: two smaller ones, in the end trials alone."""
+    """Return orders for two halves of an array that failed; a half of one trial is trained alone."""
     if len(trial_ids) == 1:
         return [Order(tuple(trial_ids), fused=False)]
     return [Order(tuple(trial_ids[part.start : part.stop]), fused=len(part) > 1) for part in even(len(trial_ids), 2)]

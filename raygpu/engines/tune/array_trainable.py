@@ -1,6 +1,6 @@
-"""The Tune trainable of fused mode: an array of trials, or one trial alone that cannot be fused.
+"""Tune trainable of fused mode: it trains an array of trials, or one trial alone that cannot be fused.
 
-As in process mode, what the experiment raises is a result and no exception, so that Tune's own `max_failures` counts
+As in process mode, an error of the experiment is a result and no exception, so that Tune's own `max_failures` counts
 lost workers alone.
 """
 
@@ -43,47 +43,50 @@ from raygpu.training.base import NotAsAlone, Settings, surroundings
 from raygpu.training.start import start
 
 MARGIN = 0.9
-"""Part of a split GPU's memory for arrays: the rest is for contexts and for what others hold."""
+"""Share of a split GPU's memory for arrays; the rest is for CUDA contexts and other processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayShared:
-    """The settings that all arrays of a sweep have in common. Travels through the object store."""
+    """Settings that all arrays of a sweep have in common, sent through Ray's object store."""
 
     shared: Shared
-    """Its plan is that of trials alone."""
+    """Settings of the sweep; its plan is for trials that are trained alone."""
     arrays: Plan
+    """Plan for arrays."""
     width: int | None
+    """Number of members that step as one program, or of logical devices in split mode; None to measure it."""
     host_memory_gib: Mapping[str, float]
-    """Memory that an array may take where it trains on a CPU, by the type of its device."""
+    """Host memory for an array that trains on a CPU, by device type."""
     mean_epochs: float
-    """Epochs of a mean trial, with those that will stop early."""
+    """Mean number of epochs of a trial, early stops included."""
     keep_all: bool
     trials: Mapping[str, Trial]
-    """All trials of the sweep, where they were known when it began."""
+    """All trials of the sweep, by id, if they were known at its start; else empty."""
     rule: Any
-    """The actor that decides which members stop; None where none does."""
+    """Ray actor with the stopping rule; None for no rule."""
     reason: str
-    """The reason that is given for a member that the rule stops."""
+    """Reason recorded for a member that the rule stops."""
 
 
 @dataclass(slots=True)
 class MemberReport:
-    """The news of a member."""
+    """New epochs and the end of one member, as part of an array's result."""
 
     trial_id: str
     epochs: list[EpochResult] = field(default_factory=list)
     status: Status | None = None
-    """Set when the member has ended."""
+    """Final status; None while the member is under way."""
     reason: str | None = None
     best: tuple[float, int] | None = None
-    """The member's best score and its epoch, where that one scores it."""
+    """Best score of the member and its epoch; None if the last epoch counts."""
 
 
 class ArrayTrainable(tune.Trainable):
-    """Each `step` trains whole epochs of all members until there is something to tell."""
+    """Tune trainable of one array at a time; each `step` trains whole epochs of all its members."""
 
     def setup(self, config: dict[str, Any], common: ArrayShared | None = None, splits: Splits | None = None) -> None:
+        """Set the worker's environment, load the experiment, and take the first array."""
         assert common is not None
         assert splits is not None
         self.common = common
@@ -100,7 +103,7 @@ class ArrayTrainable(tune.Trainable):
         self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Tune hands this worker its next array."""
+        """Close the last array and take the next one, so that Tune reuses this worker."""
         self._device_is_broken = self._device_is_broken or breaks_device(self._failure)
         self._close()
         self._begin(new_config)
@@ -117,25 +120,25 @@ class ArrayTrainable(tune.Trainable):
         self.ended: set[str] = set()
         self.share = share_of(config)
         self._checkpoint: str | None = config["checkpoint"]
-        """The checkpoint from which it goes on, after it ran out of memory in a smaller share."""
+        """Checkpoint to go on from after the trial ran out of memory in a smaller share; None for none."""
         self.width = self.common.width
         self._narrowed: list[Trial] = []
-        """Members of an array that ran out of memory, before it goes on."""
+        """Members of an array that ran out of memory, until it goes on at half its width."""
         self._last = self.kept.folder.with_name(f"{self.kept.folder.name}-last")
-        """The array's last checkpoint: what it goes on from if it runs out of memory."""
+        """Copy of the array's last checkpoint, from which it goes on if it runs out of memory."""
         self._failure: str | None = None
         self._not_as_alone: str | None = None
-        """Why the array's members are not what they would be alone."""
+        """Reason why the array's members differ from the same trials trained alone; None if they do not."""
         self._out_of_memory = False
         self._lines: list[str] = []
         self._seconds: dict[str, float] = {}
         self.waiting: list[Trial] = []
-        """Members that do not fit in memory beside the others: they follow."""
+        """Members that do not fit in memory beside the others, to be trained after them."""
         self._saved_at = time.monotonic()
 
     @property
     def _steps_as_one(self) -> bool:
-        """Whether the array is one program: a `TorchArray`."""
+        """Return whether the array is one program, a `TorchArray`."""
         return self.fused and self.shared.source.kind == "torch"
 
     def _threads(self, config: Mapping[str, Any]) -> int:
@@ -145,7 +148,7 @@ class ArrayTrainable(tune.Trainable):
         return self.shared.plan.on(device).resized(share_of(config)).threads_per_trial
 
     def _gpu_gib(self) -> float | None:
-        """Return the memory that a split array may take of its GPU; None of a simulated one."""
+        """Return the GPU memory in GiB that a split array may take; None on a simulated GPU."""
         part = self.common.arrays.on(self.device)
         return part.device_gib and MARGIN * part.device_gib * part.share.fraction
 
@@ -153,7 +156,10 @@ class ArrayTrainable(tune.Trainable):
         return self.common.arrays.on(device_of(config)).device
 
     def step(self) -> dict[str, Any]:
-        """Train until members end, a second has gone by, or all is done. The result carries every epoch since."""
+        """Train for at least a second or to the end of all members; return every epoch since the last result.
+
+        Raises RuntimeError if an earlier array lost this worker's CUDA context.
+        """
         if self._device_is_broken:
             raise RuntimeError("this worker's CUDA context was lost by an earlier array")
         reports: dict[str, MemberReport] = {}
@@ -195,7 +201,7 @@ class ArrayTrainable(tune.Trainable):
         }
 
     def _array(self) -> Any:
-        """The array under way; the next one of those that do not fit in memory together."""
+        """Return the array under way; make the first one, or the next one of the members that wait for memory."""
         if self.array is None:
             self.cap.set(self.share)
             checkpoint, self._checkpoint = self._checkpoint, None
@@ -261,7 +267,7 @@ class ArrayTrainable(tune.Trainable):
         self._lines.append(f"out of memory at width {width}; goes on at {self.width} from {where}")
 
     def _narrower(self) -> Any:
-        """The array that ran out of memory, at half its width."""
+        """Return the array that ran out of memory, made anew at half its width."""
         members, self._narrowed, later = self._narrowed, [], self.waiting
         array = self._fused(members, self._last if self._last.exists() else None)
         self.waiting += later
@@ -321,6 +327,7 @@ class ArrayTrainable(tune.Trainable):
         return True
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Save the array, the kept parameters of its members, and the members' progress."""
         folder = Path(checkpoint_dir)
         shutil.copytree(self.kept.folder, folder / MEMBERS)
         under_way = [] if self.array is None or self._failure is not None else self.array.trials
@@ -336,7 +343,7 @@ class ArrayTrainable(tune.Trainable):
         (folder / PROGRESS).write_text(json.dumps(progress))
 
     def load_checkpoint(self, checkpoint_dir: str | None) -> None:
-        """A lost or interrupted array goes on."""
+        """Go on with a lost or interrupted array from its checkpoint."""
         if checkpoint_dir is None:
             return
         self.cap.set(self.share)
@@ -359,6 +366,7 @@ class ArrayTrainable(tune.Trainable):
             self.waiting += later
 
     def cleanup(self) -> None:
+        """Close the array, free its memory, and delete its local files."""
         self._close()
 
     def _close(self) -> None:

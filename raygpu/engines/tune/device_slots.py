@@ -1,4 +1,4 @@
-"""The choice of a trial's device type: where a place is free, the faster type first. Pure."""
+"""Choose the device type of each trial: the fastest type with a free slot. Pure, without Ray."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 from raygpu.planning.gpu_shares import Plan
 
 STAGED = 2
-"""Trials for each place of a busy type: one that runs, and one that waits, for which its worker is kept."""
+"""Trials for each slot of a busy type: one that runs, and one that waits, so that the slot's worker is kept."""
 
 
 class DeviceSlots:
-    """Trials that were given to each type of a plan's, and whether it has room for more."""
+    """Slots of a plan's device types: the shares that trials hold, and the room for more."""
 
     def __init__(self, plan: Plan) -> None:
         self._num_gpus = {part.device: part.num_gpus for part in plan.parts}
         self.slots = sum(part.num_gpus / part.share.part for part in plan.parts)
-        """Trials of the plan's shares that run at once."""
+        """Number of trials with the plan's shares that run at once."""
         self._most = plan.most_gpus
         self._held: dict[str, tuple[str, Fraction]] = {}
-        """The type and the share of it, by what holds it."""
+        """Device type and part of a GPU that each holder has."""
 
     @property
     def devices(self) -> list[str]:
-        """The types, the fastest first."""
+        """Return the device types, the fastest first."""
         return list(self._num_gpus)
 
     def choose(self, fitting: Collection[str], part: dict[str, Fraction], *, staging: bool) -> str | None:
-        """The type for one more trial; None if it has to wait.
+        """Return the device type for one more trial; None if the trial has to wait.
 
-        fitting: the types that it may go to. part: of a GPU that it takes, by type. staging: whether it may be given to
-        a type that has no place free: so many trials are left that every place has another one.
+        fitting: device types allowed for the trial. part: part of a GPU that it takes, by type. staging: whether the
+        trial may wait for a type without a free slot, since enough trials are left for every slot.
         """
         fitting = [device for device in fitting if self.has_room(part[device])]
         if not fitting:
@@ -51,14 +51,15 @@ class DeviceSlots:
         return least if load[least] <= STAGED else None
 
     def has_room(self, part: Fraction) -> bool:
-        """Whether what may be reserved at once has room for this part of a GPU."""
+        """Return whether the limit on reserved GPUs has room for this part of a GPU."""
         return self._most is None or sum(held for _, held in self._held.values()) + part <= self._most
 
     def take(self, holder: str, device: str, part: Fraction) -> None:
+        """Note that a holder, a Tune trial's id, has this part of a GPU of this type."""
         self._held[holder] = device, part
 
     def give_back(self, holder: str) -> str | None:
-        """The type that it held a share of."""
+        """Free the part of a GPU that a holder had; return its device type, or None if it had none."""
         device, _ = self._held.pop(holder, (None, None))
         return device
 
@@ -66,8 +67,9 @@ class DeviceSlots:
         return sum((part for of, part in self._held.values() if of == device), Fraction(0))
 
     def state(self) -> Any:
-        """For a resumed sweep; picklable."""
+        """Return the held parts for a resumed sweep; picklable."""
         return dict(self._held)
 
     def restore(self, state: Any) -> None:
+        """Go on from a value that `state` returned."""
         self._held = dict(state)

@@ -1,4 +1,4 @@
-"""Fused mode: arrays of trials as ordinary Tune trials, placed, restarted and restored as Tune does all others."""
+"""Run a sweep in fused mode: arrays of trials are ordinary Tune trials, which Tune places, restarts and restores."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from raygpu.training.fused.groups import Grouper
 
 
 def run(context: SweepContext, plan: FusedPlan, fuser: Grouper, *, resume: bool) -> dict[str, str]:
-    """Run or go on with a sweep; returns where each kept trial's last checkpoint is.
+    """Run or resume a sweep; return the location of each kept trial's last checkpoint, by trial id.
 
-    Comes back early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric.
+    Returns early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric.
     """
     config = context.config
     rule = rule_actor(stopping_rule(config))
@@ -46,6 +46,7 @@ def run(context: SweepContext, plan: FusedPlan, fuser: Grouper, *, resume: bool)
     needed = {part.device: context.cluster.needed(part.device) for part in plan.arrays.parts}
 
     def wanted_resources(wanted: dict[str, Any]) -> tune.PlacementGroupFactory:
+        """Return the resources of a Tune trial, an array or a trial alone, by its config."""
         part, alone = plan.arrays.on(device_of(wanted)), plan.alone.on(device_of(wanted))
         return resources(part if wanted["fused"] else alone.resized(share_of(wanted)), needed[part.device])
 
@@ -69,6 +70,6 @@ def run(context: SweepContext, plan: FusedPlan, fuser: Grouper, *, resume: bool)
 
 
 def _host_memory_gib(context: SweepContext, part: Part) -> float:
-    """Return one array's host memory on a type of device: its part of a node's, where that has no GPU of its own."""
+    """Return the host memory in GiB for one array that trains on a CPU: its part of the smallest node's memory."""
     of = [node.memory_gib for node in context.cluster.nodes if node.device_type == part.device]
     return min(of) / part.share.trials_per_gpu

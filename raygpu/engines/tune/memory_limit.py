@@ -1,4 +1,4 @@
-"""Holds a trial to its share of its device's memory: past it, it runs out of memory alone."""
+"""Limit a trial to its share of its device's memory: past the limit, that trial alone runs out of memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from raygpu.planning.gpu_shares import Share
 
 
 class Cap:
-    """The limit of one process, set anew for each of its trials.
+    """Memory limit of one worker process, set anew for each of its trials.
 
-    kind: of the experiment's source. memory_gib: of the whole device; None for no limit.
+    kind: kind of the experiment's source. memory_gib: memory of the whole device; None for no limit.
     """
 
     def __init__(self, kind: str, memory_gib: float | None) -> None:
@@ -25,10 +25,10 @@ class Cap:
         self._set: Share | None = None
         self._lift: int | None = None
         self._settled = False
-        """Whether those that left this GPU before this process came have freed their memory."""
+        """Whether this process has waited for the memory of processes that ended on its GPU before."""
 
     def set(self, share: Share) -> None:
-        """Before the trial allocates. A trial that has whole GPUs has no neighbours, and no limit."""
+        """Set the limit for a trial's share, before the trial allocates; a trial with whole GPUs has no limit."""
         self.lift()
         self._wait_for_departed(share)
         if self._memory_gib is None or share.trials_per_gpu == 1:
@@ -52,13 +52,13 @@ class Cap:
         self._lift = limits.cap_data(share_gib)
 
     def lift(self) -> None:
-        """The trial has freed its memory. A GPU's limit stays until the next trial sets its own."""
+        """Remove a simulated GPU's limit after a trial; the limit on a GPU stays until the next trial sets its own."""
         if self._lift is not None:
             limits.lift_data(self._lift)
             self._lift = None
 
     def _wait_for_departed(self, share: Share) -> None:
-        """Once in each process: what a trial before it held of the GPU comes back only some time after its end."""
+        """Wait, once in each process, for the GPU memory of an earlier trial, which is free only after its end."""
         gpu_id = next(iter(map(str, ray.get_gpu_ids())), "")
         if self._settled or not gpu_id.startswith("GPU-") or share.gpus_per_trial > 1:
             return
@@ -68,7 +68,7 @@ class Cap:
         wait_for_departed(gpu_id, (self._memory_gib or 0.0) * share.fraction)
 
     def _torch_on_gpu(self) -> bool:
-        """A function's own torch, if it has one, is capped too."""
+        """Return whether the trial uses torch on a GPU, a function that has imported torch itself included."""
         if self._kind != "torch" and "torch" not in sys.modules:
             return False
         import torch

@@ -1,4 +1,4 @@
-"""Each trial's share of a GPU: the plan's, or a larger one after it ran out of memory."""
+"""Choose each trial's share of a GPU: the planned share, or a larger one after the trial ran out of memory."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from raygpu.search.trials import Trial
 from raygpu.training.start import signature
 
 MOST_RETRIES = 3
-"""Most retries of one trial on one type of device, for want of memory."""
+"""Maximum number of retries of one trial on one type of device after it ran out of memory."""
 
 
 class Shares:
-    """Trials that ran out of memory run again with more of it; later ones of the same signature begin with that.
+    """Shares of a GPU for trials, enlarged after a trial ran out of memory.
 
-    Each type of device has its own shares: what is too small on one may be plenty on another. A trial that the whole of
-    one does not hold goes on with a type that has more memory.
-    signature_of: asked only once a trial has run out of memory.
+    Later trials of the same signature begin with the enlarged share. Each type of device has its own shares, since a
+    share that is too small on one type may be enough on another. A trial that needs more memory than a whole GPU goes
+    on with a type that has more memory. signature_of: called only once a trial has run out of memory.
     """
 
     def __init__(self, plan: Plan, signature_of: Callable[[Trial], Signature]) -> None:
         self._plan = plan
         self._signature_of = signature_of
         self._failures: dict[tuple[str, str], list[Share]] = {}
-        """The shares that were too small, by trial and type."""
+        """Shares that were too small, by trial id and device type."""
         self._enough: dict[tuple[Signature, str], Share] = {}
         self._too_large: set[tuple[Signature, str]] = set()
-        """Signatures that the whole of a GPU did not hold, each with the GPU's type."""
+        """Signatures that need more memory than a whole GPU, each with the GPU's type."""
 
     def fitting(self, trial: Trial) -> list[str]:
-        """The types of device that the trial may go to, the fastest first: those that were not too small for it."""
+        """Return the device types for a trial, the fastest first: those not known to be too small, or else all."""
         devices = [part.device for part in self._plan.parts]
         if not self._too_large:
             return devices
@@ -47,12 +47,14 @@ class Shares:
         return self._enough.get((self._signature_of(trial), device), planned) if self._enough else planned
 
     def parts(self, trial: Trial) -> dict[str, Fraction]:
-        """The same as parts of a GPU, by type."""
+        """Return the trial's starting share as a part of a GPU, by device type."""
         return {part.device: self.of(trial, part.device).part for part in self._plan.parts}
 
     def enlarge(self, trial: Trial, device: str, share: Share) -> tuple[str, Share] | None:
-        """Return the type of device and the share for another run after `share` was too small; None if there is no
-        more, or it failed too often."""
+        """Return the device type and the share for another run of a trial for which `share` was too small.
+
+        None if there is no larger share, or if the trial failed too often.
+        """
         failures = self._failures.setdefault((trial.trial_id, device), [])
         failures.append(share)
         larger = share.larger(len(failures)) if len(failures) <= MOST_RETRIES else None
@@ -68,7 +70,7 @@ class Shares:
         return self._roomier(trial, device)
 
     def _roomier(self, trial: Trial, device: str) -> tuple[str, Share] | None:
-        """The fastest type whose GPUs have more memory than this one's, and a share of it that has more as well."""
+        """Return the fastest type whose GPUs have more memory, and a share with more memory than the last; or None."""
         here_gib = self._plan.on(device).device_gib
         if here_gib is None:
             return None
@@ -86,24 +88,26 @@ class Shares:
         return None
 
     def too_small(self, trial_id: str) -> list[tuple[str, Share]]:
-        """The types and shares in which the trial ran out of memory."""
+        """Return the device types and shares in which a trial ran out of memory."""
         return [
             (device, share) for (name, device), found in self._failures.items() if name == trial_id for share in found
         ]
 
     def state(self) -> Any:
-        """For a resumed sweep; picklable."""
+        """Return the failures and enlarged shares for a resumed sweep; picklable."""
         return self._failures, self._enough, self._too_large
 
     def restore(self, state: Any) -> None:
+        """Go on from a value that `state` returned."""
         self._failures, self._enough, self._too_large = state
 
 
 def signatures(source: Source, splits: Splits | None) -> Callable[[Trial], Signature]:
-    """Finds a trial's signature by its code; all trials are alike where that tells none."""
+    """Return a function that finds a trial's signature by the experiment's code; the empty one if the code fails."""
     code = None if source.kind == "command" else source.resolve()
 
     def find(trial: Trial) -> Signature:
+        """Return the trial's signature; the empty one if the user's code fails."""
         try:
             return signature(source, code, splits, trial)
         except Exception:  # noqa: BLE001 - a fault of the user's code is its trial's result

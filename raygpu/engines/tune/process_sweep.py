@@ -1,4 +1,4 @@
-"""Process mode: a Tune trial for each of the sweep's trials, packed on fractions of the GPUs."""
+"""Run a sweep in process mode: one Tune trial for each of the sweep's trials, packed on fractions of the GPUs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from raygpu.search.trials import Scoring
 
 
 def run(context: SweepContext, plan: Plan, *, resume: bool) -> dict[str, str]:
-    """Run or go on with a sweep; returns where each trial's last checkpoint is.
+    """Run or resume a sweep; return the location of each trial's last checkpoint, by trial id.
 
-    Comes back early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric.
+    Returns early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric.
     """
     config = context.config
     rule = stopping_rule(config)
@@ -35,6 +35,7 @@ def run(context: SweepContext, plan: Plan, *, resume: bool) -> dict[str, str]:
     needed = {part.device: context.cluster.needed(part.device) for part in plan.parts}
 
     def wanted_resources(wanted: dict[str, Any]) -> tune.PlacementGroupFactory:
+        """Return the resources of a Tune trial, by its config."""
         part = plan.on(device_of(wanted))
         return resources(part.resized(share_of(wanted)), needed[part.device])
 
@@ -60,7 +61,7 @@ def run(context: SweepContext, plan: Plan, *, resume: bool) -> dict[str, str]:
 
 
 def resources(part: Part, needed: Needed) -> tune.PlacementGroupFactory:
-    """Return the resources that one Tune trial reserves. needed: to be placed on the part's type of device."""
+    """Return the resources that one Tune trial reserves. needed: request that places it on the part's device type."""
     bundle = {"CPU": part.cpus_per_trial, "GPU": part.share.ray_gpus, **needed.resources}
     if needed.labels is None:
         return tune.PlacementGroupFactory([bundle])
@@ -68,7 +69,7 @@ def resources(part: Part, needed: Needed) -> tune.PlacementGroupFactory:
 
 
 def shared_by_all(context: SweepContext, plan: Plan) -> Shared:
-    """Return the settings of the sweep that every trial's worker has to know."""
+    """Return the sweep's settings for the workers of all trials."""
     config = context.config
     return Shared(
         source=context.cluster.travelled(context.source),

@@ -1,4 +1,4 @@
-"""A `Sampler` as a Tune searcher: the one source of trials in every mode."""
+"""Tune searcher of process mode: it takes trials from a `Sampler` and chooses their device type and share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raygpu.search.trials import Trial
 
 
 class TrialSearcher(Searcher):
-    """Gives Tune the sampler's trials, each for a type of device, and the sampler their scores."""
+    """Tune searcher that suggests the sampler's trials, each for a device type, and reports scores to the sampler."""
 
     def __init__(self, sampler: Sampler, live: LiveSweep, places: DeviceSlots) -> None:
         super().__init__()
@@ -25,19 +25,21 @@ class TrialSearcher(Searcher):
         self.live = live
         self.places = places
         self.given: dict[str, Trial] = {}
-        """By Tune's id."""
+        """Suggested trials, by Tune's trial id."""
         self.failed: list[Trial] = []
         self.again: list[Trial] = []
-        """Trials to be run anew: those that failed before a resume."""
+        """Trials to suggest first: those that failed before a resume, and one that waits for a device."""
         self.enlarged: list[tuple[Trial, str, Share, str | None]] = []
-        """Trials that go on with a larger share, of which type of device, and from which checkpoint."""
+        """Trials that ran out of memory, with the device type, share and checkpoint for their next run."""
         self.running: set[str] = set()
-        """By Tune's id."""
+        """Tune's ids of the running trials."""
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        """Accept Tune's metric, mode and config without using them: the sampler has its own."""
         return True
 
     def suggest(self, trial_id: str) -> Any:
+        """Return the next trial's config with a device type and a share; None to wait, FINISHED without more trials."""
         checkpoint = None
         if self.enlarged:
             if not self.places.has_room(self.enlarged[0][2].part):
@@ -59,11 +61,12 @@ class TrialSearcher(Searcher):
         return with_share(tune_config(trial), device, share, checkpoint)
 
     def _many_left(self) -> bool:
-        """Whether each place will have another trial: the last ones go where a place is free by then."""
+        """Return whether enough trials are left for every slot: the last ones go where a slot is free by then."""
         left = self.sampler.num_trials - len({trial.trial_id for trial in self.given.values()})
         return left > self.places.slots
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Report the trial's score to the sampler, or keep the trial for another run after it ran out of memory."""
         trial = self.given[trial_id]
         self.running.discard(trial_id)
         self.places.give_back(trial_id)
@@ -76,12 +79,13 @@ class TrialSearcher(Searcher):
         self.sampler.tell(trial.trial_id, None if failed or result is None else result["final_score"])
 
     def save(self, checkpoint_path: str) -> None:
+        """Write the sampler, the trials and their shares to a file for a resumed sweep."""
         state = {name: getattr(self, name) for name in ("sampler", "given", "failed", "again", "enlarged", "running")}
         state |= {"shares": self.live.shares.state(), "places": self.places.state()}
         Path(checkpoint_path).write_bytes(cloudpickle.dumps(state))
 
     def restore(self, checkpoint_path: str) -> None:
-        """Called by a resumed sweep alone: trials that failed are given again."""
+        """Restore the saved state of an interrupted sweep; trials that failed are suggested again."""
         state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
         self.sampler, self.given = state["sampler"], state["given"]
         self.again, self.failed = [*state["failed"], *state["again"]], []

@@ -1,4 +1,4 @@
-"""A sweep's stopping rule under Tune: asked by Tune's event loop in process mode, and by all arrays in fused mode."""
+"""Apply a sweep's stopping rule under Tune: as Tune's scheduler in process mode, as a Ray actor in fused mode."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from raygpu.search.stopping import Rule
 
 
 class RuleScheduler(FIFOScheduler):
-    """A Tune scheduler that asks the rule about each result of a trial that goes on.
+    """Tune scheduler that stops trials by the rule, after each result of a trial that goes on.
 
-    A trial's last result is not compared with others', as in an array: it has ended, or diverged.
+    The last result of a trial that has ended or diverged is not compared with others, as in an array.
     """
 
     def __init__(self, rule: Rule) -> None:
@@ -22,7 +22,7 @@ class RuleScheduler(FIFOScheduler):
         self.rule = rule
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Stop the trial if the rule does."""
+        """Return STOP if the rule stops the trial after this result, else CONTINUE."""
         if result["unknown_metric"] is not None:
             return str(TrialScheduler.CONTINUE)
         stopped = self.rule.decide(result["epoch"], [(trial.config["trial_id"], result["score"])])
@@ -30,25 +30,25 @@ class RuleScheduler(FIFOScheduler):
 
 
 class RuleActor:
-    """A Ray actor that holds the rule for all arrays of a sweep: their members are compared as one population."""
+    """Ray actor that holds the rule for all arrays of a sweep: their members are compared as one population."""
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
 
     def decide(self, epoch: int, scores: list[tuple[str, float]]) -> list[str]:
-        """Return the trials, among these, that stop after this epoch."""
+        """Return the ids of the trials that stop after this epoch. scores: trial ids with their scores."""
         return list(self._rule.decide(epoch, scores))
 
     def forget(self, trial_ids: list[str]) -> None:
-        """Take out trials that are trained again from the beginning."""
+        """Remove the scores of trials that are trained again from the beginning."""
         self._rule.forget(trial_ids)
 
     def state(self) -> Rule:
-        """Return the rule with all that it has seen."""
+        """Return the rule with all scores that it has seen."""
         return self._rule
 
     def restore(self, rule: Rule) -> None:
-        """Go on with a rule that `state` gave."""
+        """Go on with a rule that `state` returned."""
         self._rule = rule
 
 

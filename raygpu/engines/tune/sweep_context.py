@@ -1,4 +1,4 @@
-"""The input of a sweep's engine, in every mode."""
+"""Input of a sweep's engine, in process mode and in fused mode."""
 
 from __future__ import annotations
 
@@ -17,29 +17,36 @@ from raygpu.search.trials import EpochResult, Trial, TrialRecord
 
 
 class Writer(Protocol):
-    """The store of trials; every call returns at once."""
+    """Tracking store of a sweep's trials; every call returns at once."""
 
     delayed: str | None
-    """Why nothing is delivered at present."""
+    """Reason why writes are not delivered at present; None while they are."""
 
-    def begin(self, trial: Trial) -> None: ...
+    def begin(self, trial: Trial) -> None:
+        """Begin a trial's run, or go on with it."""
 
-    def restart(self, trial: Trial) -> None: ...
+    def restart(self, trial: Trial) -> None:
+        """Begin a trial's run anew, and delete its run so far."""
 
-    def place(self, trial_id: str, gpu_index: int, gpu_share: float) -> None: ...
+    def place(self, trial_id: str, gpu_index: int, gpu_share: float) -> None:
+        """Tag a trial's run with its GPU and its share of the GPU."""
 
-    def tag(self, trial_id: str, tags: dict[str, Any]) -> None: ...
+    def tag(self, trial_id: str, tags: dict[str, Any]) -> None:
+        """Set tags of a trial's run."""
 
-    def epochs(self, trial_id: str, results: list[EpochResult]) -> None: ...
+    def epochs(self, trial_id: str, results: list[EpochResult]) -> None:
+        """Log the metrics of a trial's epochs."""
 
-    def end(self, record: TrialRecord) -> None: ...
+    def end(self, record: TrialRecord) -> None:
+        """End a trial's run by its record."""
 
-    def gpu(self, elapsed_s: int, metrics: dict[str, float]) -> None: ...
+    def gpu(self, elapsed_s: int, metrics: dict[str, float]) -> None:
+        """Log metrics of the sweep's GPUs, `elapsed_s` seconds after the sweep's start."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepContext:
-    """A sweep that is ready to run."""
+    """Configuration and services of a sweep that is ready to run."""
 
     config: SweepConfig
     source: Source
@@ -51,6 +58,6 @@ class SweepContext:
     folder: RunDirectory
     mps: Daemons
     say: Callable[[str], None]
-    """Shows a line to the person."""
+    """Function that shows a line to the user."""
     arrays_s: dict[str, float] = field(default_factory=dict)
-    """Seconds that arrays have taken, all of them together, by what for; empty in process mode."""
+    """Seconds that all arrays together have taken, by activity; empty in process mode."""

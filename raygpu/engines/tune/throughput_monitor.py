@@ -1,4 +1,4 @@
-"""Every half second: the live table; every two seconds: the GPUs' readings and throughput."""
+"""Update the live table every half second, and the GPUs' readings and throughput every two seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GPU_S = 2.0
 
 
 class ThroughputMonitor:
-    """A thread beside Tune's event loop, as a context manager."""
+    """Context manager with a thread that monitors a sweep beside Tune's event loop."""
 
     def __init__(
         self,
@@ -27,7 +27,11 @@ class ThroughputMonitor:
         show: Callable[[Snapshot, str | None], None],
         export: Callable[[Snapshot, Mapping[int, Reading]], None],
     ) -> None:
-        """show: takes the table's state, and why MLflow waits. export: takes what NVML tells, by GPU."""
+        """Prepare the thread; the context's entry starts it.
+
+        show: called with the table's state and the reason why MLflow waits, or None. export: called with the same state
+        and NVML's readings by device index.
+        """
         self.records = records
         self.cluster = cluster
         self.writer = writer
@@ -45,7 +49,7 @@ class ThroughputMonitor:
         self._thread.join(timeout=5)
 
     def mean(self, gpu_index: int, reading: str) -> float | None:
-        """The mean of what NVML told while the sweep ran; None if it told nothing."""
+        """Return the mean of one NVML reading of a GPU over the sweep, `reading` by name; None without any."""
         values = self._readings.get((gpu_index, reading))
         return fmean(values) if values else None
 

@@ -1,7 +1,7 @@
-"""The Tune trainable of process mode: one trial after another in a worker that is reused.
+"""Tune trainable of process mode: it trains one trial after another in a worker that is reused.
 
-A trial that raises is a result and no exception: its traceback travels home in the result and the worker lives on. So
-Tune's own `max_failures` counts lost workers alone, and only those are tried again.
+An error of a trial is a result and no exception: the result carries the traceback, and the worker lives on. So Tune's
+own `max_failures` counts lost workers alone, and only those are tried again.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from raygpu.training.start import start
 
 logger = logging.getLogger(__name__)
 PROGRESS = "progress.json"
-"""In a checkpoint: the trial's scores so far."""
+"""File of a checkpoint with the trial's scores so far."""
 FAILED = "failed"
-"""In a checkpoint of a trial that failed: an empty file, and nothing else."""
+"""Empty file, the only one in the checkpoint of a trial that failed."""
 # Tune hears of a trial about this often, or at once where a scheduler wants to decide; every epoch is in the result.
 REPORT_S = 1.0
 # Schedulers take percentiles of scores: the worst one is finite, so that a percentile stays a number.
@@ -48,32 +48,32 @@ WORST = 1e300
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The settings that all trials of a sweep have in common. Travels through the object store."""
+    """Settings that all trials of a sweep have in common, sent through Ray's object store."""
 
     source: Source
     scoring: Scoring
     epochs: int | None
     decision_epochs: frozenset[int] | None
-    """The epochs at which a scheduler decides; None for every epoch."""
+    """Epochs at which the stopping rule decides; None for every epoch."""
     plan: Plan
-    """The plan of trials that are trained alone."""
+    """Plan for trials that are trained alone."""
     precision: Precision
     trials: Storage
-    """The storage that trials themselves write to, with a folder for each trial."""
+    """Storage for the trials' own files, with a folder for each trial."""
     checkpoint_s: float
     memory_gib: Mapping[str, float | None]
-    """Memory of a whole device, by its type, to hold each trial to its share of it; None for no limit."""
+    """Memory of a whole device in GiB, by device type; each trial is limited to its share. None for no limit."""
     mps: Mapping[str, Access]
-    """The MPS daemons of this machine by GPU; none where trials take turns on their GPU."""
+    """MPS daemons by the GPU's UUID; empty where trials take turns on their GPU."""
 
 
 def tune_config(trial: Trial) -> dict[str, Any]:
-    """A trial as a Tune config."""
+    """Return a trial as a Tune config."""
     return {"trial_id": trial.trial_id, "seed": trial.seed, "hyperparameters": dict(trial.hyperparameters)}
 
 
 def with_share(config: dict[str, Any], device: str, share: Share, checkpoint: str | None = None) -> dict[str, Any]:
-    """The same with what it takes of a GPU, of which type, and where it goes on from."""
+    """Return the config with device type, GPU share and checkpoint added."""
     return config | {
         "device": device,
         "trials_per_gpu": share.trials_per_gpu,
@@ -83,24 +83,25 @@ def with_share(config: dict[str, Any], device: str, share: Share, checkpoint: st
 
 
 def share_of(config: Mapping[str, Any]) -> Share:
-    """The share that `with_share` added."""
+    """Return the share that `with_share` added to a config."""
     return Share(config["trials_per_gpu"], config["gpus_per_trial"])
 
 
 def device_of(config: Mapping[str, Any]) -> str:
-    """The type of device that `with_share` added. A worker has one, and is given no other type's trials."""
+    """Return the device type that `with_share` added to a config; all trials of a worker have the same type."""
     return str(config["device"])
 
 
 def trial_of(config: Mapping[str, Any]) -> Trial:
-    """The trial that `tune_config` made a config of."""
+    """Return the trial of a config that `tune_config` made."""
     return Trial(config["trial_id"], config["seed"], config["hyperparameters"])
 
 
 class TrialTrainable(tune.Trainable):
-    """Each `step` trains until there is something to tell."""
+    """Tune trainable of one trial at a time; each `step` trains until there is a result to report."""
 
     def setup(self, config: dict[str, Any], shared: Shared | None = None, splits: Splits | None = None) -> None:
+        """Set the worker's environment, working directory and memory limit, and take its first trial."""
         assert shared is not None
         self.shared = shared
         self.splits = splits
@@ -116,7 +117,7 @@ class TrialTrainable(tune.Trainable):
         self._begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Tune hands this worker its next trial."""
+        """Close the last trial and take the next one, so that Tune reuses this worker."""
         self._device_is_broken = self._device_is_broken or breaks_device(self.failure)
         self._close()
         self._begin(new_config)
@@ -128,7 +129,7 @@ class TrialTrainable(tune.Trainable):
         self._checkpoint: str | None = config["checkpoint"]
         self.standing = Standing()
         self._best: Path | None = None
-        """The checkpoint of the best epoch so far, where that one scores the trial."""
+        """Checkpoint of the best epoch so far, if best epochs count; else None."""
         self.epoch = 0
         self.failure: str | None = None
         self.out_of_memory = False
@@ -136,7 +137,10 @@ class TrialTrainable(tune.Trainable):
         self._saved_at = time.monotonic()
 
     def step(self) -> dict[str, Any]:
-        """Train until a decision, a second or the end. The result carries every epoch since the last one."""
+        """Train until a scheduler's decision, for a second, or to the end; return every epoch since the last result.
+
+        Raises RuntimeError if an earlier trial lost this worker's CUDA context.
+        """
         if self._device_is_broken:
             # Nothing runs in a process whose CUDA context is lost. Raised here and not when the worker was handed its
             # trial: Tune starts a running trial again in a fresh worker, and gives up one that never ran.
@@ -196,7 +200,7 @@ class TrialTrainable(tune.Trainable):
         return self.training
 
     def _own_folder(self) -> Path:
-        """For what the trial itself writes. Of object storage there is a copy here, until the trial is closed."""
+        """Return the folder for the trial's own files; for object storage, a local copy until the trial is closed."""
         kept = self.shared.trials / self.trial.trial_id
         folder = kept.path
         if folder is None:
@@ -207,7 +211,7 @@ class TrialTrainable(tune.Trainable):
         return folder
 
     def _deliver(self) -> None:
-        """Bring the copy to where it is kept."""
+        """Upload the local copy of the trial's own files to object storage, and delete it."""
         copy, self._copy = self._copy, None
         if copy is None:
             return
@@ -220,7 +224,7 @@ class TrialTrainable(tune.Trainable):
             shutil.rmtree(copy, ignore_errors=True)
 
     def _due(self, started: float) -> bool:
-        """Whether Tune has to hear of the epochs so far."""
+        """Return whether the epochs so far have to be reported to Tune now."""
         if self.epoch == self._told_epoch:
             return False
         decisions = self.shared.decision_epochs
@@ -230,7 +234,7 @@ class TrialTrainable(tune.Trainable):
         return due
 
     def _take_score(self, result: EpochResult) -> None:
-        """The score of an epoch. Once a trial has one, a report without the metric leaves it as it was."""
+        """Score an epoch; a report without the metric leaves an existing score as it was."""
         if self.standing.take(self.shared.scoring, result) and self.shared.scoring.which == "best":
             self._keep_best()
 
@@ -250,7 +254,7 @@ class TrialTrainable(tune.Trainable):
             shutil.rmtree(best, ignore_errors=True)
 
     def _finite(self, score: float | None) -> float:
-        """A score as Tune takes it; the worst one before the first."""
+        """Return a score as a finite number for Tune; the worst one for None."""
         return finite(self.shared.scoring.worst if score is None else score)
 
     def _require_a_report(self) -> None:
@@ -264,6 +268,7 @@ class TrialTrainable(tune.Trainable):
         return True
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Save the training, its scores and its best epoch; only a marker for a trial that failed."""
         if self.training is None:  # nothing is left of a trial that failed
             Path(checkpoint_dir, FAILED).touch()
         else:
@@ -273,7 +278,7 @@ class TrialTrainable(tune.Trainable):
                 shutil.copytree(self._best, Path(checkpoint_dir, BEST_EPOCH))
 
     def load_checkpoint(self, checkpoint_dir: str | None) -> None:
-        """A lost or interrupted trial goes on. What fails here fails again, as the trial's result, in `step`."""
+        """Go on with a lost or interrupted trial from its checkpoint; no effect for a trial that failed."""
         if checkpoint_dir is None or Path(checkpoint_dir, FAILED).exists():
             return
         self._checkpoint = None  # this one is later
@@ -291,6 +296,7 @@ class TrialTrainable(tune.Trainable):
             shutil.copytree(best, self._best, dirs_exist_ok=True)
 
     def cleanup(self) -> None:
+        """Close the training and free its memory."""
         self._close()
 
     def _close(self) -> None:
@@ -307,7 +313,7 @@ class TrialTrainable(tune.Trainable):
 
 
 def mps_environment(shared: Shared, config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables that make this process a client of its GPU's daemon; nothing where there is none."""
+    """Return the variables that make this process a client of its GPU's MPS daemon; empty without a daemon."""
     access = next((shared.mps[gpu_id] for gpu_id in map(str, ray.get_gpu_ids()) if gpu_id in shared.mps), None)
     if access is None:
         return {}
@@ -317,20 +323,20 @@ def mps_environment(shared: Shared, config: Mapping[str, Any]) -> dict[str, str]
 
 
 def breaks_device(failure: str | None) -> bool:
-    """Whether a trial's traceback says that nothing more runs in its process."""
+    """Return whether a trial's traceback shows a lost CUDA context, after which nothing runs in its process."""
     return failure is not None and ("CUDA error" in failure or "AcceleratorError" in failure)
 
 
 def has_saved(training: Any, epoch: int) -> bool:
-    """Whether what a training saves now is of that epoch: a function's or a script's checkpoint may be an older one."""
+    """Return whether a training would save this epoch now: a function's or a script's checkpoint may be older."""
     return bool(getattr(training, "has_saved", lambda epoch: True)(epoch))
 
 
 def write_score(folder: Path, standing: Standing) -> None:
-    """Note in the checkpoint of a best epoch which one it is."""
+    """Write the best epoch's number and score into its checkpoint."""
     (folder / SCORE).write_text(json.dumps({"epoch": standing.best_epoch, "score": standing.best}))
 
 
 def finite(score: float) -> float:
-    """The score as Tune and a search take it."""
+    """Return a score bounded to a finite number, as Tune and a search need it."""
     return max(-WORST, min(WORST, score))

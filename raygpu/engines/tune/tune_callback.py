@@ -1,4 +1,4 @@
-"""From Tune's events to raygpu's records and to MLflow, without making Tune's event loop wait."""
+"""Tune callbacks that pass a sweep's events to raygpu's records and to MLflow, without blocking Tune's event loop."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from raygpu.storage import Storage, StorageError
 
 logger = logging.getLogger(__name__)
 ENLARGED = "enlarged"
-"""Folder, within Tune's, of the last checkpoints of trials that ran out of memory and go on with a larger share."""
+"""Folder, within Tune's, for the last checkpoints of trials that ran out of memory and go on with a larger share."""
 
 
 class LiveSweep:
-    """The objects that an observer works on: alive in this process alone.
+    """Objects that a sweep's callback and searcher share, in this process alone.
 
     Tune pickles a sweep's callbacks at its start and unpickles them to restore it. There is one sweep at a time in a
     process, so the pickle stands for the one that is running.
@@ -37,26 +37,26 @@ class LiveSweep:
         self.shares = shares
         self.scratch = context.folder.tune / ENLARGED
         self.enlarged: dict[str, tuple[str, Share, str | None]] = {}
-        """Trials that have just run out of memory: the device, the share and the checkpoint with which they go on."""
+        """Trials that have just run out of memory: device type, share and checkpoint of their next run, by trial id."""
         self.resources: Callable[[dict[str, Any]], tune.PlacementGroupFactory] | None = None
-        """A Tune trial's request of Ray, by its config."""
+        """Function that returns the resources that a Tune trial requests from Ray, by its config."""
         self.pids: dict[str, int] = {}
         """Pid of the process in which each trial last ran."""
         self.checkpoints: dict[str, str] = {}
         """URI of each trial's last checkpoint."""
         self.unknown_metric: str | None = None
-        """Set when the first report of any trial lacks the metric: the sweep ends."""
+        """Message set if the first report of the sweep lacks the metric, which ends the sweep; None otherwise."""
         LiveSweep.current = self
 
     def running_pids(self) -> set[int]:
-        """The processes of the trials that run."""
+        """Return the pids of the running trials' processes."""
         running = {name for name, record in list(self.records.by_id.items()) if record.status == "running"}
         return {pid for name, pid in list(self.pids.items()) if name in running}
 
     def enlarge(self, trial: Trial, device: str, share: Share, checkpoint: str | None) -> None:
-        """A trial has run out of memory in this share: if there is a larger one, it goes on with that.
+        """Prepare another run, with a larger share, of a trial that ran out of memory; no effect if there is none.
 
-        device: the type that it ran on. checkpoint: its last one, if it has one.
+        device: device type that the trial ran on. checkpoint: URI of the trial's last checkpoint, if it has one.
         """
         found = self.shares.enlarge(trial, device, share)
         too_small = ", ".join(f"1/{small.trials_per_gpu}" for _, small in self.shares.too_small(trial.trial_id))
@@ -86,13 +86,14 @@ def _current() -> LiveSweep:
 
 
 class ResourceUpdate(tune.Callback):
-    """Trials of a resumed sweep ask for what this Ray has: Tune keeps what they asked of an earlier one."""
+    """Update the resource requests of a resumed sweep's trials: Tune keeps those made to an earlier Ray."""
 
     def __init__(self, live: LiveSweep) -> None:
         self.live = live
         self._done = False
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Update the requests of all pending trials, at Tune's first step only."""
         if self._done or self.live.resources is None:
             return
         self._done = True
@@ -104,8 +105,11 @@ class ResourceUpdate(tune.Callback):
 
 
 class TrialCallback(tune.Callback):
-    """Keeps the records. Its saved state is what a resumed sweep knows of finished trials, and of the scores that the
-    stopping rule has seen, which `Tuner.restore` alone forgets (ray-project/ray#30838)."""
+    """Tune callback that keeps the records of trials and writes them to MLflow.
+
+    Its saved state gives a resumed sweep the finished trials and the scores that the stopping rule has seen, which
+    `Tuner.restore` alone forgets (ray-project/ray#30838).
+    """
 
     def __init__(self, live: LiveSweep, scheduler: RuleScheduler | None, stop_reason: str) -> None:
         self.live = live
@@ -113,6 +117,7 @@ class TrialCallback(tune.Callback):
         self.stop_reason = stop_reason
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Start the trial's record, and begin or restart its MLflow run."""
         started = trial_of(trial.config)
         self.live.records.hold(trial.trial_id)
         known = self.live.records.by_id.get(started.trial_id)
@@ -125,6 +130,7 @@ class TrialCallback(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
+        """Record and log the trial's new epochs; enlarge its share if it ran out of memory."""
         trial_id = trial.config["trial_id"]
         if result["unknown_metric"] is not None:
             if not self.live.records.any_scored():
@@ -146,7 +152,7 @@ class TrialCallback(tune.Callback):
             self.live.enlarge(trial_of(trial.config), device_of(trial.config), share_of(trial.config), last)
 
     def _charge(self, trial: Any) -> None:
-        """The hours since the last time."""
+        """Charge the trial for the GPU time since the last charge."""
         trial_id = trial.config["trial_id"]
         record = self.live.records.by_id.get(trial_id)
         if record is not None:
@@ -154,6 +160,7 @@ class TrialCallback(tune.Callback):
             self.live.records.charge(trial.trial_id, [trial_id], record.gpu_index, share)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """End the trial's record and MLflow run, unless the trial goes on with a larger share."""
         result = trial.last_result or {}
         trial_id = trial.config["trial_id"]
         if self.live.enlarged.pop(trial_id, None) is not None:  # the searcher gives it again
@@ -171,7 +178,7 @@ class TrialCallback(tune.Callback):
         self.live.writer.end(record)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """A worker was lost more often than `cluster.max_failures` allows."""
+        """End the trial as failed: its worker was lost more often than `cluster.max_failures` allows."""
         trial_id = trial.config["trial_id"]
         if trial_id not in self.live.records.by_id:  # lost before it had begun
             started = trial_of(trial.config)
@@ -182,15 +189,18 @@ class TrialCallback(tune.Callback):
         )
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Count the retry after a lost worker, and charge the trial for its time."""
         self.live.records.retries += 1
         self._charge(trial)
 
     def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
+        """Note the URI of the trial's last checkpoint, unless the trial failed."""
         if not (trial.last_result or {}).get("failure"):  # nothing goes on from the end of a trial that failed
             folder = self.live.scratch.beside(checkpoint.path)
             self.live.checkpoints[trial.config["trial_id"]] = folder.uri
 
     def get_state(self) -> dict[str, Any]:
+        """Return the records, the checkpoints and the stopping rule for a resumed sweep."""
         return {
             "records": self.live.records.state(),
             "checkpoints": self.live.checkpoints,
@@ -198,7 +208,7 @@ class TrialCallback(tune.Callback):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Called by a resumed sweep before any trial starts."""
+        """Restore the saved state; called by a resumed sweep before any trial starts."""
         self.live.records.restore(state["records"])
         self.live.checkpoints = state["checkpoints"]
         if self.scheduler is not None:

@@ -1,4 +1,4 @@
-"""One Ray Tune experiment, as every mode runs it."""
+"""Run one Ray Tune experiment; process mode and fused mode share this code."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def fit(
     name: Callable[[dict[str, Any]], str],
     resume: bool,
 ) -> dict[str, str]:
-    """Run or go on with an experiment in the run folder's `tune`; returns where each trial's last checkpoint is.
+    """Run or resume an experiment in the run folder's `tune`; return the location of each trial's last checkpoint.
 
-    name: of a Tune trial, from its config. Comes back early, with trials that have not ended, after SIGINT.
-    Raises BadInput for an unknown metric.
+    name: returns the name of a Tune trial from its config. Returns early, with trials that have not ended, after
+    SIGINT. Raises BadInput for an unknown metric, StorageError if object storage fails.
     """
     config, folder, live = context.config, context.folder, observer.live
     tune_config = tune.TuneConfig(
@@ -82,7 +82,7 @@ def fit(
 def _tuner(
     trainable: Any, tune_config: tune.TuneConfig, run_config: tune.RunConfig, folder: RunDirectory, *, resume: bool
 ) -> tune.Tuner:
-    """A new one, or what is kept of one."""
+    """Return the restored Tuner of an interrupted sweep, or a new one."""
     path, file_system = folder.tune.for_ray()
     if resume and tune.Tuner.can_restore(path, file_system):
         try:
@@ -96,7 +96,7 @@ def _tuner(
 
 
 class _UnknownMetric(tune.Stopper):
-    """Ends the sweep when the first result shows that its metric does not exist."""
+    """Tune stopper that ends the sweep when the first result shows that its metric does not exist."""
 
     def __init__(self, live: LiveSweep) -> None:
         self.live = live
@@ -105,12 +105,13 @@ class _UnknownMetric(tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
+        """Return whether the metric is unknown."""
         return self.live.unknown_metric is not None
 
 
 @contextmanager
 def _silent_tune() -> Iterator[None]:
-    """Tune's own notices, told by raygpu in its own words, kept off the console."""
+    """Keep Tune's own notices off the console: raygpu reports the same facts itself."""
     logger = logging.getLogger("ray.tune")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

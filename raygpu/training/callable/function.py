@@ -20,7 +20,7 @@ class _Ended(BaseException):
 
 
 class FunctionTraining:
-    """A `Training` of a user's function, which goes on only while the next epoch is asked for.
+    """A `Training` of a user's function, which runs only while the next epoch is asked for.
 
     The function gets one dict: the hyper-parameters, and `epochs` and `seed` unless the space has its own.
     """
@@ -35,7 +35,7 @@ class FunctionTraining:
         self._started = self._ended = False
 
     def run_epoch(self) -> EpochResult | None:
-        """Let the function go on to its next report; raises what it raises."""
+        """Let the function go on to its next report. Raises any exception of the function."""
         if self._ended or (self.epochs is not None and self.epoch >= self.epochs):
             return None
         if self._started:
@@ -55,7 +55,7 @@ class FunctionTraining:
         return EpochResult(self.epoch, metrics)
 
     def _next(self) -> dict[str, float] | None:
-        """Wait for the next report; None at the function's end, and what it raised."""
+        """Wait for the next report; return None at the function's end. Raises any exception of the function."""
         result = self._channel.results.get()
         if isinstance(result, dict):
             return result
@@ -76,18 +76,19 @@ class FunctionTraining:
         self._channel.results.put(end)
 
     def save(self, folder: Path) -> None:
+        """Write the state of the function's last `raygpu.checkpoint`, if there is one."""
         if self._channel.kept is not None:
             self._channel.kept.dump(folder)
 
     def has_saved(self, epoch: int) -> bool:
-        """Whether what `save` writes is of that epoch, the last one yielded."""
+        """Return whether the state that `save` writes is of this epoch, the last one that has ended."""
         kept = self._channel.kept
         if kept is None:
             return False
         return kept.epoch == epoch or (epoch == self.epochs and kept.epoch > epoch)
 
     def load(self, folder: Path) -> None:
-        """The function starts again at its beginning, and finds its state by `raygpu.load()`."""
+        """Take in a saved state: the function starts again at its beginning, and gets the state by `raygpu.load()`."""
         kept = Kept.load(folder)
         if kept is not None:
             self.epoch = self._channel.num_reports = kept.epoch
@@ -103,19 +104,20 @@ class FunctionTraining:
 
 
 class _Handover:
-    """The function's end of the channel: a report is handed over, then waits for `go`."""
+    """The function's end of the channel: it hands over a report, then waits for `go`."""
 
     def __init__(self) -> None:
         self.results: queue.SimpleQueue[dict[str, float] | BaseException | None] = queue.SimpleQueue()
         self.go = threading.Semaphore(0)
         self.closing = False
-        """The next report ends the function."""
+        """Whether the next report ends the function."""
         self.ending = False
-        """The report that waits does."""
+        """Whether the report that waits ends the function."""
         self.num_reports = 0
         self.kept: Kept | None = None
 
     def report(self, metrics: dict[str, float]) -> None:
+        """Hand the metrics over and wait for the next epoch. Raises _Ended to end the function."""
         if self.closing:
             raise _Ended
         self.num_reports += 1
@@ -125,7 +127,9 @@ class _Handover:
             raise _Ended
 
     def checkpoint(self, state: Any) -> None:
+        """Pickle the state and keep it for `save`."""
         self.kept = Kept.of(state, self.num_reports)
 
     def load(self) -> Any | None:
+        """Return the kept state; None without one."""
         return None if self.kept is None else pickle.loads(self.kept.state)

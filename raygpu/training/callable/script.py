@@ -1,4 +1,4 @@
-"""Any script as a training: started as it is, its metrics read from `raygpu.report` or JSON lines on its output."""
+"""Any script as a training: run unchanged, with metrics from `raygpu.report` or from JSON lines on its output."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from raygpu.training.callable import supervisor
 
 OUTPUT_FILE = "output.txt"
 LONGEST_LINE = 64 * 1024
-"""Bytes: no metrics are read from longer lines."""
+"""Largest number of bytes of a line from which metrics are read."""
 OWN_PLACEHOLDERS = ("trial_id", "seed", "epochs")
 
 
 def placeholders(command: str) -> set[str]:
-    """The names in braces in a command line. Raises BadInput if it cannot be split or has stray braces."""
+    """Return the names in braces in a command line. Raises BadInput if it cannot be split or has stray braces."""
     try:
         names = {name for word in shlex.split(command) for _, name, _, _ in string.Formatter().parse(word)} - {None}
     except ValueError as error:
@@ -43,7 +43,7 @@ def placeholders(command: str) -> set[str]:
 
 
 def render(command: str, values: Mapping[str, Any]) -> list[str]:
-    """The command's words with hyper-parameters filled in.
+    """Return the command's words with hyper-parameters filled in.
 
     A word whose hyper-parameter this trial does not have is left out, and so is an option right before it.
     """
@@ -58,13 +58,13 @@ def render(command: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def _filled(word: str, values: Mapping[str, Any]) -> str:
-    """The word with its placeholders replaced; names are taken whole, `{net.lr}` is the hyper-parameter `net.lr`."""
+    """Replace the placeholders of a word; names are taken whole: `{net.lr}` is the hyper-parameter `net.lr`."""
     parts = string.Formatter().parse(word)
     return "".join(text + (format(values[name], spec or "") if name else "") for text, name, spec, _ in parts)
 
 
 class ScriptTraining:
-    """A `Training` of a script: a process of its own, in a session of its own, all of which ends with this process."""
+    """A `Training` of a script, in a process and a session of its own; all of it ends with this process."""
 
     def __init__(self, command: str, cwd: str, trial: Trial, settings: Settings) -> None:
         own = {"trial_id": trial.trial_id, "seed": trial.seed, "epochs": settings.epochs}
@@ -100,7 +100,8 @@ class ScriptTraining:
         return EpochResult(self.epoch, metrics)
 
     def _wait(self) -> bool:
-        """Wait for a report; False if the script has ended. Raises RuntimeError if it ended badly."""
+        """Wait for a report; return False if the script has ended. Raises RuntimeError if it ended with a status other
+        than 0."""
         process = self._process or self._start()
         while not self._reports:
             if not self._read(timeout_s=0.2) and process.poll() is not None and not self._read(timeout_s=0):
@@ -135,7 +136,7 @@ class ScriptTraining:
         return self._process
 
     def _read(self, timeout_s: float) -> bool:
-        """Take in what the script wrote; whether there was anything."""
+        """Take in the script's output; return whether there was any."""
         found = False
         for key, _ in self._selector.select(timeout_s):
             data = os.read(key.fd, 65536)
@@ -157,7 +158,7 @@ class ScriptTraining:
             self._reports.append(metrics)
 
     def _take_rest(self) -> None:
-        """Last lines without an end."""
+        """Take in last lines without a line end."""
         for descriptor, line in self._lines.items():
             self._take(line)
             self._lines[descriptor] = b""
@@ -171,8 +172,8 @@ class ScriptTraining:
         return f"the script ended with {ended}: {shlex.join(self.words)}\n" + "\n".join(lines)
 
     def pause(self) -> None:
-        """Stop the script where it is, and forget what it reported since the last epoch. Its supervisor goes on, so
-        that it still ends all when this process dies."""
+        """Stop the script in place, and forget its reports since the last epoch. Its supervisor goes on, so that it
+        still ends all processes if this one dies."""
         if self._process is None:
             return
         leader = self._process.pid
@@ -188,32 +189,33 @@ class ScriptTraining:
         self._reports.clear()
 
     def resume(self) -> None:
-        """Let the script go on."""
+        """Let a paused script go on."""
         if self._process is not None:
             _signal_group(self._process.pid, signal.SIGCONT)
 
     def save(self, folder: Path) -> None:
-        """The script's last `raygpu.checkpoint`."""
+        """Write the state of the script's last `raygpu.checkpoint`, if there is one."""
         kept = Kept.load(self._checkpoints)
         if kept is not None:
             kept.dump(folder)
 
     def has_saved(self, epoch: int) -> bool:
-        """Whether what `save` writes is of that epoch, the last one yielded: a fast script may be past it."""
+        """Return whether the state that `save` writes is of this epoch: a fast script may be past the last one
+        reported."""
         kept = Kept.load(self._checkpoints)
         if kept is None:
             return False
         return kept.epoch == epoch or (epoch == self.epochs and kept.epoch > epoch)
 
     def load(self, folder: Path) -> None:
-        """The script starts again at its beginning, and finds its state by `raygpu.load()`."""
+        """Take in a saved state: the script starts again at its beginning, and gets the state by `raygpu.load()`."""
         kept = Kept.load(folder)
         if kept is not None:
             self.epoch = kept.epoch
             kept.dump(self._checkpoints)
 
     def close(self) -> None:
-        """SIGTERM to the script and what it started; SIGKILL to what is left after `supervisor.GRACE_S` seconds."""
+        """End the script and its processes: SIGTERM, and SIGKILL for those left after `supervisor.GRACE_S` seconds."""
         process, self._process = self._process, None
         if process is not None:
             if process.poll() is None:
@@ -237,7 +239,7 @@ class ScriptTraining:
 
 
 def parse_metrics(line: str) -> dict[str, float]:
-    """The numbers of a line that is a JSON object; nothing of any other line."""
+    """Return the numbers of a line that is a JSON object; empty for any other line."""
     if not line.lstrip().startswith("{"):
         return {}
     try:
@@ -252,7 +254,7 @@ def parse_metrics(line: str) -> dict[str, float]:
 
 
 def _environment(trial: Trial, settings: Settings) -> dict[str, str]:
-    """The script's environment: threads from its share of the CPUs, output unbuffered, and our own Python first."""
+    """Return the script's environment: threads by its share of the CPUs, unbuffered output, our own Python first."""
     return os.environ | {
         **surroundings(settings.threads),
         "PYTHONUNBUFFERED": "1",

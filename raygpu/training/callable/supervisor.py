@@ -1,4 +1,4 @@
-"""Runs a script's command, and ends all that it started when it is told to or when its own parent dies.
+"""Run a script's command, and end all of its processes on SIGTERM or when the parent process dies.
 
     python supervisor.py PARENT_PID COMMAND ARGUMENT ...
 
@@ -19,7 +19,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main() -> int:
-    """The command's exit status; a signal that ended it ends this process too."""
+    """Run the command; return its exit status. A signal that ended the command ends this process too."""
     parent, *command = sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda *_: _end_group())
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def _end_group() -> None:
-    """SIGTERM to the group, and SIGKILL to what is left of it after GRACE_S seconds."""
+    """Send SIGTERM to the process group, and SIGKILL to the processes left after GRACE_S seconds."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it comes back from the group
     os.killpg(0, signal.SIGTERM)
     os.killpg(0, signal.SIGCONT)  # what was paused hears it only then

@@ -15,24 +15,25 @@ from raygpu.training.distributed.ranks import Parallel
 from raygpu.training.hyperparameters import OptimizerSettings, batch_size
 
 WARMUP = 0.05
-"""Part of all epochs over which a scaled learning rate rises where nothing is said."""
+"""Share of all epochs over which a scaled learning rate rises, without a configured warm-up."""
 LOOKED_AT = 64
-"""Samples whose loss is compared with that of parts, at least, where a batch has fewer."""
+"""Smallest number of samples in the comparison of a loss with the losses of parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A training's batches over its devices."""
+    """The split of a training's batches over its devices."""
 
     parallel: Parallel
     lines: tuple[str, ...]
-    """For a person."""
+    """Lines for a person."""
 
 
 def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: int | None = None) -> Spread:
     """Return the batch, shares and learning rate of each optimizer step.
 
-    devices: of all workers. global_batch: of an earlier start of the same run, whose steps go on.
+    devices: number of devices of all workers. global_batch: samples per step of an earlier start of the same run, which
+    go on.
 
     Raises BadInput with a line for each fault.
     """
@@ -64,9 +65,9 @@ def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: i
 
 
 def checked(config: TrainConfig, plan: Spread, devices: int, source: Source, code: Any, splits: Splits) -> Spread:
-    """The plan, once it is seen that the loss can be split as it says; with a line for what comes out inexact.
+    """Check that the loss can be split as planned; return the plan with a line for each inexact result.
 
-    Raises BadInput where a batch is cut and its loss does not follow from those of its parts.
+    Raises BadInput if a batch is cut and its loss does not follow from those of its parts.
     """
     try:
         with contextlib.chdir(source.folder):
@@ -104,7 +105,7 @@ def _checked(config: TrainConfig, plan: Spread, devices: int, source: Source, co
 
 
 def _look(source: Source) -> Any:
-    """The framework's way to look at a loss."""
+    """Return the framework's class that evaluates a loss on chosen samples."""
     if source.kind == "torch":
         from raygpu.training.distributed.torch_loss_check import TorchLook
 
@@ -115,7 +116,7 @@ def _look(source: Source) -> Any:
 
 
 def _with_least(parallel: Parallel, least: int, devices: int, num_train: int) -> Parallel:
-    """Each part of a batch gets as many samples as the model takes. Raises BadInput where there are too few."""
+    """Give each part of a batch at least the samples that the model needs. Raises BadInput if there are too few."""
     if least == 1:
         return parallel
     for name, samples in (("global_batch", parallel.global_batch), ("training samples", num_train)):
@@ -152,7 +153,7 @@ def _state_lines(look: Any, *, by_share: bool) -> list[str]:
 
 
 def _told(found: Difference, source: Source) -> str:
-    """A line for what cannot be exact. Raises BadInput for a loss that would be another one without a word."""
+    """Return a line for an inexact loss. Raises BadInput for a loss that would silently become another one."""
     if found.kind == "unsteady":
         return (
             "the loss of the same samples changes from call to call, or is not finite: whether it is a mean over"

@@ -20,22 +20,22 @@ from raygpu.training.distributed.ranks import Ranks
 from raygpu.training.torch.optimizers import real
 
 FIRST_BUCKET = 2**20
-"""Bytes of gradients that are summed first: their sum begins early."""
+"""Bytes of gradients in the first call, small so that it begins early."""
 BUCKET = 25 * 2**20
-"""Bytes of gradients that are summed in one call."""
+"""Bytes of gradients in one call."""
 ALIGNED = 16
-"""Numbers: each gradient begins at a multiple of so many."""
+"""Alignment of each gradient in a bucket, in numbers."""
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """Gradients that are summed in one call."""
+    """Gradients of several parameters that are summed over ranks in one call."""
 
     parameters: list[nn.Parameter]
     flat: torch.Tensor
     """All their gradients, and after them a mark for each: above 0 where a rank has that gradient."""
     views: list[torch.Tensor]
-    """Each gradient's place in `flat`: of a complex parameter as pairs of real numbers."""
+    """View of each gradient's part of `flat`; complex ones as pairs of real numbers."""
     marks: torch.Tensor
     missing: int = 0
     """Gradients of the present backward pass that have not arrived."""
@@ -45,6 +45,7 @@ class _Bucket:
 
     @classmethod
     def of(cls, parameters: list[nn.Parameter], dtype: torch.dtype) -> _Bucket:
+        """Allocate a bucket for these parameters. dtype: of the sum."""
         values = [real(parameter.detach())[0] for parameter in parameters]
         starts = [0]
         for value in values:
@@ -59,7 +60,7 @@ class _Bucket:
     def start(self, weight: float, square: torch.Tensor | None) -> None:
         """Begin to sum this rank's gradients, each times `weight`, with those of the others.
 
-        square: the sum of this rank's squares is added to it.
+        square: the sum of this rank's squares is added to this tensor.
         """
         found = [parameter.grad for parameter in self.parameters]
         self.unused = [place for place, gradient in enumerate(found) if gradient is None]
@@ -95,7 +96,7 @@ class _Bucket:
 
 
 class GradientSum:
-    """Sums the gradients of all ranks. All of them make the same calls."""
+    """Sums the gradients of all ranks. All ranks make the same calls."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks) -> None:
         self._ranks = ranks
@@ -103,7 +104,7 @@ class GradientSum:
         self._order = list(range(len(self._buckets)))
         """Order in which the buckets are summed: on every rank the same."""
         self._next = 0
-        """The place in it of the bucket whose sum begins next."""
+        """Index in `_order` of the bucket whose sum begins next."""
         self._overlaps: bool | None = None
         """Whether sums begin during the backward pass; None before the first one, which tells in what order."""
         self._listens = self._is_first = False
@@ -120,8 +121,8 @@ class GradientSum:
     def add(self, backward: Callable[[], None] | None, weight: float, square: torch.Tensor | None) -> None:
         """Run the backward pass of the last part of a batch, and begin to sum all ranks' gradients.
 
-        backward: None where all of it has been done. weight: of this rank's gradient in the sum. square: the square of
-        this rank's norm is added to it.
+        backward: None if all of it has been done. weight: factor on this rank's gradient in the sum. square: |g|^2 of
+        this rank is added to this tensor.
         """
         self._weight, self._square, self._next = weight, square, 0
         for bucket in self._buckets:
@@ -137,18 +138,19 @@ class GradientSum:
             self._start_next()
 
     def end(self, divisor: torch.Tensor | None = None) -> None:
-        """Wait for the sums, and leave them, over `divisor`, as the parameters' gradients."""
+        """Wait for the sums, and leave them, divided by `divisor`, as the parameters' gradients."""
         for place in self._order:
             self._buckets[place].end(divisor)
         if self._is_first:
             self._settle()
 
     def close(self) -> None:
+        """Remove the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
 
     def _arrived(self, place: int, parameter: nn.Parameter) -> None:
-        """A gradient has been added to the parameter's."""
+        """Count a gradient that was accumulated into the parameter's; begin the sum of complete buckets."""
         if not self._listens or self._overlaps is False:
             return
         bucket = self._buckets[place]
@@ -169,9 +171,9 @@ class GradientSum:
         self._next += 1
 
     def _settle(self) -> None:
-        """After the first step: sum in the order in which rank 0's buckets were complete.
+        """Set the order of sums, after the first step, to that in which rank 0's buckets were complete.
 
-        Where a gradient came in several pieces, as of reentrant checkpoints, all sums wait for the backward pass.
+        If a gradient came in several pieces, as of reentrant checkpoints, all sums wait for the backward pass.
         """
         last = {place: number for number, place in enumerate(self._arrivals)}
         order = sorted(self._order, key=lambda place: last.get(place, len(self._arrivals)))
@@ -183,12 +185,12 @@ class GradientSum:
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:
-    """A gradient of `Embedding(sparse=True)` as others are."""
+    """Return a sparse gradient, as of `Embedding(sparse=True)`, as a dense one; others unchanged."""
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def start_alike(model: nn.Module, ranks: Ranks) -> None:
-    """Give all ranks the parameters and buffers of rank 0. Raises ValueError where the models differ in shape."""
+    """Copy the parameters and buffers of rank 0 to all ranks. Raises ValueError if the models differ in shape."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shapes = {name: (tuple(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items()}
     for rank, other in enumerate(ranks.gather([shapes])):
@@ -200,7 +202,7 @@ def start_alike(model: nn.Module, ranks: Ranks) -> None:
 
 @torch.no_grad()
 def broadcast(tensors: Any) -> None:
-    """Give all ranks these tensors of rank 0, of any type, to the bit."""
+    """Copy these tensors of rank 0, of any dtype, to all ranks, exactly."""
     for tensor in tensors:
         sent = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         dist.broadcast(sent, 0)
@@ -208,7 +210,8 @@ def broadcast(tensors: Any) -> None:
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> list[_Bucket]:
-    """In reverse, which is about the order of a backward pass; of one type and device each."""
+    """Cut the parameters into buckets in reverse, roughly the order of a backward pass; each of one dtype and
+    device."""
     buckets: list[_Bucket] = []
     open_: dict[Any, tuple[list[nn.Parameter], int]] = {}
     for parameter in reversed(parameters):
@@ -224,21 +227,21 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> list[_Bucket]:
 
 
 def _sum_type(parameter: nn.Parameter) -> torch.dtype:
-    """The type of its gradient's sum: gloo sums no half precision well, and complex numbers are pairs."""
+    """Return the dtype of a gradient's sum: gloo does not sum half precision well, and complex numbers are pairs."""
     dtype = parameter.dtype.to_real()
     half = dtype.itemsize < 4 and dist.get_backend() == "gloo"
     return torch.float32 if half else dtype
 
 
 def _like(value: torch.Tensor, flat: torch.Tensor) -> torch.Tensor:
-    """A view of flat memory with a dense tensor's shape and order in memory."""
+    """Return a view of flat memory with a dense tensor's shape and memory order."""
     if value.is_contiguous() or not _is_dense(value):
         return flat.view(value.shape)
     return flat.as_strided(value.shape, value.stride(), flat.storage_offset())
 
 
 def _is_dense(value: torch.Tensor) -> bool:
-    """Whether it is a permutation of contiguous memory, as channels_last is."""
+    """Return whether a tensor is a permutation of contiguous memory, as channels_last is."""
     step = 1
     for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
         if size != 1 and stride != step:

@@ -1,4 +1,4 @@
-"""A Keras experiment, looked at before it is trained by several devices or in parts: see `loss_check`."""
+"""Evaluate a Keras experiment's loss on chosen samples, before it is trained in parts: see `loss_check`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from raygpu.training.keras.solo import EVALUATION_BATCH, in_float32, initial_mod
 
 
 class KerasLook:
-    """An untrained model on the CPU, in float64 where its code takes that.
+    """An untrained model on the CPU, in float64 if its code takes that.
 
-    with_metrics: whether metrics are looked at too.
+    with_metrics: whether metrics are evaluated too.
     """
 
     batch = EVALUATION_BATCH
@@ -53,6 +53,7 @@ class KerasLook:
         return in_float32(self._model(tensors(take(self._inputs, rows)), training=False))
 
     def values(self, rows: np.ndarray) -> dict[str, Value]:
+        """Return the loss and the metrics of these samples, from a forward pass of these alone."""
         with no_gpu():
             return self._values(self._experiment, self._outputs(rows), take(self._targets, rows))
 
@@ -64,6 +65,7 @@ class KerasLook:
         return {name: Value.of(value) for name, value in found.items()}
 
     def hold(self, rows: np.ndarray) -> None:
+        """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
         with no_gpu():
             outputs = self._outputs(rows)
         if not all(tuple(leaf.shape[:1]) == (len(rows),) for leaf in tf.nest.flatten(outputs)):
@@ -71,6 +73,7 @@ class KerasLook:
         self._held = outputs, take(self._targets, rows), copy.deepcopy(self._experiment)
 
     def held(self, places: slice, seed: int = 0) -> dict[str, Value]:
+        """Return the loss and the metrics of a part of the kept outputs; state and random numbers begin anew."""
         assert self._held is not None
         outputs, targets, experiment = self._held
         keras.utils.set_random_seed(seed)

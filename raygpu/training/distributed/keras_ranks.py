@@ -30,7 +30,7 @@ from raygpu.training.keras.reduction import PartGradient
 from raygpu.training.keras.solo import WEIGHTS, KerasSolo, chosen_rows, configure, random_states
 
 PROGRESS = "parallel.json"
-"""Beside the model and the optimizer, as `KerasSolo` writes them: what a training that is within an epoch needs."""
+"""File, beside those of `KerasSolo`, with the state of a training within an epoch."""
 
 
 def num_gpus() -> int:
@@ -39,12 +39,12 @@ def num_gpus() -> int:
 
 
 class KerasRanks:
-    """The devices of this process, and of the others that TF_CONFIG names."""
+    """The devices of this process, and of the other processes in TF_CONFIG."""
 
     def __init__(self, processes: int, local: int, settings: Settings, *, shared: bool = False) -> None:
-        """Before anything else of TensorFlow runs in this process.
+        """Start the devices; has to come before anything else of TensorFlow in this process.
 
-        local: devices of this one. shared: several processes share a GPU, which NCCL refuses.
+        local: number of devices of this process. shared: several processes share a GPU, which NCCL refuses.
         """
         configure(settings)
         self.strategy = _strategy(processes, local, shared)
@@ -57,6 +57,7 @@ class KerasRanks:
         self._gather: Any = tf.function(lambda values: self.strategy.gather(values, axis=0))
 
     def gather(self, values: Sequence[Any]) -> list[Any]:
+        """Return each rank's value, by rank. All processes call it, and each waits."""
         if self._processes == 1:
             return list(values)
         own = np.frombuffer(pickle.dumps(list(values)), np.uint8)
@@ -111,7 +112,7 @@ class KerasParallel(ParallelTraining):
         if ranks.world > 1:
             self._note_batch_norm()
         self._data = self._copies()
-        """On each device of this process."""
+        """Training data on each device of this process."""
         self._layout = PartGradient([], "")
         """Layout of a part's gradient, known once `_compute` is traced."""
         self._compute_step: Any = tf.function(self._compute_all)
@@ -119,7 +120,7 @@ class KerasParallel(ParallelTraining):
         self._apply_step: Any = tf.function(self._apply_all)
         self._order: Any = None
         self._random: list[list[Any]] = []
-        """By device of this process: the states of what draws dropout and augmentation."""
+        """Generator states for dropout and augmentation, by device of this process."""
         self._loss_parts = np.zeros((ranks.local, 2))
         """Numerator and denominator of this epoch's loss, over the samples of each device of this process."""
         self._since = _Since(ranks.local)
@@ -160,18 +161,20 @@ class KerasParallel(ParallelTraining):
         self._random += [[] for _ in range(self.ranks.local - len(devices))]
 
     def _by_device(self, values: Sequence[Any]) -> Any:
-        """One value for each device of this process."""
+        """Distribute one value to each device of this process."""
         first = self.ranks.rank
         return self._strategy.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group - first]
         )
 
     def _compute_all(self, order: Any, spans: Any, whole: Any) -> Any:
-        """Traced. order: the epoch's samples, int64 (num_train,). spans: of each device, the place in it where its
-        part begins, and its samples, int64 (2,). whole: samples of the batch.
+        """Compute each device's part of the gradient; traced.
 
-        Of each device: numerator and denominator of its part's loss, the seconds that it took, |g|^2 of its gradient,
-        and what `PartGradient` makes the whole gradient of.
+        order: the epoch's samples, int64 (num_train,). spans: for each device, the index in `order` where its part
+        begins, and its number of samples, int64 (2,). whole: samples of the batch.
+
+        Returns for each device: numerator and denominator of its part's loss, its seconds, |g|^2 of its gradient, and
+        the tensors of `PartGradient`.
         """
         return self._strategy.run(self._compute, args=(order, spans, whole))
 
@@ -196,11 +199,11 @@ class KerasParallel(ParallelTraining):
         return loss.parts(size, size / whole), seconds, square, gradients
 
     def _add_all(self, gradients: Any, more: Any) -> Any:
-        """Traced. The sums of two parts' gradients."""
+        """Add the gradients of two parts; traced."""
         return self._strategy.run(lambda a, b: [x + y for x, y in zip(a, b, strict=True)], args=(gradients, more))
 
     def _apply_all(self, gradients: Any, lr: Any) -> Any:
-        """Traced. One optimizer step with the sum of all devices' gradients; its |g|^2."""
+        """Take one optimizer step with the sum of all devices' gradients; return its |g|^2. Traced."""
         self.solo.optimizer.learning_rate = lr
         return self._strategy.run(self._apply, args=(gradients,))
 
@@ -220,7 +223,7 @@ class KerasParallel(ParallelTraining):
         return [np.asarray(value) for value in self._strategy.experimental_local_results(values)]
 
     def _locals(self, values: Any) -> list[float]:
-        """The same of scalars."""
+        """Wait for the devices of this process, and return the scalar of each."""
         return [float(value) for value in self._arrays(values)]
 
     # An epoch
@@ -233,7 +236,7 @@ class KerasParallel(ParallelTraining):
                 state.assign(tf.constant([self._draw(local, place), 0], state.dtype))
 
     def _draw(self, local: int, place: int) -> int:
-        """As of a training on one device, but each device draws its own dropout and augmentation."""
+        """Draw a seed: as in a training on one device for rank 0, one of its own for each other device."""
         rank = self.ranks.rank + local
         words = [self.solo.seed, self.epoch + 1, place]
         return int(np.random.default_rng([*words, rank] if rank else words).integers(2**20))
@@ -242,7 +245,7 @@ class KerasParallel(ParallelTraining):
         self._order = tf.constant(epoch_order(self.solo.seed, epoch, self.num_train))
 
     def _begin_steps(self) -> None:
-        """Devices are waited for before a step that is timed."""
+        """Do nothing: devices are waited for before a step that is timed."""
 
     def _wait(self) -> None:
         self._since.settle(self._arrays, self._loss_parts)
@@ -300,6 +303,7 @@ class KerasParallel(ParallelTraining):
     # Kept
 
     def save(self, folder: Path) -> None:
+        """Write the files of `KerasSolo`, and the state within an epoch. Rank 0 writes, and all ranks call it."""
         random = [[state.numpy().tolist() for state in states] for states in self._random]
         told = self.ranks.gather(list(zip(random, self._loss_parts.tolist(), strict=True)))
         if self.ranks.rank:
@@ -312,6 +316,7 @@ class KerasParallel(ParallelTraining):
         (folder / PROGRESS).write_text(json.dumps(state))
 
     def load(self, folder: Path) -> None:
+        """Go on from a folder that `save` wrote; with another number of ranks, random numbers are drawn anew."""
         state = json.loads((folder / PROGRESS).read_text())
         self._set_state(state)
         self.solo.load(folder)
@@ -329,9 +334,11 @@ class KerasParallel(ParallelTraining):
                 state.assign(tf.constant(value, state.dtype))
 
     def load_parameters(self, folder: Path) -> None:
+        """Begin with a trial's parameters: a warm start."""
         self.solo.model.load_weights(folder / WEIGHTS)
 
     def close(self) -> None:
+        """Free memory and graphs."""
         del self._compute_step, self._add_parts, self._apply_step, self._random, self._layout, self._data
         self.solo.close()
 
@@ -355,7 +362,7 @@ class _Since:
         self.samples = [0] * self.local
 
     def add_seconds(self, seconds: list[float], *, again: bool) -> None:
-        """again: of the same step's next part."""
+        """Add the seconds of a step, by device. again: whether they are of the same step's next part."""
         if again:
             self.seconds[-1] = [a + b for a, b in zip(self.seconds[-1], seconds, strict=True)]
         else:

@@ -1,7 +1,7 @@
-"""A look, before training, at whether the loss of a batch follows from the losses of its parts.
+"""Check, before training, whether the loss of a batch follows from the losses of its parts.
 
 A batch is cut where several devices share it, or where one takes it in parts. The loss of some samples is compared with
-what the losses of parts of them come to, on the CPU, in evaluation mode, without any knowledge of how it is written.
+the combined losses of parts of them, on the CPU, in evaluation mode, without any knowledge of how it is written.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from raygpu.experiment import Arrays, Mean, Sum, named, num_samples
 from raygpu.planning.batches import parts
 
 MOST = 256
-"""Samples that are compared, at most."""
+"""Largest number of samples in a comparison."""
 FEW = 8
-"""Samples that are compared where the model is slow."""
+"""Number of samples in a comparison if the model is slow."""
 VALUES = 64
-"""Distinct values of an array of targets that are looked for: each may be one that a mask leaves out."""
+"""Largest number of distinct target values to include: a mask may leave any of them out."""
 LOOKED_AT = 4_000_000
-"""Numbers of an array that are searched for rare values."""
+"""Largest number of array elements to search for rare values."""
 SEARCHED = 200_000_000
-"""Numbers of an array that are searched for the smallest and the largest one."""
+"""Largest number of array elements to search for the smallest and the largest one."""
 BUDGET_S = 10.0
-"""Time of a comparison, about."""
+"""Approximate seconds of a comparison."""
 TOLERANCE = {True: 1e-6, False: 1e-4}
-"""Relative difference that rounding may make, in float64 and in float32."""
+"""Largest relative difference from rounding, in float64 (True) and in float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Value:
 
     @classmethod
     def of(cls, value: Any) -> Value:
-        """Convert what `loss` or `metrics` returned."""
+        """Convert a result of `loss` or `metrics`."""
         if isinstance(value, Mean):
             return cls("a Mean", _number(value.total), _number(value.weight))
         if isinstance(value, Sum):
@@ -52,6 +52,7 @@ class Value:
 
     @property
     def result(self) -> float:
+        """The value itself: `total / weight`, or `total` if the weight is 0."""
         return self.total / (self.weight or 1.0)
 
 
@@ -62,23 +63,23 @@ class Look(Protocol):
     """Whether it computes in float64."""
 
     def values(self, rows: np.ndarray) -> Mapping[str, Value]:
-        """The loss and the metrics of these samples, from a forward pass of theirs alone."""
+        """Return the loss and the metrics of these samples, from a forward pass of these alone."""
 
     def hold(self, rows: np.ndarray) -> None:
-        """Keep the outputs of these samples for `held`. Raises ValueError where they cannot be cut into samples."""
+        """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
 
     def held(self, places: slice, seed: int = 0) -> Mapping[str, Value]:
-        """As `values`, from a part of the kept outputs; the experiment's state begins anew, and random numbers too."""
+        """Return the loss and the metrics of a part of the kept outputs; state and random numbers begin anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A loss or metric that does not follow from those of parts."""
+    """A loss or metric of some samples that does not follow from those of parts of them."""
 
     name: str
     kind: Literal["parts", "outputs", "unsteady"]
-    """parts: the loss of parts comes to another one. outputs: it does so only because the model's outputs for a sample
-    depend on the others. unsteady: it is another one each time, so that nothing can be compared."""
+    """parts: the parts combine to another value. outputs: they do so only because the model's outputs for a sample
+    depend on the others. unsteady: the value changes at each call, so that nothing can be compared."""
     whole: float = math.nan
     together: float = math.nan
     """Value computed from the parts."""
@@ -92,9 +93,9 @@ class Difference:
 
 
 def differences(look: Look, inputs: Arrays, targets: Arrays, most: int = MOST) -> list[Difference]:
-    """One for each loss or metric that is not the mean, `Mean` or `Sum` that it says it is.
+    """Return one difference for each loss or metric that is not the mean, `Mean` or `Sum` that it claims to be.
 
-    inputs, targets: of the split that `look` looks at. Raises what the experiment raises.
+    inputs, targets: the split of the data that `look` evaluates. Raises any exception of the experiment.
     """
     most = min(most, MOST, num_samples(targets))
     if most < 2:
@@ -118,7 +119,7 @@ def differences(look: Look, inputs: Arrays, targets: Arrays, most: int = MOST) -
 
 
 def cuts(count: int) -> Iterator[list[int]]:
-    """Sizes of parts: two halves, very unequal ones, several, and many small ones."""
+    """Yield sizes of parts: two halves, very unequal ones, several, and many small ones."""
     if count >= 8:
         yield [2, count - 2]
         yield [count - 2, 2]
@@ -129,7 +130,7 @@ def cuts(count: int) -> Iterator[list[int]]:
 
 
 def chosen_rows(inputs: Arrays, targets: Arrays, count: int) -> np.ndarray:
-    """Samples with rare targets, those of one value side by side, and after them evenly spaced ones."""
+    """Choose samples with rare targets, those of one value side by side, then evenly spaced ones; int64 (count,)."""
     total = num_samples(targets)
     special = [row for array in named(targets).values() for row in _rows_of_values(array, VALUES)]
     special += [row for array in named(inputs).values() if array.dtype.kind in "biu"
@@ -141,9 +142,9 @@ def chosen_rows(inputs: Arrays, targets: Arrays, count: int) -> np.ndarray:
 
 
 def _rows_of_values(array: np.ndarray, most: int) -> list[int]:
-    """Two samples with each distinct value: first those of the smallest, then of the largest, then of others.
+    """Return two samples with each distinct value: of the smallest value, then of the largest, then of others.
 
-    Of numbers that all differ: the smallest, the largest, zero, and what is no number.
+    Of floating-point numbers that all differ: the smallest, the largest, zero, NaN and infinities.
     """
     if array.dtype.kind not in "biuf" or not array.size:
         return []
@@ -177,7 +178,7 @@ def _first_difference(look: Look, rows: np.ndarray, name: str, whole: Value) -> 
 
 
 def _blamed(look: Look, rows: np.ndarray, found: Difference) -> Difference:
-    """Whether it is the loss, or the model, whose outputs depend on the batch."""
+    """Return the difference with its cause: the loss, or a model whose outputs depend on the batch."""
     try:
         look.hold(rows)
         whole = look.held(slice(0, len(rows)))[found.name]

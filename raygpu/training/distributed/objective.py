@@ -23,18 +23,18 @@ Gradients = list[torch.Tensor | None]
 
 
 class StepGradient:
-    """Leaves the gradient of a step in the parameters: `begin`, `add` for each part, `end`. All ranks call alike."""
+    """Computes the gradient of a step: `begin`, `add` for each part, `end`. All ranks make the same calls."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks, device: torch.device) -> None:
         self._parameters, self._ranks, self._device = parameters, ranks, device
         self._sum = GradientSum(parameters, ranks) if ranks.world > 1 else None
         self._kind: Kind | None = None
         self._is_fraction = False
-        """Whether the denominator of a `Mean` has a gradient too, as of Dice."""
+        """Whether the denominator of a `Mean` has a gradient too, as in the Dice loss."""
         self._own, self._share = 1, 1.0
         self._square: torch.Tensor | None = None
         self._parts: torch.Tensor | None = None
-        """Numerator and denominator of a `Mean` so far; with several ranks, and all parts, of all."""
+        """Numerator and denominator of a `Mean` so far; of all ranks once `_work` is done."""
         self._work: Any = None
         """The sum of `_parts` over ranks, under way."""
         self._numerators: Gradients = []
@@ -44,13 +44,13 @@ class StepGradient:
 
     @property
     def is_plain_mean(self) -> bool:
-        """Whether the loss is a mean over samples: |g|^2 of a part then tells of its number of samples."""
+        """Whether the loss is a mean over samples, so that |g|^2 of a part depends on its number of samples."""
         return self._kind == "a plain number"
 
     def begin(self, own: int, share: float, square: torch.Tensor | None) -> None:
         """Begin a step. own: this rank's samples. share: the weight of their mean gradient in the batch's.
 
-        square: |g|^2 of this rank's gradient is added to it, where the loss is a plain number.
+        square: |g|^2 of this rank's gradient is added to this tensor if the loss is a plain number.
         """
         self._own, self._share, self._square = own, share, square
         self._parts, self._work = None, None
@@ -69,7 +69,7 @@ class StepGradient:
         return self._run(part.backward, self._share, self._square, last=last)
 
     def end(self) -> None:
-        """Wait until the gradient is that of the whole batch."""
+        """Wait until the parameters hold the gradient of the whole batch."""
         if self._work is not None:
             self._work.wait()
         if self._is_fraction and self._parts is not None:
@@ -89,11 +89,13 @@ class StepGradient:
                     parameter.grad.div_(divisor)
 
     def close(self) -> None:
+        """Remove the hooks from the parameters."""
         if self._sum is not None:
             self._sum.close()
 
     def _check(self, loss: Any) -> None:
-        """Ranks that sum different things would wait for each other for ever: the first loss tells what all sum."""
+        """Raise TypeError if the kind of the loss changes, or differs between ranks: they would wait for each other for
+        ever."""
         kind: Kind = "a Mean" if isinstance(loss, Mean) else "a Sum" if isinstance(loss, Sum) else "a plain number"
         is_fraction = isinstance(loss, Mean) and isinstance(loss.weight, torch.Tensor) and loss.weight.requires_grad
         if self._kind is None:
@@ -127,7 +129,7 @@ class StepGradient:
             backward()
 
     def _collected(self, backward: Callable[[], None], earlier: Gradients) -> Gradients:
-        """The gradients of a backward pass, added to earlier ones; the parameters keep none."""
+        """Add the gradients of a backward pass to earlier ones; the parameters keep none."""
         backward()
         found = [None if parameter.grad is None else dense(parameter.grad) for parameter in self._parameters]
         for parameter in self._parameters:
@@ -135,7 +137,7 @@ class StepGradient:
         return [_added(one, other) for one, other in zip(earlier, found, strict=True)] if earlier else found
 
     def _combine(self) -> None:
-        """This rank's part of the gradient of T / W: dT / W - T dW / W^2, with T and W of the whole batch."""
+        """Set this rank's part of the gradient of T / W: dT / W - T dW / W^2, with T and W of the whole batch."""
         assert self._parts is not None
         total, weight = self._parts[0], _divisor(self._parts[1])
         for parameter, above, below in zip(self._parameters, self._numerators, self._denominators, strict=True):
@@ -146,7 +148,7 @@ class StepGradient:
 
 
 def _backward(value: Any, *, retain: bool = False) -> Callable[[], None]:
-    """The backward pass of a scalar; none of one that no parameter has made, as of a part without valid targets."""
+    """Return the backward pass of a scalar; a no-op if it has no gradient, as for a part without valid targets."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return lambda: None
     return lambda: value.backward(retain_graph=retain)

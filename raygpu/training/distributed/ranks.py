@@ -19,13 +19,13 @@ from raygpu.search.trials import EpochResult
 from raygpu.training.hyperparameters import OptimizerSettings
 
 EXCHANGE_S = 1.0
-"""Between two exchanges, about."""
+"""Approximate seconds between two exchanges."""
 FIRST = (3, 6, 12, 24)
-"""Steps before which ranks exchange whatever the time: a split by speed has settled then."""
+"""Steps of the first exchanges, whatever the time: a split by speed has settled after them."""
 LONGEST = 1000
-"""Steps between two exchanges, at most."""
+"""Largest number of steps between two exchanges."""
 NOISE_EVERY = 8
-"""Steps of which one is measured for the gradient noise scale."""
+"""Interval, in steps, of measurements for the gradient noise scale."""
 
 
 class Ranks(Protocol):
@@ -39,15 +39,19 @@ class Ranks(Protocol):
     """Devices of all processes."""
 
     def gather(self, values: Sequence[Any]) -> list[Any]:
-        """Each rank's value, by rank, from those of this process' ranks; all processes call it, and each waits."""
+        """Return each rank's value, by rank. All processes call it, and each waits.
+
+        values: one for each rank of this process.
+        """
 
 
 class OneRank:
-    """A training on one device."""
+    """The single rank of a training on one device."""
 
     rank, local, world = 0, 1, 1
 
     def gather(self, values: Sequence[Any]) -> list[Any]:
+        """Return the values as a list."""
         return list(values)
 
 
@@ -58,7 +62,7 @@ class Parallel:
     global_batch: int
     """Samples of an optimizer step, on all devices together."""
     accumulate: int = 1
-    """Parts in which a device takes its share of them."""
+    """Parts in which a device takes its share of a batch."""
     ratios: tuple[float, ...] = ()
     """Ratios of the devices' shares; empty for equal ones."""
     balance: bool = False
@@ -67,9 +71,9 @@ class Parallel:
     lr_factor: float = 1.0
     """Factor by which the learning rate is scaled."""
     warmup_epochs: float | None = None
-    """In place of the hyper-parameter's."""
+    """Warm-up in place of the hyper-parameter's; None for that."""
     least: int = 1
-    """Samples that the model has to have at once to be trained."""
+    """Smallest number of samples on which the model can be trained at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +83,21 @@ class Report:
     samples: int
     """Number of this rank's own samples since the last exchange."""
     rate: float | None
-    """Samples/s of its device alone, without waiting for others: the median of whole steps; None where none was."""
+    """Median samples/s of the device alone in whole steps, without waiting for others; None without such steps."""
     most: float
     """Samples of a global batch whose share fits this rank's memory."""
     loss_sum: float
-    """Numerator of the loss of its samples of this epoch: of a plain mean, the sum of their losses."""
+    """Numerator of the loss of the rank's samples of this epoch; of a plain mean, the sum of their losses."""
     loss_weight: float = 0.0
-    """Its denominator: of a plain mean, their number; 0 of a sum."""
+    """Denominator of that loss; of a plain mean, the number of samples; 0 of a `Sum`."""
     squares: tuple[float, ...] = ()
-    """|g|^2 of its part of the gradient, at each measured step."""
+    """|g|^2 of the rank's part of the gradient, at each measured step."""
     wish: Wish = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """A rank's samples of a batch: those of the epoch's order from `first` on."""
+    """A rank's samples of a batch: those of the epoch's order from index `first` on."""
 
     first: int
     sizes: list[int]
@@ -101,12 +105,13 @@ class Portion:
 
     @property
     def samples(self) -> int:
+        """Number of samples of all parts."""
         return sum(self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A step that was measured for the noise scale."""
+    """A step that was measured for the gradient noise scale."""
 
     whole: float
     """|g|^2 of the whole gradient."""
@@ -116,16 +121,16 @@ class Norm:
 
 @dataclass(slots=True)
 class Conductor:
-    """Keeps the ranks in step: when they exchange, and how a batch is split."""
+    """Keeps the ranks in step: schedules their exchanges, and splits each batch."""
 
     parallel: Parallel
     ranks: Ranks
     noise: NoiseEstimator = field(default_factory=NoiseEstimator)
     balance: Balance = field(init=False)
     next_step: int = FIRST[0]
-    """Step of this process at which the next exchange is."""
+    """Step of this process after which the next exchange follows."""
     taken: int = 0
-    """Steps of this process."""
+    """Number of steps that this process has taken."""
 
     def __post_init__(self) -> None:
         if len(self.parallel.ratios) not in (0, self.ranks.world):
@@ -138,7 +143,7 @@ class Conductor:
         return tuple(self._split(self.parallel.global_batch))
 
     def _split(self, total: int) -> list[int]:
-        """Samples of each rank, of which none has fewer than the model needs."""
+        """Return the samples of each rank, none with fewer than the model needs."""
         shares, least = self.balance.split(total), self.parallel.least
         while min(shares) < least:
             largest = max(range(len(shares)), key=shares.__getitem__)
@@ -149,36 +154,38 @@ class Conductor:
         return shares
 
     def bounds(self, num_samples: int) -> list[tuple[int, int]]:
-        """Start and end of each global batch of an epoch."""
+        """Return the start and end of each global batch of an epoch."""
         least = max(2, self.parallel.least * self.ranks.world)
         return list(batch_bounds(num_samples, self.parallel.global_batch, least))
 
     def portions(self, start: int, end: int) -> list[Portion]:
-        """Return each rank's portion of a global batch, in as many parts: a layer may wait for the others in each."""
+        """Return each rank's portion of a global batch, all in the same number of parts: a layer may wait for the
+        others in each."""
         shares = self._split(end - start)
         number = min(self.parallel.accumulate, *(share // self.parallel.least for share in shares))
         firsts = [start + sum(shares[:rank]) for rank in range(len(shares))]
         return [Portion(first, parts(own, number)) for first, own in zip(firsts, shares, strict=True)]
 
     def due(self) -> bool:
-        """Counts a step; whether an exchange follows it."""
+        """Count a step; return whether an exchange follows it."""
         self.taken += 1
         return self.taken >= self.next_step
 
     @property
     def measures_speed(self) -> bool:
-        """Whether the coming step is one of those, where measuring is not free."""
+        """Whether the next step is timed, where timing has a cost."""
         return self.taken < FIRST[-1] or self.taken % NOISE_EVERY == 0
 
     @property
     def measures_noise(self) -> bool:
-        """Whether the coming step is one of those."""
+        """Whether the next step is measured for the gradient noise scale."""
         return self.ranks.world > 1 and self.taken % NOISE_EVERY == 0
 
     def exchange(self, own: Sequence[Report], norms: Sequence[Norm], wall_s: float) -> Told:
-        """Tell the others, and decide alike what comes next.
+        """Exchange reports with the other ranks, and decide alike on the next split and the next exchange.
 
-        own: of this process' ranks. norms: of each step measured for the noise scale. wall_s: since the last exchange.
+        own: reports of this process' ranks. norms: of each step measured for the noise scale. wall_s: seconds since the
+        last exchange.
         """
         told: list[tuple[Report, float]] = self.ranks.gather([(report, wall_s) for report in own])
         reports = [report for report, _ in told]
@@ -198,7 +205,7 @@ class Conductor:
         )
 
     def _plan_next(self, wall_s: float) -> None:
-        """wall_s: rank 0's, of the steps since the last exchange."""
+        """Schedule the next exchange. wall_s: rank 0's seconds of the steps since the last exchange."""
         soon = next((number for number in FIRST if number > self.taken), None)
         steps = max(1, self.taken - self._last)
         self._last = self.taken
@@ -223,10 +230,10 @@ class Told:
 
 
 class ParallelTraining(ABC):
-    """One process' part of a training under way; all processes make the same calls."""
+    """One process' part of a data-parallel training; all processes make the same calls."""
 
     epoch = 0
-    """The last one that has ended."""
+    """Last epoch that has ended."""
     step = 0
     """Number of steps done in the epoch that runs."""
 
@@ -239,19 +246,20 @@ class ParallelTraining(ABC):
         num_train: int,
         epochs: int,
     ) -> None:
-        """wish: asked on rank 0 before each exchange."""
+        """Prepare the training. wish: called on rank 0 before each exchange."""
         self.parallel, self.ranks, self._wish = parallel, ranks, wish
         self.num_train, self.epochs = num_train, epochs
         self.conductor = Conductor(parallel, ranks)
         self.notes: list[str] = []
-        """For a person: what differs from a training on one device."""
+        """Lines for a person on differences from a training on one device."""
         warmup = settings.warmup_epochs if parallel.warmup_epochs is None else parallel.warmup_epochs
         self._schedule = replace(settings, lr=settings.lr * parallel.lr_factor, warmup_epochs=warmup)
         self._bounds = self.conductor.bounds(num_train)
         self._train_s = 0.0
 
     def advance(self) -> Progress | None:
-        """Train until the next exchange, which the end of an epoch is too; None when the training has ended."""
+        """Train until the next exchange, at the end of an epoch at the latest; return None once the training has
+        ended."""
         if self.epoch >= self.epochs:
             return None
         started = time.perf_counter()
@@ -259,7 +267,7 @@ class ParallelTraining(ABC):
         return self._exchange(time.perf_counter() - started)
 
     def take_steps(self, most: int) -> None:
-        """Until the next exchange, the end of the epoch, or so many."""
+        """Take steps until the next exchange or the end of the epoch, `most` at most."""
         if self.step == 0:
             self._train_s = 0.0
             self._begin_epoch()
@@ -302,11 +310,11 @@ class ParallelTraining(ABC):
         )
 
     def _rate(self, rank: int, seconds: Sequence[float]) -> float | None:
-        """Samples/s of a rank's device alone. seconds: of whole batches."""
+        """Return the samples/s of a rank's device alone; None without seconds. seconds: of steps on whole batches."""
         return self.conductor.shares[rank] / median(seconds) if seconds else None
 
     def _state(self) -> dict[str, Any]:
-        """Return what a checkpoint needs to go on within an epoch, beside model, optimizer and random states."""
+        """Return the state of a training within an epoch, beside model, optimizer and random states."""
         return {
             "epoch": self.epoch,
             "step": self.step,
@@ -316,7 +324,7 @@ class ParallelTraining(ABC):
         }
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
-        """Raises ValueError where another batch was trained with, as its steps are not this training's."""
+        """Go on from the result of `_state`. Raises ValueError within an epoch of another global batch."""
         batch = state["global_batch"]
         if state["step"] and batch != self.parallel.global_batch:
             raise ValueError(f"trained with batches of {batch}, not of {self.parallel.global_batch}")
@@ -328,23 +336,23 @@ class ParallelTraining(ABC):
 
     @abstractmethod
     def _begin_epoch(self) -> None:
-        """Set the order of samples, and what is random; the sum of losses is 0."""
+        """Set the order of samples and the random numbers; reset the sum of losses."""
 
     @abstractmethod
     def _begin_steps(self) -> None:
-        """The device has nothing to do yet."""
+        """Prepare to time steps; the device is idle."""
 
     @abstractmethod
     def _take_step(self, start: int, end: int, lr: float) -> None:
-        """One optimizer step of all ranks, on the epoch's samples from `start` to before `end`."""
+        """Take one optimizer step of all ranks, on the epoch's samples from `start` to before `end`."""
 
     @abstractmethod
     def _wait(self) -> None:
-        """Until the device has done what it was given."""
+        """Wait until the device has finished its work."""
 
     @abstractmethod
     def _evaluate(self) -> dict[str, float]:
-        """Means over the validation data. On rank 0 alone."""
+        """Return means over the validation data. Called on rank 0 alone."""
 
     @abstractmethod
     def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
@@ -352,11 +360,11 @@ class ParallelTraining(ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write all that is needed to go on from here. Rank 0 writes, and all ranks call it."""
+        """Write everything needed to go on from here. Rank 0 writes, and all ranks call it."""
 
     @abstractmethod
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote. Called before the first `advance`."""
+        """Go on from a folder that `save` wrote. Called before the first `advance`."""
 
     @abstractmethod
     def load_parameters(self, folder: Path) -> None:
@@ -364,4 +372,4 @@ class ParallelTraining(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free memory. Called once, always."""
+        """Free memory. Called once, in any case."""

@@ -1,4 +1,4 @@
-"""A torch experiment, looked at before it is trained by several devices or in parts: see `loss_check`."""
+"""Evaluate a torch experiment's loss on chosen samples, before it is trained in parts: see `loss_check`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from raygpu.training.torch.seeding import random_state_kept, seed_all
 from raygpu.training.torch.solo import EVALUATION_BATCH, forward, initial_model
 
 GRADIENT_SAMPLES = 16
-"""Samples whose gradient is compared with that of parts of them."""
+"""Number of samples in the comparison of a gradient with those of parts."""
 
 
 class TorchLook:
-    """An untrained model on the CPU, in float64 where its code takes that.
+    """An untrained model on the CPU, in float64 if its code takes that.
 
-    A loss is looked at as a training sees it, with gradients under way, unless it needs more than outputs then.
-    with_metrics: whether metrics are looked at too.
+    The loss is evaluated with gradients recorded, as in a training, unless it then needs more than outputs.
+    with_metrics: whether metrics are evaluated too.
     """
 
     batch = EVALUATION_BATCH
@@ -46,7 +46,7 @@ class TorchLook:
             self._prepare(None)  # what its code raises shows when it is looked at
 
     def _works(self, dtype: torch.dtype | None, with_gradient: bool) -> bool:
-        """Whether its code takes numbers of this type: by default its own."""
+        """Return whether the model's code runs with numbers of this dtype; None for its own."""
         self.exact, self._with_gradient = dtype is not None, with_gradient
         try:
             self._prepare(dtype)
@@ -61,6 +61,7 @@ class TorchLook:
         self._inputs, self._targets = (cast(tensors(part), dtype) for part in self._arrays)
 
     def values(self, chosen: np.ndarray) -> dict[str, Value]:
+        """Return the loss and the metrics of these samples, from a forward pass of these alone."""
         with torch.set_grad_enabled(self._with_gradient):
             outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
             return self._values(self._experiment, outputs, rows(self._targets, torch.from_numpy(chosen)))
@@ -73,6 +74,7 @@ class TorchLook:
 
     @torch.no_grad()
     def hold(self, chosen: np.ndarray) -> None:
+        """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
         outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
         leaves = tree_leaves(outputs)
         if not all(isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (len(chosen),) for leaf in leaves):
@@ -82,6 +84,7 @@ class TorchLook:
         self._held = outputs, rows(self._targets, torch.from_numpy(chosen)), copy.deepcopy(self._experiment)
 
     def held(self, places: slice, seed: int = 0) -> dict[str, Value]:
+        """Return the loss and the metrics of a part of the kept outputs; state and random numbers begin anew."""
         assert self._held is not None
         outputs, targets, experiment = self._held
         torch.manual_seed(seed)
@@ -93,7 +96,8 @@ class TorchLook:
 
     @torch.no_grad()
     def least_samples(self) -> int:
-        """Samples that the model has to have at once to be trained: two with BatchNorm, for which one has no spread."""
+        """Return the smallest number of samples on which the model trains: two with BatchNorm, for which one has no
+        spread."""
         for count in (1, 2):
             model = copy.deepcopy(self.model).train()
             some = torch.arange(count)
@@ -109,7 +113,7 @@ class TorchLook:
 
     @torch.no_grad()
     def moving_buffers(self) -> list[str]:
-        """The names of buffers that a forward pass in training changes, those of BatchNorm apart."""
+        """Return the names of buffers that a forward pass in training changes, without those of BatchNorm."""
         model = copy.deepcopy(self.model).train()
         before = {name: buffer.clone() for name, buffer in buffers(model).items()}
         try:
@@ -120,7 +124,8 @@ class TorchLook:
 
     @torch.no_grad()
     def written_parameters(self) -> list[str]:
-        """The names of parameters that a forward pass in training writes to, as `Embedding(max_norm=...)` does."""
+        """Return the names of parameters that a forward pass in training writes to, as `Embedding(max_norm=...)`
+        does."""
         model = copy.deepcopy(self.model).train()
         for parameter in model.parameters():
             parameter.mul_(100)  # so that bounds on them act at once
@@ -137,9 +142,9 @@ class TorchLook:
         ]
 
     def moving_state(self) -> str | None:
-        """An attribute, or other state in Python, that a step of training changes; None without any.
+        """Return an attribute, or other state in Python, that a step of training changes; None without any.
 
-        Where no attribute does, the loss tells: of the same samples, after others and as the first ones.
+        If no attribute changes, the loss decides: of the same samples, after others and as the first ones.
         """
         try:
             with random_state_kept():
@@ -158,7 +163,7 @@ class TorchLook:
             return None
 
     def _fresh(self) -> tuple[Experiment, nn.Module]:
-        """Copies of the experiment and of a model of its own that nothing has run through."""
+        """Return copies of the experiment and of a new model, both without earlier calls."""
         experiment = copy.deepcopy(self._experiment)
         model = initial_model(experiment, Hyperparameters.of(self._hp), seed=0)
         return experiment, (model.double() if self.exact else model).train()
@@ -168,9 +173,10 @@ class TorchLook:
         return Value.of(experiment.loss(forward(model, rows(self._inputs, some)), rows(self._targets, some))).result
 
     def gradient_adds_up(self) -> bool:
-        """Whether the gradient of a few samples is the sum of those of parts of them, where that can be told.
+        """Return whether the gradient of a few samples is the sum of those of parts of them; True if that cannot be
+        tested.
 
-        It is not where hooks change it by more than a factor, or an embedding divides it by how often a row is used.
+        It is not if hooks change it by more than a factor, or an embedding divides it by how often a row is used.
         """
         chosen = torch.arange(min(GRADIENT_SAMPLES, len(next(iter(tree_leaves(self._targets))))))
         if not self._with_gradient or len(chosen) < 4:
@@ -197,6 +203,6 @@ class TorchLook:
 
 
 def buffers(model: nn.Module) -> dict[str, torch.Tensor]:
-    """A model's buffers, but for the statistics of BatchNorm."""
+    """Return a model's buffers, without the statistics of BatchNorm."""
     norms = {name for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
     return {name: buffer for name, buffer in model.named_buffers() if name.rpartition(".")[0] not in norms}

@@ -42,13 +42,14 @@ A_DAY = timedelta(days=1)
 
 
 class TorchRanks:
-    """The ranks of torch.distributed's default group. What they tell each other goes over gloo, not through a GPU."""
+    """The ranks of torch.distributed's default group. Their messages go over gloo, not through a GPU."""
 
     def __init__(self) -> None:
         self.rank, self.local, self.world = dist.get_rank(), 1, dist.get_world_size()
         self._group = dist.new_group(backend="gloo", timeout=A_DAY)
 
     def gather(self, values: Sequence[Any]) -> list[Any]:
+        """Return each rank's value, by rank. All processes call it, and each waits."""
         found: list[Any] = [None] * self.world
         dist.all_gather_object(found, values[0], self._group)
         return found
@@ -57,7 +58,7 @@ class TorchRanks:
 class TorchParallel(ParallelTraining):
     """Training of one trial of a `TorchExperiment`; with several ranks, torch.distributed has been started.
 
-    device, dtype: as of `TorchSolo`.
+    device, dtype: see `TorchSolo`.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class TorchParallel(ParallelTraining):
         self._since.part = max(self._since.part, *sizes)
 
     def _share(self, own: int, whole: int) -> float:
-        """The weight of this rank's mean gradient, of `own` samples, in that of the batch of `whole`."""
+        """Return the weight of this rank's mean gradient, of `own` samples, in that of the batch of `whole`."""
         return own / whole
 
     def _loss(self, chosen: torch.Tensor) -> Any:
@@ -171,7 +172,7 @@ class TorchParallel(ParallelTraining):
             return solo.experiment.loss(forward(solo.model, inputs), targets)
 
     def _clip(self) -> torch.Tensor:
-        """The norm of the whole gradient, clipped where that is asked for."""
+        """Return the norm of the whole gradient, after clipping it if configured."""
         most = self.solo.settings.clip_norm
         return nn.utils.clip_grad_norm_(self.solo.optimizer.parameters, math.inf if most is None else most)
 
@@ -198,12 +199,12 @@ class TorchParallel(ParallelTraining):
         return [report], [Norm(whole.item(), s) for whole, s in zip(since.wholes, since.shares, strict=True)]
 
     def _loss_parts(self) -> tuple[float, float]:
-        """Numerator and denominator of the epoch's loss so far, of this rank's samples."""
+        """Return numerator and denominator of the epoch's loss so far, of this rank's samples."""
         total, weight = self._losses.parts()
         return self._earlier[0] + total.item(), self._earlier[1] + weight.item()
 
     def _most(self, part: int) -> float:
-        """Samples of a batch whose share fits this device's memory, by what the largest part took."""
+        """Return the samples of a batch whose share fits this device's memory, by the memory of the largest part."""
         device = self.solo.device
         if device.type != "cuda" or not part:
             return math.inf
@@ -217,7 +218,7 @@ class TorchParallel(ParallelTraining):
     # Kept
 
     def save(self, folder: Path) -> None:
-        """`checkpoint.pt`, as `TorchSolo` writes it, with what a training that is within an epoch needs to go on."""
+        """Write `checkpoint.pt` in the format of `TorchSolo`, with the state within an epoch. All ranks call it."""
         solo = self.solo
         generators = torch.cuda.get_rng_state(solo.device) if solo.device.type == "cuda" else None
         drawn = torch.get_rng_state(), generators, _host_generators()
@@ -234,6 +235,7 @@ class TorchParallel(ParallelTraining):
         torch.save(state, folder / CHECKPOINT)
 
     def load(self, folder: Path) -> None:
+        """Go on from a folder that `save` wrote; with another number of ranks, random numbers are drawn anew."""
         solo = self.solo
         state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
         self._set_state(state)
@@ -259,23 +261,25 @@ class TorchParallel(ParallelTraining):
             torch.cuda.set_rng_state(cuda, self.solo.device)
 
     def load_parameters(self, folder: Path) -> None:
+        """Begin with a trial's parameters: a warm start."""
         state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
         self.solo.model.load_state_dict(state["model"])
 
     def close(self) -> None:
+        """Remove the hooks and free memory."""
         self._gradient.close()
         del self._gradient
         self.solo.close()
 
 
 def _host_generators() -> tuple[Any, Any]:
-    """The states of Python's and NumPy's global generators, as a checkpoint can hold them."""
+    """Return the states of Python's and NumPy's global generators, as a checkpoint can hold them."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     return random.getstate(), (kind, np.asarray(keys).tolist(), *rest)
 
 
 def _hooked(model: nn.Module) -> str | None:
-    """The first parameter that has a hook on its gradient."""
+    """Return the name of the first parameter with a hook on its gradient; None without one."""
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             return name
@@ -283,12 +287,12 @@ def _hooked(model: nn.Module) -> str | None:
 
 
 def _has_batch_norm(model: nn.Module) -> bool:
-    """Whether a layer normalises by the batch as the model trains; one that is kept in evaluation mode does not."""
+    """Return whether a layer normalises by the batch in training; one kept in evaluation mode does not."""
     return any(isinstance(module, _BatchNorm) and module.training for module in model.train().modules())
 
 
 def _synchronized(model: nn.Module) -> nn.Module:
-    """With BatchNorm over all ranks' samples; layers that somebody wrote on top of torch's stay as they are."""
+    """Convert BatchNorm to one over all ranks' samples; subclasses of torch's layers stay as they are."""
     if type(model) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
         return nn.SyncBatchNorm.convert_sync_batchnorm(model)
     for name, child in model.named_children():
@@ -309,6 +313,7 @@ class _MovingBuffers:
         """Names of the buffers that change, collected in the first step; None before it."""
 
     def begin_step(self) -> None:
+        """Copy the changing buffers of rank 0 to all ranks; before the first step, take a copy of all."""
         if self._names is None:
             self._before = {name: buffer.clone() for name, buffer in buffers(self._model).items()}
         elif self._names:
@@ -316,6 +321,7 @@ class _MovingBuffers:
             broadcast([present[name] for name in self._names])
 
     def end_step(self) -> None:
+        """Collect, after the first step, the names of the buffers that it changed on any rank."""
         if self._before is None:
             return
         present = buffers(self._model)
@@ -337,9 +343,9 @@ class _Since:
 
 
 class _Stopwatch:
-    """The seconds of a device's own work in each step: from the end of one synchronisation to where the next begins.
+    """The seconds of a device's own work in each step, from the end of one synchronisation to the start of the next.
 
-    On a GPU by events in its stream, read when it has come to them.
+    On a GPU by events in its stream, read once the device has reached them.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -356,15 +362,15 @@ class _Stopwatch:
         return event
 
     def restart(self) -> None:
-        """The device has nothing to do yet."""
+        """Begin a lap; the device is idle."""
         self._began = self._now()
 
     def mark(self) -> None:
-        """Its own work is done."""
+        """Mark the end of the device's own work."""
         self._ended = self._now()
 
     def lap(self, *, whole: bool) -> None:
-        """The others' is, too. whole: whether it is a whole batch, and counts."""
+        """End a lap: the other devices have finished, too. whole: whether it was a whole batch, and counts."""
         if whole:
             self._laps.append((self._began, self._ended))
         self._began = self._now()

@@ -1,1 +1,1 @@
-"""Torch trials fused into one array of models: which may be, how they step, and checks that they equal trials alone."""
+"""Torch trials fused into one array of models: their choice, their steps, and checks that they equal trials alone."""

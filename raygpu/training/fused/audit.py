@@ -1,6 +1,6 @@
 """The audit of an array while it trains: one member is trained alone for some steps from its own state, and compared.
 
-A dry run cannot show what only later steps do. An audit takes copies: it leaves no trace in the array.
+A dry run cannot show a difference that only later steps make. An audit takes copies, and leaves the array unchanged.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from raygpu.training.torch.seeding import random_state_kept, seed_all
 from raygpu.training.torch.solo import cast_model, epoch_seed, forward, initial_model
 
 MEMBERS = 3
-"""Members that are stepped as a tile, and each alone."""
+"""Number of members that an audit steps as a tile, and each alone."""
 CALM_EPS = 1e-3
-"""Adam's least `eps` in an audit."""
+"""Smallest `eps` of Adam in an audit."""
 LOSS_TOLERANCE, CHANGE_TOLERANCE = 1e-2, 0.1
 """Largest relative difference between a compiled or replayed step and an eager one: of the loss, and of what the step
 changes. Above what rounding gives in single and mixed precision; a wrong step is off by its own size."""
 ROUNDINGS = 100
-"""Rounding errors of a parameter below which a step's change tells nothing."""
+"""Number of rounding errors of a parameter below which a step's change is not compared."""
 
 
 class Array(Protocol):
-    """An array under way, as far as an audit looks at it: a `TorchArray`."""
+    """The part of an array that an audit uses: see `TorchArray`."""
 
     experiment: Experiment
     program: Program
@@ -53,25 +53,29 @@ class Array(Protocol):
     compiled_s: dict[int, float]
     graphs: bool
 
-    def place(self, trial_id: str) -> tuple[Tile, int]: ...
+    def place(self, trial_id: str) -> tuple[Tile, int]:
+        """Return the tile of a member, and its row there. Raises KeyError for one that was dropped."""
 
-    def member_state(self, trial_id: str) -> dict[str, Any]: ...
+    def member_state(self, trial_id: str) -> dict[str, Any]:
+        """Return a member's checkpoint as its training alone would have saved it."""
 
-    def streams(self, tile: Tile) -> MemberStreams | None: ...
+    def streams(self, tile: Tile) -> MemberStreams | None:
+        """Return the random numbers of a tile's members in this epoch; None if the model draws none."""
 
-    def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor: ...
+    def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
+        """Take one optimizer step of a tile; return the losses, packed, (width, ...)."""
 
 
 def is_due(epoch: int) -> bool:
-    """Whether an array is audited after this epoch: after 1, 2, 4, 8 ..."""
+    """Return whether an array is audited after this epoch: 1, 2, 4, 8 ..."""
     return epoch & (epoch - 1) == 0
 
 
 def audit(array: Array, trial_id: str) -> None:
-    """Raises NotAsAlone where a member's next steps differ from those of the same trial alone.
+    """Raise NotAsAlone if a member's next steps differ from those of the same trial alone.
 
-    The steps are an epoch's first and last batch, in double precision if the model knows it. A model that runs out of
-    memory beside the array is not audited.
+    The steps are an epoch's first and last batch, in double precision if the model's code takes it. A model that runs
+    out of memory beside the array is not audited, nor is a member that diverged.
     """
     tile, place = array.place(trial_id)
     if not all(bool(t.isfinite().all()) for s in tile.stacks() for t in (v[place] for v in s.values()) if _floats(t)):
@@ -116,27 +120,28 @@ def _audit(array: Array, tile: Tile, place: int) -> None:
 
 
 def _calm(settings: OptimizerSettings) -> OptimizerSettings:
-    """Adam with an `eps` at which a gradient that is nothing but rounding makes no step of full size."""
+    """Raise Adam's `eps` to CALM_EPS, at which a gradient that is only rounding makes no step of full size."""
     return settings if settings.optimizer == "sgd" else replace(settings, eps=max(settings.eps, CALM_EPS))
 
 
 def _whole_difference(
     found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], dtype: torch.dtype
 ) -> str | None:
-    """As `first_difference`, of all parameters together: single values of float32 may be noise."""
+    """Return "the parameters" if all of them together differ beyond rounding, else None: single float32 values may be
+    noise."""
     floating = [name for name, value in wanted.items() if value.is_floating_point()]
     one, other = (torch.cat([values[name].flatten() for name in floating]) for values in (found, wanted))
     return "the parameters" if relative_difference(one, other) > TOLERANCE[dtype] else None
 
 
 def _batches(array: Array) -> list[tuple[int, int, int]]:
-    """Number, start and end of an epoch's first and last batch."""
+    """Return number, start and end of an epoch's first and last batch."""
     bounds = list(batch_bounds(array.data.num_train, array.batch_size))
     return [(number, *bounds[number]) for number in sorted({0, len(bounds) - 1})]
 
 
 class _Alone:
-    """A member's trial alone, from the member's state."""
+    """A member's trial alone, started from the member's state."""
 
     def __init__(self, array: Array, trial_id: str, dtype: torch.dtype) -> None:
         tile, place = array.place(trial_id)
@@ -151,7 +156,7 @@ class _Alone:
         self.optimizer.load_state_dict(state["optimizer"])
 
     def train(self, batches: Sequence[tuple[int, int, int]]) -> dict[str, torch.Tensor]:
-        """Its parameters and buffers after steps on these batches."""
+        """Take steps on these batches; return the parameters and buffers after them."""
         array, data = self.array, self.array.data
         order = torch.from_numpy(epoch_order(self.trial.seed, array.epoch, data.num_train)).to(data.home)
         self.model.train()
@@ -173,7 +178,7 @@ class _Alone:
 
 
 def _step(array: Array, tile: Tile, batches: Sequence[tuple[int, int, int]], dtype: torch.dtype | None) -> None:
-    """Steps of a tile, eager and without mixed precision."""
+    """Take steps of a tile, eager and without mixed precision."""
     program, tile.streams = array.program, array.streams(tile)
     context: Any = program.context
     program.context = _no_context
@@ -210,8 +215,10 @@ def _audit_compiled(array: Array, tile: Tile) -> None:
 
 
 def same_steps(array: Array, tile: Tile) -> bool:
-    """Whether an array's steps on a copy of a tile do what eager steps do, as far as the precision tells: the losses of
-    two of them, and what the first one changes in each member."""
+    """Return whether an array's steps on a copy of a tile do the same as eager steps, as far as the precision shows.
+
+    Compared are the losses of two steps, and the changes of the first one in each member.
+    """
     losses, changes, least = _stepped(array, tile, array.program.eager_step)
     found_losses, found_changes, _ = _stepped(array, tile, array.step)
     finite = losses.isfinite() & found_losses.isfinite()
@@ -225,8 +232,11 @@ def same_steps(array: Array, tile: Tile) -> bool:
 def _stepped(
     array: Array, tile: Tile, step: Callable[..., torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The losses of two steps on a copy of a tile; what the first one changed in each row's parameters and buffers; and
-    the size of a row's change that may be rounding."""
+    """Take two steps on a copy of a tile.
+
+    Returns their losses; the changes of the first one in each row's parameters and buffers, (width, n); and the norm of
+    a row's change that may be rounding.
+    """
     copy = gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
     copy.settings = [_calm(settings) for settings in copy.settings]
     copy.streams = array.streams(copy)
@@ -241,7 +251,7 @@ def _stepped(
 
 
 def _flat(tile: Tile) -> torch.Tensor:
-    """All floating-point parameters and buffers, (width, n)."""
+    """Return all floating-point parameters and buffers, float64 (width, n)."""
     stacked = [value for stack in (tile.parameters, tile.buffers) for value in stack.values() if _floats(value)]
     real = [torch.view_as_real(value) if value.is_complex() else value for value in stacked]
     return torch.cat([value.reshape(tile.width, -1).double() for value in real], dim=1)

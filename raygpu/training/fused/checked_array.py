@@ -27,8 +27,8 @@ def fuse(
     precision: Precision = "float32",
     device: torch.device | None = None,
 ) -> TorchArray:
-    """Train several sets of hyper-parameters of a `TorchExperiment` as one array of models, if that gives what each
-    training alone gives.
+    """Train several sets of hyper-parameters of a `TorchExperiment` as one array of models; each equals its training
+    alone.
 
         trials = [raygpu.Trial(f"lr {lr}", seed=0, hyperparameters={"lr": lr, "hidden": 64}) for lr in (0.01, 0.1, 1.0)]
         array = raygpu.fuse(Mlp(), trials, epochs=20)
@@ -37,9 +37,9 @@ def fuse(
         model.load_state_dict(array.member_state("lr 0.1")["model"])
 
     splits: the data; by default `experiment.data()`. width: members that step as one program; more of them train in
-    turns. device: by default the GPU that this process sees, else the CPU. Raises ValueError for trials of one id, or
-    that differ in the batch size, the kind of optimizer or what the model reads of `hp`; NotAsAlone, here or in
-    `run_epoch`, with the reason why a member would not equal its training alone.
+    turns. device: by default the GPU that this process sees, else the CPU. Raises ValueError if two trials have the
+    same id, or differ in the batch size, the kind of optimizer or in hyper-parameters that the model reads; NotAsAlone,
+    here or in `run_epoch`, with the reason why a member would not equal its training alone.
     """
     require_distinct(trials)
     splits = experiment.data() if splits is None else splits

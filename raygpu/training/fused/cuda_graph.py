@@ -9,13 +9,13 @@ from raygpu.training.fused.tile import Tile
 from raygpu.training.torch.data import Tensors, copied
 
 NUM_WARM_UP = 3
-"""Steps before the recording, as PyTorch's notes on CUDA graphs ask for."""
+"""Warm-up steps before the recording, required by PyTorch's notes on CUDA graphs."""
 
 
 class GraphedStep:
-    """The step of one tile, for batches of one shape.
+    """The step of one tile, for batches of one shape, recorded as a CUDA graph.
 
-    copy: of the tile, for the steps that warm up; the tile itself is not changed by the recording.
+    copy: a copy of the tile for the warm-up steps; the recording does not change the tile itself.
     Raises ValueError for a model whose random numbers depend on its values.
     """
 
@@ -36,7 +36,7 @@ class GraphedStep:
             self._losses = program.supplied_step(tile, self._inputs, self._targets, self._numbers, drawn)
 
     def __call__(self, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
-        """The losses, packed, (width, ...); the next call overwrites them."""
+        """Replay the step; return the losses, packed, (width, ...). The next call overwrites them."""
         _copy(self._inputs, inputs)
         _copy(self._targets, targets)
         self._numbers.copy_(numbers)

@@ -1,4 +1,4 @@
-"""Whether trials can be fused: what shapes their program, and a dry run of an array against the same trials alone."""
+"""Dry run of an array against the same trials alone, and the hyper-parameters that shape a trial's program."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, ran
 from raygpu.training.torch.solo import TorchSolo, epoch_seed, forward, initial_model
 
 NUM_SAMPLES = 8
-"""Samples of a first look, which tells how long a step takes."""
+"""Number of samples of the first steps, which measure how long a step takes."""
 NUM_EPOCHS = 2
-"""Epochs of a dry run: what a model keeps between steps shows in the second."""
+"""Epochs of a dry run: state that a model keeps between steps shows in the second."""
 BUDGET_S = 10.0
-"""Seconds that a dry run may take; where batches of the real size take longer, it has smaller ones."""
+"""Seconds of a dry run; if batches of the real size take longer, it uses smaller ones."""
 COSTS = 16
-"""Steps of one training that a dry run costs in each epoch: four trials alone and in two tiles, in double precision."""
+"""Cost of a dry run per epoch, in steps of one training: four trials alone and in two tiles, in double precision."""
 FORWARD_S = 3.0
-"""Seconds that a forward pass of a whole batch may take to see which hyper-parameters it reads."""
+"""Longest forward pass of a whole batch, in seconds, that is run to record the hyper-parameters that it reads."""
 WARM_S = 0.5
-"""Seconds of a first look below which it is not repeated."""
+"""Duration of the first steps, in seconds, below which they are not repeated."""
 STEP, ADAM_STEP = 0.1, 0.01
-"""The norm of a dry run's first step of SGD; the learning rate of its steps of Adam."""
+"""Norm of a dry run's first step of SGD; learning rate of its steps of Adam."""
 VISIBLE_CLIP_NORM, VISIBLE_EPS = 1.0, 1e-3
-"""The least `clip_norm` and Adam's least `eps` of a dry run."""
+"""Smallest `clip_norm`, and smallest `eps` of Adam, in a dry run."""
 PYTHONS = getattr(random.random, "__self__", None)
-"""The generator that the functions of `random` draw from."""
+"""Generator behind the functions of the `random` module."""
 
 
 def check(trial: Trial) -> None:
-    """Whether raygpu's own numbers of a trial are sound; a trial with bad ones has to fail alone. Raises ValueError."""
+    """Raise ValueError if a trial's batch size or optimizer settings are invalid; such a trial has to fail alone."""
     batch_size(trial.hyperparameters)
     OptimizerSettings.of(trial.hyperparameters)
 
 
 def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
-    """The hyper-parameters that shape a trial's program. Raises what the experiment raises, on the CPU."""
+    """Return the hyper-parameters that shape a trial's program. Raises any exception of the experiment, on the CPU."""
     hp = Hyperparameters(trial.hyperparameters)
     with random_state_kept(), torch.no_grad():
         model = initial_model(experiment, hp, trial.seed)
@@ -71,7 +71,7 @@ def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozense
 
 
 def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits: Splits, count: int) -> list[str]:
-    """Run what the experiment runs on a batch of the first samples; the parameters that a forward pass has changed."""
+    """Run the experiment on a batch of the first samples; return the parameters that a forward pass has changed."""
     few = slice(0, count)
     inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
     versions = {name: p._version for name, p in model.named_parameters()}
@@ -84,10 +84,10 @@ def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits:
 def obstacle(
     experiment: Experiment, splits: Splits, trials: Sequence[Trial], precision: Precision = "float32"
 ) -> str | None:
-    """Why these trials of one signature cannot be fused, in a line that names the cause; None if they can.
+    """Return why these trials of one signature cannot be fused, in a line that names the cause; None if they can.
 
     Each takes a few optimizer steps in an array and alone, in batches of the real size if that takes seconds only, and
-    has to come to the same numbers. A model that keeps state in Python or draws random numbers that are not torch's is
+    has to reach the same numbers. A model that keeps state in Python or draws random numbers that are not torch's is
     refused, and so is an operator without a rule for vmap, which would run as a slow loop.
     """
     try:
@@ -104,7 +104,7 @@ def obstacle(
 
 
 def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
-    """The first samples: a whole batch and a short one after it, or fewer samples where steps on them take long."""
+    """Return the first samples: a whole batch and a short one after it, or fewer samples if steps on them take long."""
     whole = batch_size(trial.hyperparameters)
     few = splits.first(max(2, min(NUM_SAMPLES, whole)))
     seconds = [WARM_S]
@@ -118,7 +118,7 @@ def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
 
 
 def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> list[Trial]:
-    """The trials with steps that are large enough to show what differs in their gradients, and no larger.
+    """Return the trials with steps large enough to show differences of their gradients, and no larger.
 
     Adam's step would otherwise be as large for a gradient that is nothing but rounding.
     """
@@ -139,7 +139,7 @@ def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) ->
 
 
 def _gradient_norm(experiment: Experiment, splits: Splits, trial: Trial) -> float:
-    """The norm of a trial's first gradient, on a few samples; 1 if it is not finite."""
+    """Return the norm of a trial's first gradient, on a few samples; 1 if it is not finite."""
     hp = Hyperparameters(trial.hyperparameters)
     few = slice(0, min(NUM_SAMPLES, splits.num_train))
     inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
@@ -153,10 +153,12 @@ def _gradient_norm(experiment: Experiment, splits: Splits, trial: Trial) -> floa
 
 
 def _draws_in_python(training: Callable[[], object]) -> bool:
-    """Whether a training draws from Python's global generator, in this thread: what starts Ray may draw in others."""
+    """Return whether a training draws from Python's global generator, in this thread: Ray's start may draw in
+    others."""
     seen = False
 
     def watch(frame: FrameType, event: str, function: Any) -> None:
+        """Note calls of the generator's methods that draw."""
         nonlocal seen
         drawn = event == "c_call" and getattr(function, "__self__", None) is PYTHONS
         seen = seen or (drawn and function.__name__ not in ("seed", "getstate", "setstate"))
@@ -170,7 +172,7 @@ def _draws_in_python(training: Callable[[], object]) -> bool:
 
 
 class _Alone:
-    """One trial trained alone: what it came to, and what its Python code did beside."""
+    """One trial trained alone: its results, and the traces of its Python code."""
 
     def __init__(self, experiment: Experiment, splits: Splits, trial: Trial, dtype: torch.dtype) -> None:
         solo = TorchSolo(experiment, splits, trial, _settings("float32"), torch.device("cpu"), dtype)
@@ -190,7 +192,7 @@ class _Alone:
 
 
 def _alone(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> tuple[list[_Alone], torch.dtype]:
-    """Each trial alone, in double precision if its code knows it."""
+    """Train each trial alone, in double precision if its code takes it; return that dtype too."""
     for dtype in (torch.float64, torch.float32):
         try:
             return [_Alone(experiment, splits, trial, dtype) for trial in trials], dtype
@@ -203,7 +205,7 @@ def _alone(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -> t
 def _array(
     experiment: Experiment, splits: Splits, trials: Sequence[Trial], settings: Settings, dtype: torch.dtype | None
 ) -> TorchArray:
-    """Two equal tiles: what a model keeps in Python between its steps would pass from one to the other."""
+    """Make an array of two equal tiles: state that a model keeps in Python would pass from one to the other."""
     again = [replace(trial, trial_id=f"{trial.trial_id} again") for trial in trials]
     cpu = torch.device("cpu")
     array = TorchArray(experiment, splits, [*trials, *again], settings, width=len(trials), device=cpu, dtype=dtype)
@@ -252,7 +254,8 @@ def _numbers(result: EpochResult) -> dict[str, torch.Tensor]:
 
 
 def _changed_in_place(experiment: Experiment, splits: Splits, trial: Trial) -> str | None:
-    """Whether a forward pass writes to parameters, which in an array are not the member's own."""
+    """Return a line on a parameter that a forward pass writes to; None without one. In an array it is not the member's
+    own."""
     hp = Hyperparameters(trial.hyperparameters)
     with torch.no_grad():
         names = _look(experiment, initial_model(experiment, hp, trial.seed), hp, splits, splits.num_train)
@@ -260,7 +263,8 @@ def _changed_in_place(experiment: Experiment, splits: Splits, trial: Trial) -> s
 
 
 def _state_in_python(expected: Sequence[_Alone]) -> str | None:
-    """Why members' Python code would not stand for each other, by what it does in trainings alone."""
+    """Return why one member's Python code cannot stand for the others, by its traces in trainings alone; None if it
+    can."""
     for alone in expected:
         if alone.hook is not None:
             return f"{alone.hook}, which does not run in an array"

@@ -16,24 +16,26 @@ from raygpu.training.hyperparameters import READ_BY_RAYGPU, batch_size
 
 
 class Grouper(Protocol):
-    """Decides which trials may share an array."""
+    """Decides which trials may share an array, or a device."""
 
     alone: dict[Signature, str]
-    """Signatures that could, and do not, and why."""
+    """Signatures that could share an array and do not, each with the reason."""
 
-    def groups(self, trials: Sequence[Trial]) -> list[Group]: ...
+    def groups(self, trials: Sequence[Trial]) -> list[Group]:
+        """Return the trials in groups; each that is not fused has its reason."""
 
     def refuse(self, trial: Trial, reason: str) -> None:
-        """From now on, trials of this one's signature are trained alone."""
+        """Train trials of this one's signature alone from now on."""
 
     def refused(self, trial: Trial) -> bool:
-        """Whether trials of this one's signature are trained alone from now on."""
+        """Return whether trials of this one's signature are trained alone."""
 
 
 class Fuser:
-    """Groups trials, and remembers what it found: Optuna's trials come a generation at a time.
+    """Groups trials by signature after a dry run; remembers the results, since Optuna's trials come a generation at a
+    time.
 
-    folder: where the experiment's relative paths start.
+    folder: the start of the experiment's relative paths.
     """
 
     def __init__(
@@ -51,16 +53,16 @@ class Fuser:
         self.alone: dict[Signature, str] = {}
 
     def groups(self, trials: Sequence[Trial]) -> list[Group]:
-        """The trials in groups, in the order in which each group's first one comes."""
+        """Return the trials in groups, in the order of each group's first trial."""
         with contextlib.chdir(self._folder):
             return self._groups(trials)
 
     def refuse(self, trial: Trial, reason: str) -> None:
-        """From now on, trials of this one's signature are trained alone."""
+        """Train trials of this one's signature alone from now on."""
         self.alone[self._signature(trial)] = reason
 
     def refused(self, trial: Trial) -> bool:
-        """Whether trials of this one's signature are trained alone from now on."""
+        """Return whether trials of this one's signature are trained alone."""
         return self._signature(trial) in self.alone
 
     def _signature(self, trial: Trial) -> Signature:
@@ -96,17 +98,20 @@ class Fuser:
 
 
 class Together:
-    """Keras trials need not be alike to share a process whose device is split between them."""
+    """Groups all Keras trials together: they need not be alike to share a process whose device is split between
+    them."""
 
     def __init__(self) -> None:
         self.alone: dict[Signature, str] = {}
 
     def refuse(self, trial: Trial, reason: str) -> None:
+        """Fail: on a split device each trial has a program of its own."""
         raise AssertionError("trials that share a split device are trained each by its own program")
 
     def refused(self, trial: Trial) -> bool:
+        """Return False: no trial is refused."""
         return False
 
     def groups(self, trials: Sequence[Trial]) -> list[Group]:
-        """All of them in one group."""
+        """Return all trials in one group."""
         return [Group(Signature(()), list(trials))] if trials else []

@@ -17,14 +17,14 @@ from raygpu.training.fused.member_generators import default_generator
 
 
 def require_distinct(trials: Sequence[Trial]) -> None:
-    """Raises ValueError where two trials have one id, since results and checkpoints go by it."""
+    """Raise ValueError if two trials have the same id: results and checkpoints go by it."""
     counts = Counter(trial.trial_id for trial in trials)
     if twice := sorted(name for name, count in counts.items() if count > 1):
         raise ValueError(f"trials: {', '.join(twice[:3])} given more than once; every member needs an id of its own")
 
 
 class Guard:
-    """Watches what an array's Python code reads and draws, since one run of it stands for all members.
+    """Watches the hyper-parameters and random numbers that an array's code uses: one run of it stands for all members.
 
     trials: the members at the beginning. hp: the hyper-parameters that the array's code reads for all of them.
     """
@@ -35,7 +35,7 @@ class Guard:
         self._devices = [torch.device("cpu"), *([device] if device.type == "cuda" else [])]
 
     def require_shared_reads(self) -> None:
-        """Raises NotAsAlone where a hyper-parameter was read in which members differ."""
+        """Raise NotAsAlone if the code has read a hyper-parameter in which members differ."""
         if wrong := sorted(self._differing & self._hp.names_read):
             raise NotAsAlone(
                 f"the members differ in {', '.join(wrong)}, which model(), a forward or augment() reads; an array has"
@@ -44,8 +44,8 @@ class Guard:
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
-        """Around an epoch of all members. Raises NotAsAlone where its code drew random numbers that are not a member's
-        own, or read hyper-parameters in which members differ."""
+        """Watch an epoch of all members. Raises NotAsAlone if its code drew random numbers that are not a member's own,
+        or read hyper-parameters in which members differ."""
         before = self._generator_states()
         numpy_s = np.random.get_state()
         yield

@@ -14,14 +14,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Generators = dict[str, torch.Generator]
-"""By the type of the device: `cpu`, and `cuda` where a model trains there."""
+"""A member's generators by device type: `cpu`, and `cuda` if the model trains there."""
 RANDOM = torch.Tag.nondeterministic_seeded
 BERNOULLI, BERNOULLI_IN_PLACE = torch.ops.aten.bernoulli.p, torch.ops.aten.bernoulli_.float
 NATIVE_DROPOUT = torch.ops.aten.native_dropout.default
 
 
 Layout = tuple[int, ...]
-"""The dimensions of a tensor in the order of their strides, the largest first: random numbers fill memory in order."""
+"""Dimensions of a tensor by stride, the largest first: random numbers fill memory in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Draws:
     layouts: tuple[Layout, ...] = ()
     """Layout of each operator's first tensor; empty for an operator without one."""
     in_place: bool = False
-    """Whether any of them fills a tensor in place."""
+    """Whether any operator fills a tensor in place."""
 
     def __bool__(self) -> bool:
         return bool(self.layouts)
 
 
 class DrawRecorder(TorchDispatchMode):
-    """Notes the operators that draw random numbers from torch's generators, while one model runs inside."""
+    """Records the operators that draw random numbers from torch's generators, while one model runs inside."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,6 +55,7 @@ class DrawRecorder(TorchDispatchMode):
 
     @property
     def draws(self) -> Draws:
+        """The recorded operators."""
         return Draws(tuple(self._layouts), self._in_place)
 
 
@@ -63,11 +64,12 @@ def _layout(tensor: torch.Tensor) -> Layout:
 
 
 class MemberStreams(TorchDispatchMode):
-    """Around a `torch.vmap` with `randomness="different"`: each row draws from the generators of its seed.
+    """Random numbers inside a `torch.vmap` with `randomness="different"`: each row draws from generators of its own
+    seed.
 
     seeds: one for each row of the mapped tensors. A generator begins as `torch.manual_seed(seed)` begins torch's own,
     and one operator's row draws as that operator draws alone. Raises RuntimeError for an operator whose rows cannot be
-    told apart. `expect` comes before each step and evaluation.
+    told apart. Call `expect` before each step and evaluation.
     """
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
@@ -80,16 +82,16 @@ class MemberStreams(TorchDispatchMode):
         self._turn = 0
 
     def expect(self, draws: Draws) -> MemberStreams:
-        """Go on with a step or an evaluation that draws these when a model is alone; returns itself."""
+        """Set the draws of the next step or evaluation, as recorded from a model alone; return this object."""
         self._layouts = iter(draws.layouts)
         return self
 
     def state(self) -> list[dict[str, torch.Tensor]]:
-        """The states of all generators, for `set_state`."""
+        """Return the states of all generators, for `set_state`."""
         return [{kind: each.get_state() for kind, each in generators.items()} for generators in self._members]
 
     def set_state(self, states: list[dict[str, torch.Tensor]]) -> None:
-        """Draw the same numbers again as after `state`."""
+        """Restore the states of all generators, to draw the same numbers again."""
         self._turn = 0
         for generators, saved in zip(self._members, states, strict=True):
             for kind, each in generators.items():
@@ -101,7 +103,7 @@ class MemberStreams(TorchDispatchMode):
         return self.drawn(func, args, kwargs or {})
 
     def drawn(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call a random operator on all members: each row is drawn from its member's generators."""
+        """Call a random operator for all members: each row is drawn from its member's generators."""
         if func.overloadpacket is torch.ops.aten.randperm:  # vmap calls it once for each row, in order
             if self._turn == 0:
                 next(self._layouts, ())
@@ -133,7 +135,7 @@ class MemberStreams(TorchDispatchMode):
         return _together(outputs, folded=folded)
 
     def _row_of(self, func: Any, args: Sequence[Any], row: int) -> list[Any]:
-        """One row's arguments: of tensors their row, of sizes all but the first."""
+        """Return one row's arguments: the row of tensors, and sizes without the first one."""
         width, rank = len(self._members), _rank(args)
         found = []
         for value in args:
@@ -152,13 +154,13 @@ class MemberStreams(TorchDispatchMode):
 
 
 def _is_laid_out(tensor: torch.Tensor, layout: Layout) -> bool:
-    """Whether a tensor's memory has that order already, so that random numbers can fill it where it is."""
+    """Return whether a tensor's memory has that order already, so that random numbers can fill it in place."""
     plain = len(layout) != tensor.dim() or layout == tuple(range(tensor.dim()))
     return plain and tensor.is_contiguous()
 
 
 def _laid_out(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """A copy whose memory has the order of a model alone; vmap chooses another one for some operators' results."""
+    """Return a copy with the memory order of a model alone; vmap chooses another one for some operators' results."""
     if len(layout) != tensor.dim():
         return tensor.clone(memory_format=torch.contiguous_format)
     back = [layout.index(dim) for dim in range(len(layout))]
@@ -166,7 +168,8 @@ def _laid_out(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 
 def _rank(args: Sequence[Any]) -> int:
-    """The dimensions of the tensor arguments that have a row for each member; others are shared by all rows."""
+    """Return the number of dimensions of the tensor arguments with a row for each member; others are shared by all
+    rows."""
     return max((value.dim() for value in args if isinstance(value, torch.Tensor)), default=0)
 
 
@@ -198,7 +201,7 @@ def _drawn(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def default_generator(device: torch.device) -> torch.Generator:
-    """Torch's own generator of a device; of the current one where it has no index."""
+    """Return torch's own generator of a device; of the current one if the device has no index."""
     if device.type == "cuda":
         return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
     return torch.default_generator

@@ -2,7 +2,7 @@
 
     array = TorchArray(experiment, splits, trials, settings)
     while (results := array.run_epoch()) is not None:     # {trial_id: EpochResult}
-        array.drop(losers(results))                       # the rest is compacted
+        array.drop(losers(results))                       # the others are compacted
 
 Each member equals the same trial trained alone (`torch_solo`): the same initial parameters, the same order of data and
 the same random numbers (dropout), from its own seed, and the same rule for every number.
@@ -53,12 +53,12 @@ DEFAULT_WIDTH = 64
 
 
 class TorchArray:
-    """The members of an array under way.
+    """Several trials of a `TorchExperiment`, trained together as one array of models.
 
     trials: of one signature. width: members that step as one program; more of them train in turns.
     device: by default the GPU that this process sees, else the CPU. dtype: of parameters and floating-point data.
-    Raises what the experiment raises, ValueError for trials that cannot share an array, RuntimeError where the models'
-    shapes differ, and NotAsAlone, here or in `run_epoch`, where a member would not equal its training alone.
+    Raises any exception of the experiment, ValueError for trials that cannot share an array, RuntimeError if the
+    models' shapes differ, and NotAsAlone, here or in `run_epoch`, if a member would not equal its training alone.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TorchArray:
         self.epochs = settings.epochs
         self.epoch = 0
         self.audits = True
-        """Whether a member is trained alone for some steps now and then, and compared."""
+        """Whether audits run: a member is now and then trained alone for some steps, and compared."""
         self.device = device or default_device()
         context = prepare_torch(settings, self.device)
         self.data = DeviceData.of(splits, self.device, dtype)
@@ -99,7 +99,7 @@ class TorchArray:
         self.compiled_s: dict[int, float] = {}
         """Seconds of a compiled step, by width."""
         self.not_compiled: set[int] = set()
-        """Widths at which compiling failed, or gained nothing."""
+        """Widths at which compiling failed, or did not make the step faster."""
         self.graphs = False
         """Whether the steps of whole batches are recorded as CUDA graphs and replayed."""
 
@@ -107,6 +107,7 @@ class TorchArray:
         self._guard = Guard(trials, hp, self.device)
 
         def model(place: int) -> nn.Module:
+            """Make the model of the member at this index."""
             read = hp if place == 0 else hps[place]
             return cast_model(initial_model(experiment, read, trials[place].seed), dtype)
 
@@ -136,11 +137,11 @@ class TorchArray:
 
     @property
     def trials(self) -> list[Trial]:
-        """The members that are left."""
+        """Trials of the remaining members."""
         return [trial for tile in self.tiles for trial in tile.trials]
 
     def run_epoch(self) -> dict[str, EpochResult] | None:
-        """Train and evaluate the next epoch of every member, by trial id; None after the last one."""
+        """Train and evaluate the next epoch of every member; return results by trial id, None after the last one."""
         if self.epoch >= self.epochs or not self.tiles:
             return None
         self.epoch += 1
@@ -168,17 +169,17 @@ class TorchArray:
         }
 
     def audit(self, trial_id: str) -> None:
-        """Train a member alone for some steps from its present state; raises NotAsAlone where they differ."""
+        """Train a member alone for some steps from its present state. Raises NotAsAlone if they differ."""
         audit(self, trial_id)
 
     def streams(self, tile: Tile) -> MemberStreams | None:
-        """The random numbers of a tile's members in this epoch; None of models that draw none."""
+        """Return the random numbers of a tile's members in this epoch; None if the model draws none."""
         if not self.program.draws:
             return None
         return MemberStreams(tile.rows_of([epoch_seed(t.seed, self.epoch) for t in tile.trials]), self.device)
 
     def _train(self, tile: Tile) -> torch.Tensor:
-        """One pass of a tile over the training data; the mean loss of each row, on the device."""
+        """Train a tile on one pass over the data; return the mean loss of each row, on the device."""
         data = self.data
         orders = [torch.from_numpy(epoch_order(trial.seed, self.epoch, data.num_train)) for trial in tile.trials]
         order = torch.stack(tile.rows_of(orders)).to(data.home)
@@ -195,7 +196,7 @@ class TorchArray:
         return sums.value()
 
     def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
-        """`Program.step`, replayed as a CUDA graph where that is on and the batch is whole."""
+        """Call `Program.step`; replay it as a CUDA graph if `graphs` is on and the batch is whole."""
         if not self.graphs or num_samples(inputs) != self.batch_size:
             return self.program.step(tile, inputs, targets, numbers)
         if tile.graphed is None:
@@ -205,7 +206,7 @@ class TorchArray:
         return tile.graphed(inputs, targets, numbers)
 
     def _evaluate(self, tile: Tile) -> dict[str, torch.Tensor]:
-        """Means over the validation data of each member, as `TorchSolo.evaluate` takes them."""
+        """Return means over the validation data for each row, computed as by `TorchSolo.evaluate`."""
         sums: dict[str, Accumulator] = {}
         for part in evaluation_parts(self.data.num_validation):
             for name, values in self._evaluate_batch(tile, part).items():
@@ -219,7 +220,7 @@ class TorchArray:
         return self.program.evaluate(tile, inputs, targets)
 
     def drop(self, trial_ids: Collection[str]) -> None:
-        """Take members out; those that are left move together into as few tiles as hold them."""
+        """Take members out; the others move together into as few tiles as hold them."""
         if not any(trial.trial_id in trial_ids for trial in self.trials):
             return
         self._arrange([(tile, i) for tile, i in self._members() if tile.trials[i].trial_id not in trial_ids])
@@ -229,7 +230,7 @@ class TorchArray:
         self._arrange(self._members())
 
     def trial_steps(self, width: int) -> Generator[None, None, None]:
-        """Steps of copies of the first members, without end and without a trace: to be timed."""
+        """Take steps of copies of the first members, to be timed, without end; the array itself stays unchanged."""
         tile = gathered_tile(self._members()[:width], width)
         tile.streams = self.streams(tile)
         order = torch.from_numpy(epoch_order(tile.trials[0].seed, 1, self.data.num_train))[: self.batch_size]
@@ -245,8 +246,10 @@ class TorchArray:
             yield
 
     def trial_evaluation(self, width: int) -> tuple[int, int]:
-        """The first batch of an evaluation of copies of the first members, to be timed and to see what memory it takes:
-        its samples, and those of all of it."""
+        """Evaluate copies of the first members on the first batch, to measure its time and memory.
+
+        Returns the samples of this batch, and of a whole evaluation.
+        """
         tile = gathered_tile(self._members()[:width], width)
         tile.streams = self.streams(tile)
         part = next(evaluation_parts(self.data.num_validation))
@@ -254,7 +257,7 @@ class TorchArray:
         return part.stop, self.data.num_validation
 
     def wait(self) -> None:
-        """Until the device has done what it was given."""
+        """Wait until the device has finished its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -267,16 +270,17 @@ class TorchArray:
         self.tiles = [gathered_tile([members[i] for i in part.members], part.width) for part in parts]
 
     def member_state(self, trial_id: str) -> dict[str, Any]:
-        """A member as its training alone would have saved it: `model` and `optimizer` state dicts and the epoch."""
+        """Return a member's checkpoint as its training alone saves it: `model` and `optimizer` state dicts and the
+        epoch."""
         tile, i = self.place(trial_id)
         return _member_state(self._as_saved([tile]), i)
 
     def save_member(self, trial_id: str, folder: Path) -> None:
-        """`checkpoint.pt`, which `TorchSolo` loads, and whose `model` loads into `model(hp)`."""
+        """Write a member's `checkpoint.pt`: `TorchSolo` loads it, and its `model` loads into `model(hp)`."""
         torch.save(self.member_state(trial_id), folder / CHECKPOINT)
 
     def place(self, trial_id: str) -> tuple[Tile, int]:
-        """The tile of a member, and its row there. Raises KeyError for one that was dropped."""
+        """Return the tile of a member, and its row there. Raises KeyError for one that was dropped."""
         for tile in self.tiles:
             for i, trial in enumerate(tile.trials):
                 if trial.trial_id == trial_id:
@@ -284,7 +288,8 @@ class TorchArray:
         raise KeyError(f"{trial_id} is no member, or was dropped")
 
     def save(self, folder: Path) -> None:
-        """`array.pt`: the members that are left, stacked, and the epoch. `save_saved_members` takes some out of it."""
+        """Write `array.pt`: the remaining members, stacked, and the epoch. `save_saved_members` takes some out of
+        it."""
         torch.save(self._as_saved(self.tiles), folder / ARRAY_CHECKPOINT)
 
     def _as_saved(self, tiles: Sequence[Tile]) -> dict[str, Any]:
@@ -300,7 +305,7 @@ class TorchArray:
         }
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote: members that it lacks are dropped, and others in it are left out."""
+        """Go on from a folder that `save` wrote: members missing there are dropped, and others in it are left out."""
         state = torch.load(folder / ARRAY_CHECKPOINT, map_location=self.device, weights_only=True)
         self.drop({trial.trial_id for trial in self.trials} - set(state["trial_ids"]))
         places = {name: i for i, name in enumerate(state["trial_ids"])}
@@ -314,7 +319,7 @@ class TorchArray:
         self.epoch = state["epoch"]
 
     def close(self) -> None:
-        """Give the device memory back."""
+        """Free the device memory."""
         self.tiles = []
         del self.data, self.program
         if self.device.type == "cuda":
@@ -322,14 +327,14 @@ class TorchArray:
 
 
 def save_saved_members(array_folder: Path, folders: Mapping[str, Path]) -> None:
-    """As `TorchArray.save_member`, from what `TorchArray.save` wrote. folders: of each wanted trial in it."""
+    """Write `checkpoint.pt` of members from a saved array. folders: of each wanted trial, by its id."""
     saved = torch.load(array_folder / ARRAY_CHECKPOINT, map_location="cpu", weights_only=True)
     for trial_id, folder in folders.items():
         torch.save(_member_state(saved, saved["trial_ids"].index(trial_id)), folder / CHECKPOINT)
 
 
 def _member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
-    """The i-th member of what `TorchArray._as_saved` returned, in the form that `TorchSolo` saves."""
+    """Return the i-th member of a saved array, in the form that `TorchSolo` saves."""
     num_buffers = saved["num_buffers"][i]
     for tile in saved["tiles"]:
         count = len(next(iter(tile[0].values())))

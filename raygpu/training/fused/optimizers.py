@@ -21,7 +21,7 @@ Stacked = dict[str, torch.Tensor]
 
 
 class ArrayOptimizer:
-    """The rules of one kind of optimizer, specialised by what any member uses at all.
+    """The update rule of one kind of optimizer, with the terms that any member uses.
 
     members: of one kind (`settings.optimizer`); their numbers may differ.
     """
@@ -48,13 +48,13 @@ class ArrayOptimizer:
         return (self.kind, self.uses_momentum, self.uses_nesterov, self.uses_decay, self.uses_clipping)
 
     def new_buffers(self, parameters: Stacked) -> list[Stacked]:
-        """The optimizer's state before the first step."""
+        """Return the optimizer's state before the first step: zeros."""
         return [{name: torch.zeros_like(p) for name, p in parameters.items()} for _ in range(self.num_buffers)]
 
     def numbers(
         self, members: Sequence[OptimizerSettings], epoch: int, steps_per_epoch: int, epochs: int
     ) -> torch.Tensor:
-        """The numbers of each step of an epoch (counted from 1), float64 (steps, columns, width)."""
+        """Return the numbers of each step of an epoch (counted from 1), float64 (steps, columns, width)."""
         steps = np.arange((epoch - 1) * steps_per_epoch, epoch * steps_per_epoch)
         table = np.empty((steps_per_epoch, len(self.columns), len(members)))
         for place, settings in enumerate(members):
@@ -64,7 +64,7 @@ class ArrayOptimizer:
         return torch.from_numpy(table)
 
     def _numbers(self, s: OptimizerSettings, steps: np.ndarray, lrs: np.ndarray) -> list[np.ndarray | float]:
-        """In the order of `columns`."""
+        """Return one member's numbers of each step, in the order of `columns`."""
         clip_norm = np.inf if s.clip_norm is None else s.clip_norm
         if self.kind == "sgd":
             return [lrs, s.momentum, float(s.nesterov), s.weight_decay, clip_norm]
@@ -74,7 +74,7 @@ class ArrayOptimizer:
         return [step_size, 1 - beta1, beta2, 1 - beta2, root, s.eps, decay, clip_norm]
 
     def step(self, parameters: Stacked, gradients: Stacked, buffers: list[Stacked], numbers: torch.Tensor) -> None:
-        """Change parameters and buffers in place. numbers: (columns, width), one step of `numbers()`."""
+        """Update parameters and buffers in place. numbers: (columns, width), one step of `numbers()`."""
         n = dict(zip(self.columns, numbers.unbind(0), strict=True))
         scale = _clip_scale(gradients, n["clip_norm"]) if self.uses_clipping else None
         # In the order of torch.optim's own operations: a float32 array then follows solo training to the last bits.
@@ -113,7 +113,7 @@ class ArrayOptimizer:
 
 
 def _row(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A value for each member, shaped to multiply a stacked tensor."""
+    """Shape a value for each member to multiply a stacked tensor."""
     return values.to(like.dtype).view(-1, *[1] * (like.dim() - 1))
 
 

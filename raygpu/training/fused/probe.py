@@ -1,4 +1,4 @@
-"""A look at one member's step before an array is made: which parameters train, whether it draws random numbers."""
+"""Probe of one member's step before an array is made: its trained parameters and its random operators."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Probe:
     """Facts about the step of one model, which hold for all members of its array."""
 
     trained: frozenset[str]
-    """The parameters that the loss depends on; an optimizer leaves the others alone, their decay included."""
+    """Parameters that the loss depends on; an optimizer leaves the others unchanged, without weight decay too."""
     step_draws: Draws
-    """The random operators of a step."""
+    """Random operators of a step."""
     evaluation_draws: Draws
-    """The random operators of an evaluation."""
+    """Random operators of an evaluation."""
     padded: bool
     """Whether a step looks up embeddings with a padding index."""
 
 
 class PaddedEmbedding(TorchFunctionMode):
-    """Embeddings whose padding row gets no gradient, in a form that holds under vmap.
+    """Embedding lookups whose padding row gets no gradient, under vmap too.
 
     vmap puts the members' tables below each other and looks all members up in one table, whose gradient then leaves out
     the padding row of the first member alone. Here the rows that were looked up at the padding index are detached.
@@ -66,7 +66,8 @@ class PaddedEmbedding(TorchFunctionMode):
 
 
 class OwnTensors(TorchFunctionMode):
-    """Tensors that a model makes inside `torch.vmap` are each member's own, so that random numbers can fill them.
+    """Gives each member its own copy of tensors that a model makes inside `torch.vmap`, so that random numbers can fill
+    them.
 
     like: any tensor of the members, inside vmap.
     """
@@ -86,10 +87,12 @@ class OwnTensors(TorchFunctionMode):
 
 
 def probed(experiment: Experiment, hp: Hyperparameters, model: nn.Module, inputs: Tensors, targets: Tensors) -> Probe:
-    """Take the gradient of one batch and evaluate it, with a copy of the model on the CPU. Raises what they raise."""
+    """Take the gradient of one batch and evaluate it, with a copy of the model on the CPU. Raises any exception of
+    these."""
     probe = copy.deepcopy(model)
 
     def step() -> torch.Tensor:
+        """Take the gradient of the batch; return its loss."""
         probe.train()
         loss = objective(experiment.loss(forward(probe, experiment.augment(copied(inputs), hp)), copied(targets)))
         loss.backward()
@@ -97,6 +100,7 @@ def probed(experiment: Experiment, hp: Hyperparameters, model: nn.Module, inputs
 
     @torch.no_grad()
     def evaluation() -> None:
+        """Evaluate loss and metrics of the batch."""
         probe.eval()
         outputs, expected = forward(probe, copied(inputs)), copied(targets)
         experiment.loss(outputs, expected)
@@ -109,7 +113,8 @@ def probed(experiment: Experiment, hp: Hyperparameters, model: nn.Module, inputs
 
 
 def _draws(run: Callable[[], Any]) -> Draws:
-    """The random operators of a run. Recording imports torch's compiler, which takes seconds: only if there are any."""
+    """Return the random operators of a run. Recording imports torch's compiler, which takes seconds: only if there are
+    any."""
     before = torch.default_generator.get_state()
     run()
     if torch.equal(torch.default_generator.get_state(), before):
@@ -120,7 +125,7 @@ def _draws(run: Callable[[], Any]) -> Draws:
 
 
 def _pads_embeddings(loss: torch.Tensor) -> bool:
-    """Whether a loss comes from embeddings with a padding index, by the nodes of its graph."""
+    """Return whether a loss comes from embeddings with a padding index, by the nodes of its graph."""
     nodes, seen = [loss.grad_fn], set()
     while nodes:
         node = nodes.pop()

@@ -25,20 +25,20 @@ from raygpu.training.torch.data import Tensors, copied
 from raygpu.training.torch.reduction import objective, packed
 
 Drawn = list[torch.Tensor]
-"""The random numbers of a step, as `RandomInputs` has them."""
+"""Random numbers of a step, as `RandomInputs` draws them."""
 Step = Callable[..., torch.Tensor]
-"""Called with the stacks of a tile, inputs, targets, numbers and, where the model draws any, random numbers."""
+"""Function of the stacks of a tile, inputs, targets, numbers and, if the model draws any, random numbers."""
 
 
 OUTPUTS = ""
-"""No metric has this name."""
+"""Name of the outputs among the metrics; no metric has it."""
 
 
 class Program:
     """The step and the evaluation of all arrays of one signature.
 
     model: any member's, used for its code alone. context: of the forward pass (mixed precision).
-    inputs, targets: a few samples on the CPU, to see which parameters the loss depends on.
+    inputs, targets: a few samples on the CPU, to find the parameters that the loss depends on.
     """
 
     def __init__(
@@ -73,23 +73,23 @@ class Program:
         torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which vmap does not know
         self._metrics_are_fused = True
         self._compiled: dict[tuple[int, int], Step] = {}
-        """By a tile's width and its batch size."""
+        """Compiled steps by a tile's width and its batch size."""
         self._random_inputs: dict[tuple[int, int], RandomInputs] = {}
 
     @property
     def draws(self) -> bool:
-        """Whether the members draw random numbers: each from its own generators."""
+        """Whether the members draw random numbers, each from its own generators."""
         return bool(self._step_draws or self._evaluation_draws)
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Around the steps of an epoch."""
+        """Set training mode for the steps of an epoch."""
         self.model.train()
         with sdpa_kernel(SDPBackend.MATH):  # the others have no rule for vmap, which would run them one by one
             yield
 
     def compile(self, width: int, batch_size: int) -> None:
-        """From now on, tiles of this width step through a compiled program; it is made at the first such step."""
+        """Let tiles of this width step through a compiled program, which is made at the first such step."""
         function = type(self)._traceable_step
         # A code object of its own: torch keeps what it compiled by code object, and with the guards on everything but
         # tensors left out (they cost as much as the step of a small model) would take another program's for this one.
@@ -98,16 +98,21 @@ class Program:
         self._compiled[width, batch_size] = self._compiled_at_first(step) if self._step_draws else _compiled(step)
 
     def _compiled_at_first(self, step: Step) -> Step:
-        """As `_compiled`, at the first call: random operators are replaced by their numbers in a graph of operators,
-        since torch.compile does not follow a dispatch mode."""
+        """Return a step that is compiled at its first call, with random numbers as inputs.
+
+        Random operators are replaced by their numbers in a graph of operators, since torch.compile does not follow a
+        dispatch mode.
+        """
         made: list[Step] = []
 
         def supplied(*arguments: Any) -> torch.Tensor:
+            """Take the step with the random numbers that come as the last argument."""
             *others, drawn = arguments
             with RandomInputs.supplied(drawn):
                 return step(*others)
 
         def call(*arguments: Any) -> torch.Tensor:
+            """Compile the step if this is the first call, then take it."""
             if not made:
                 made.append(_compiled(traced(supplied, arguments)))
             return made[0](*arguments)
@@ -115,20 +120,20 @@ class Program:
         return call
 
     def forget(self, width: int, batch_size: int) -> None:
-        """Tiles of this width step eagerly again."""
+        """Let tiles of this width step eagerly again."""
         del self._compiled[width, batch_size]
 
     def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
-        """One optimizer step of every member; their losses as `packed` gives them, (width, ...), on the device.
+        """Take one optimizer step of every member; return the losses, packed, (width, ...), on the device.
 
-        inputs, targets: (width, batch, ...). numbers: as `ArrayOptimizer.step` takes them.
+        inputs, targets: (width, batch, ...). numbers: see `ArrayOptimizer.step`.
         """
         if tile.streams and (tile.width, num_samples(inputs)) in self._compiled:
             return self.supplied_step(tile, inputs, targets, numbers, self.drawn(tile, inputs, targets))
         return self.supplied_step(tile, inputs, targets, numbers, [])
 
     def drawn(self, tile: Tile, inputs: Tensors, targets: Tensors) -> Drawn:
-        """The random numbers of the tile's next step, for `supplied_step`: the same tensors at each call, filled anew.
+        """Draw the random numbers of the tile's next step, for `supplied_step`, into the same tensors at each call.
 
         Raises ValueError for a model whose random numbers depend on its values.
         """
@@ -143,7 +148,8 @@ class Program:
     def supplied_step(
         self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor, drawn: Drawn
     ) -> torch.Tensor:
-        """As `step`, with random numbers that are drawn already; without any, the members' generators are asked."""
+        """Take a step with random numbers that are drawn already; without any, the members' generators draw them. See
+        `step`."""
         compiled = self._compiled.get((tile.width, num_samples(inputs)))
         if compiled is None:
             return self.eager_step(tile, inputs, targets, numbers, drawn)
@@ -153,7 +159,7 @@ class Program:
     def eager_step(
         self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor, drawn: Drawn | None = None
     ) -> torch.Tensor:
-        """As `supplied_step`, and never compiled."""
+        """Take a step that is never compiled. See `supplied_step`."""
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in tile.parameters.items()}
         with torch.enable_grad():
             with self._random_numbers(tile, drawn):
@@ -165,7 +171,7 @@ class Program:
         return told
 
     def _random_numbers(self, tile: Tile, drawn: Drawn | None) -> AbstractContextManager[Any]:
-        """Where a step's random numbers come from."""
+        """Return the context in which a step gets its random numbers: the given ones, or the members' generators."""
         if drawn:
             return RandomInputs.supplied(drawn)
         return tile.streams.expect(self._step_draws) if tile.streams else nullcontext()
@@ -173,7 +179,7 @@ class Program:
     def _losses(
         self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, Stacked]]:
-        """`_loss` of all members."""
+        """Map `_loss` over all members."""
         with PaddedEmbedding() if self._padded else nullcontext():
             return vmap(self._loss, randomness="different")(parameters, fixed, buffers, inputs, targets)
 
@@ -187,7 +193,7 @@ class Program:
         targets: Tensors,
         numbers: torch.Tensor,
     ) -> torch.Tensor:
-        """`eager_step` as torch.compile takes it. On its own it is slower, and importing the compiler takes seconds."""
+        """Take a step in a form that torch.compile can trace. Uncompiled it is slower than `eager_step`."""
         mapped = vmap(grad_and_value(self._loss, has_aux=True), randomness="different")
         gradients, (_, (told, changed)) = mapped(parameters, fixed, buffers, inputs, targets)
         self._update(parameters, gradients, buffers, changed, moments, numbers)
@@ -210,7 +216,7 @@ class Program:
     def _loss(
         self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, Stacked]]:
-        """One member's objective on its batch; its loss, packed, and its buffers after it."""
+        """Return one member's objective on its batch; also its loss, packed, and its buffers after it."""
         state = {**parameters, **fixed, **{name: tensor.clone() for name, tensor in buffers.items()}}
         own = OwnTensors(next(iter(parameters.values()))) if self._step_draws.in_place else nullcontext()
         with self.context(), own:
@@ -219,14 +225,14 @@ class Program:
         return objective(loss), (packed(loss), {name: state[name] for name in buffers})
 
     def _forward(self, state: Stacked, inputs: Tensors) -> Any:
-        """state: also holds the buffers that the forward pass has put in place of others."""
+        """Run the model with this state; buffers that the forward pass replaces are written to `state`."""
         if isinstance(inputs, dict):
             return functional_call(self.model, state, (), inputs)
         return functional_call(self.model, state, (inputs,))
 
     @torch.no_grad()
     def evaluate(self, tile: Tile, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
-        """`loss` and the metrics of every member on one batch, the same for all: packed, on the device."""
+        """Return `loss` and the metrics of every member on one batch, the same for all: packed, on the device."""
         self.model.eval()
         state = {**tile.parameters, **tile.fixed, **tile.buffers}
         streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
@@ -246,6 +252,7 @@ class Program:
 
     def _evaluated(self, state: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
         def one(own: Stacked) -> dict[str, torch.Tensor]:
+            """Evaluate one member."""
             outputs = self._outputs(own, inputs)
             loss = self.experiment.loss(outputs, targets)
             values = {"loss": loss, **self.experiment.metrics(outputs, targets)}
@@ -254,16 +261,17 @@ class Program:
         return dict(vmap(one, randomness="different")(state))
 
     def _outputs(self, own: Stacked, inputs: Tensors) -> Any:
-        """One member's outputs in an evaluation."""
+        """Return one member's outputs in an evaluation."""
         with OwnTensors(next(iter(own.values()))) if self._evaluation_draws.in_place else nullcontext():
             return self._forward(dict(own), inputs)
 
     def _evaluated_by_member(
         self, width: int, state: Stacked, inputs: Tensors, targets: Tensors
     ) -> dict[str, torch.Tensor]:
-        """As `_evaluated`, with metrics that vmap cannot map."""
+        """Evaluate with metrics that vmap cannot map: outputs and loss of all members at once, metrics one by one."""
 
         def one(own: Stacked) -> dict[str, Any]:
+            """Compute one member's outputs and loss."""
             outputs = self._outputs(own, inputs)
             return {OUTPUTS: outputs, "loss": packed(self.experiment.loss(outputs, targets))}
 
@@ -284,19 +292,19 @@ def _compiled(step: Step) -> Step:
 
 
 def num_samples(inputs: Tensors) -> int:
-    """Samples of each member's batch. inputs: (width, batch, ...)."""
+    """Return the samples of each member's batch. inputs: (width, batch, ...)."""
     return (next(iter(inputs.values())) if isinstance(inputs, dict) else inputs).shape[1]
 
 
 def _owners(model: nn.Module) -> dict[str, str]:
-    """For each name in the state dict, the first name of the same tensor."""
+    """Return, for each name in the state dict, the first name of the same tensor."""
     first: dict[int, str] = {}
     everything = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return {name: first.setdefault(id(tensor), name) for name, tensor in everything}
 
 
 def _member(outputs: Any, place: int) -> Any:
-    """One member's part of stacked outputs: a tensor, or a dict, tuple or list of them."""
+    """Return one member's part of stacked outputs: a tensor, or a dict, tuple or list of them."""
     if isinstance(outputs, torch.Tensor):
         return outputs[place]
     if isinstance(outputs, Mapping):

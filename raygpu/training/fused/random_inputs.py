@@ -1,6 +1,6 @@
 """Random numbers as inputs of a step, for a compiled step and a CUDA graph: neither can ask the members' generators.
 
-random_inputs = RandomInputs.of(run, streams)   # runs it once, and notes its random operators
+random_inputs = RandomInputs.of(run, streams)   # runs it once, and records its random operators
 drawn = random_inputs.draw(streams)             # before each step: the numbers that it would draw
 with RandomInputs.supplied(drawn):              # in place of drawing
     step()
@@ -25,16 +25,17 @@ INDEPENDENT = {
     *(aten.rand.default, aten.rand_like.default, aten.randn.default, aten.randn_like.default),
     *(aten.randint.default, aten.randint.low, aten.randint_like.default, aten.randint_like.low_dtype),
 }
-"""Operators whose numbers follow from shapes and constants alone, so that they can be drawn before the step."""
+"""Operators whose numbers depend on shapes and constants alone, so that they can be drawn before the step."""
 
 Call = tuple[Any, list[Any], Mapping[str, Any]]
 """An operator and its arguments, tensors replaced by others of the same shape."""
 
 
 class RandomInputs:
-    """The random operators of all members' step, in their order.
+    """Random numbers of all members' step, drawn before it.
 
-    calls: the operators. Their numbers are in the same tensors for each step, as a CUDA graph needs it.
+    calls: the step's random operators, in order. The numbers are in the same tensors for each step, as a CUDA graph
+    needs it.
     """
 
     def __init__(self, calls: Sequence[Call]) -> None:
@@ -43,7 +44,8 @@ class RandomInputs:
 
     @classmethod
     def of(cls, run: Callable[[], Any], streams: MemberStreams) -> RandomInputs:
-        """Note the random operators of `run`, which expects the streams to be ready, and leaves them where they were.
+        """Record the random operators of `run`. The streams have to be ready for it, and are left in their earlier
+        state.
 
         Raises ValueError for an operator whose numbers depend on a tensor's values, such as `torch.bernoulli(p)`.
         """
@@ -55,7 +57,7 @@ class RandomInputs:
         return cls(recorder.calls)
 
     def draw(self, streams: MemberStreams) -> list[torch.Tensor]:
-        """Draw the next step's numbers; the streams expect it. The tensors hold them until the next call."""
+        """Draw the numbers of the step that the streams expect. The tensors hold them until the next call."""
         drawn = [number for call in self._calls for number in _tensors(streams.drawn(*call))]
         if not self._tensors:
             self._tensors = [number.clone() for number in drawn]
@@ -66,12 +68,12 @@ class RandomInputs:
 
     @staticmethod
     def supplied(drawn: Sequence[torch.Tensor]) -> TorchDispatchMode:
-        """A mode in which random operators give the numbers that were drawn."""
+        """Return a mode in which random operators return these numbers instead of drawing."""
         return _Supplied(drawn)
 
 
 def traced(step: Callable[..., torch.Tensor], arguments: Sequence[Any]) -> Callable[..., torch.Tensor]:
-    """A step as a graph of operators, for arguments of the same shapes. It is not run: they stay as they are."""
+    """Trace a step into a graph of operators, for arguments of the same shapes. The step is not run."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     graph: Callable[..., torch.Tensor] = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)

@@ -1,4 +1,4 @@
-"""Why trials cannot be fused, in one line that names the operator and the place in the user's code."""
+"""Reasons why trials cannot be fused, in one line that names the operator and the place in the user's code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import raygpu
 from raygpu.errors import one_line
 
 THROUGH = (f"{Path(str(torch.__file__)).parent}/", contextlib.__file__)
-"""Code between the user's and what it calls of torch."""
+"""Folders of code between the user's code and the torch functions that it calls."""
 LIBRARIES = (*THROUGH, f"{Path(str(raygpu.__file__)).parent}/")
 OPERATOR = re.compile(r"(aten::\w+|\w+::\w+)")
 ADVICE = re.compile(
@@ -47,17 +47,17 @@ KNOWN = {
     "doesn't have storage": "a tensor is turned into a NumPy array or a pointer",
     "extra state of a module": "a module has extra state (get_extra_state), which cannot be stacked",
 }
-"""Words of torch's messages, and what they mean for an array."""
+"""Parts of torch's messages, each with its meaning for an array."""
 
 
 def refusal(error: BaseException) -> str:
-    """The reason that an error under vmap gives, without what only vmap's developers need."""
+    """Return the reason in an error under vmap, without advice for vmap's developers."""
     place = _place_of(error)
     return _reason(error) + (f", in {place}" if place else "")
 
 
 def slow_loop(warning: str) -> str:
-    """The reason that vmap's warning of a missing batching rule gives."""
+    """Return the reason in vmap's warning of a missing batching rule."""
     found = OPERATOR.search(warning)
     return f"{found.group(0) if found else 'an operator'} runs as a slow loop under vmap"
 
@@ -78,7 +78,8 @@ def _reason(error: BaseException) -> str:
 
 
 def _place_of(error: BaseException) -> str:
-    """The innermost place of the user's own code that an error passed, else the innermost module; empty if neither."""
+    """Return the innermost place of the user's code in an error's traceback, else the innermost module; empty if
+    neither."""
     place, module, step = "", "", error.__traceback__
     while step is not None:
         place = _place(step.tb_frame.f_code, step.tb_lineno) or place
@@ -95,7 +96,8 @@ def _place(code: CodeType, line: int) -> str:
 
 
 class CodeWatch:
-    """Watches the user's code while an array trains: errors of vmap that it catches, hooks and seeds that it sets.
+    """Watches the user's code while an array trains, for errors of vmap that it catches, and hooks and seeds that it
+    sets.
 
     Tracing slows Python code down, so this is for a dry run.
     """

@@ -15,7 +15,7 @@ from raygpu.training.torch.data import in_precision
 
 
 class Tile:
-    """Some members of an array, stacked: the tensors that one step changes."""
+    """Members of an array that step together: the stacked tensors that one step changes."""
 
     def __init__(
         self,
@@ -29,32 +29,32 @@ class Tile:
         self.trials = trials
         self.settings = settings
         self.parameters = parameters
-        """Parameters that are trained."""
+        """Trained parameters."""
         self.fixed = fixed
-        """Parameters that are frozen, or that the loss does not depend on."""
+        """Parameters that are frozen, or on which the loss does not depend."""
         self.buffers = buffers
         self.moments = moments
         """The optimizer's state."""
         self.graphed: Callable[..., torch.Tensor] | None = None
         """The step as a recorded CUDA graph, once there is one."""
         self.streams: MemberStreams | None = None
-        """The rows' random numbers; None of models that draw none."""
+        """Random numbers of the rows; None if the model draws none."""
 
     @property
     def width(self) -> int:
-        """The rows of the stacks: the members, and repetitions of the first one that fill a compiled width."""
+        """Number of rows of the stacks: the members, and repetitions of the first one that fill a compiled width."""
         return len(next(iter(self.parameters.values())))
 
     def rows_of(self, values: Sequence[Any]) -> list[Any]:
-        """A value for each row, from one for each member."""
+        """Return a value for each row, from one for each member."""
         return [*values, *[values[0]] * (self.width - len(values))]
 
     def stacks(self) -> Iterator[Stacked]:
-        """All tensors of the members, by name, in a fixed order."""
+        """Yield all tensors of the members, by name, in a fixed order."""
         yield from (self.parameters, self.fixed, self.buffers, *self.moments)
 
     def cast(self, dtype: torch.dtype) -> Tile:
-        """A copy whose floating-point tensors have another precision."""
+        """Return a copy whose floating-point tensors have another dtype."""
         parameters, fixed, buffers, *moments = (
             {name: in_precision(tensor, dtype).clone() for name, tensor in stack.items()} for stack in self.stacks()
         )
@@ -62,7 +62,7 @@ class Tile:
 
 
 def gathered_tile(members: Sequence[tuple[Tile, int]], width: int) -> Tile:
-    """A tile of the chosen rows of others, filled up to `width` with the first one's."""
+    """Make a tile of chosen rows of others, filled up to `width` with the first row."""
     filled = [*members, *[members[0]] * (width - len(members))]
     stacks = [[*tile.stacks()] for tile, _ in filled]
     joined = [
@@ -75,10 +75,10 @@ def gathered_tile(members: Sequence[tuple[Tile, int]], width: int) -> Tile:
 
 
 def joined(stacks: Sequence[Mapping[str, torch.Tensor]]) -> Stacked:
-    """The rows of several stacks of the same names, one after the other."""
+    """Concatenate the rows of several stacks with the same names."""
     return {name: torch.cat([stack[name] for stack in stacks]) for name in stacks[0]}
 
 
 def first_rows(stack: Stacked, count: int) -> Stacked:
-    """The first `count` rows: a copy, unless there are no others."""
+    """Return the first `count` rows: a copy, unless there are no others."""
     return {name: tensor if len(tensor) == count else tensor[:count].clone() for name, tensor in stack.items()}
