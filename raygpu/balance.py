@@ -26,6 +26,7 @@ from raygpu.cli import balance_view, flags
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import SweepConsole, hyperparameters
 from raygpu.config import BalanceConfig, TrainConfig
+from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.batch_balancing import (
     LARGEST_PART,
@@ -87,12 +88,14 @@ def run(
     if write is not None:
         _require_writable(write)
     prepared = prepare_train(config.model_copy(update={"epochs": config.epochs or 1}), stem)
-    what = config.experiment or config.command
-    console.lines([f"balance {prepared.config.name}: {what}; {hyperparameters(config.hyperparameters)}"])
+    source_name = config.experiment or config.command
+    console.lines([f"balance {prepared.config.name}: {source_name}; {hyperparameters(config.hyperparameters)}"])
     console.lines(prepared.left_out)
     source, code = find(prepared.config, source_folder)
-    starts = config.cluster, prepared.gpus, source_folder, console.line
-    with started(*starts, apart=False) as starting, told_at_once():
+    with (
+        started(config.cluster, prepared.gpus, source_folder, console.line, apart=False) as starting,
+        told_at_once(),
+    ):
         found = training_problem(prepared, source, code)
         assert starting is not None
         cluster = arrived(starting)
@@ -188,10 +191,14 @@ class _Measuring:
         from raygpu.engines.profiling.device_benchmark import DeviceBenchmark
 
         config, chosen, say = self.config, self.config.chosen_batches, self.console.line
-        assert self.found.splits is not None
-        what = self.found.source, self.found.splits, self.prepared.trial, config.gpu.precision
-        measure = {"window_s": config.window_s, "rounds": config.rounds, "parts": config.accumulate}
-        pace = DeviceBenchmark(self.cluster, self.where, *what, **measure)  # type: ignore[arg-type] # by name
+        pace = DeviceBenchmark(
+            self.cluster,
+            self.where,
+            self._workload(),
+            window_s=config.window_s,
+            rounds=config.rounds,
+            parts=config.accumulate,
+        )
         try:
             self.places = pace.places
             if chosen is not None:
@@ -221,9 +228,11 @@ class _Measuring:
     def _jobs(self) -> ShortJobs:
         from raygpu.engines.profiling.short_jobs import ShortJobs
 
-        assert self.found.splits is not None
-        what = self.config, self.found.source, self.prepared.trial, self.found.splits
-        return ShortJobs(*what, self.cluster, self.where, self.folder.shared_checkpoints, self.console.line)
+        checkpoints = self.folder.shared_checkpoints
+        return ShortJobs(self.config, self._workload(), self.cluster, self.where, checkpoints, self.console.line)
+
+    def _workload(self) -> Workload:
+        return Workload(self.found.source, self.found.splits, self.prepared.trial, self.config.gpu.precision)
 
     def _first(self, jobs: ShortJobs, shares: Sequence[int]) -> tuple[tuple[float, ...], tuple[int, ...]]:
         """Train a first turn of the job with these shares, lowered by a fifth while memory does not hold them."""

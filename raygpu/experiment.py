@@ -339,8 +339,8 @@ class KerasExperiment(Experiment):
     framework = "keras"
 
     def loss(self, outputs: Any, targets: Any) -> Any:
-        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,), whole
-        numbers."""
+        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,),
+        integers."""
         import keras
 
         losses = keras.losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True)

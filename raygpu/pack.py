@@ -33,8 +33,9 @@ from raygpu.devices.reference import rgu
 from raygpu.engines.cluster import ray_environment
 from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.sites import local_site
+from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.errors import BadInput
-from raygpu.experiment import Experiment, Source, Splits
+from raygpu.experiment import Experiment
 from raygpu.planning.profiles import Profile, Subject
 from raygpu.records import interrupts
 from raygpu.records.run_directory import RunDirectory
@@ -73,9 +74,9 @@ class _Measuring:
     """The training that is measured."""
 
     prepared: PreparedPack
-    source: Source
+    workload: Workload
     code: Any
-    splits: Splits | None
+    """The resolved experiment or function; None for a script."""
     subject: Subject
 
 
@@ -170,9 +171,9 @@ def _found(config: PackConfig, stem: str, source_folder: Path | None) -> _Measur
     if isinstance(code, Experiment):
         splits = load_data(config, source, code).part(config.data.fraction, config.seed)
     shaped_by = signature(source, code, splits, prepared.trial)
-    site = local_site(prepared.gpus, [host.node(1)])
-    what = source, code, splits, shaped_by, config.gpu.precision
-    return _Measuring(prepared, source, code, splits, subject(*what, site.device, site.device_gib, host.num_cpus()))
+    site = replace(local_site(prepared.gpus, [host.node(1)]), num_cpus=host.num_cpus())
+    workload = Workload(source, splits, prepared.trial, config.gpu.precision)
+    return _Measuring(prepared, workload, code, subject(workload, code, shaped_by, site))
 
 
 def _lines(measuring: _Measuring) -> list[str]:
@@ -189,7 +190,7 @@ def _lines(measuring: _Measuring) -> list[str]:
 def _ways(measuring: _Measuring) -> tuple[list[Way], list[str]]:
     """Return the ways that exist for this training here, and why others do not. Raises BadInput if none does."""
     asked = measuring.prepared.config.chosen_ways
-    kind = measuring.source.kind
+    kind = measuring.workload.source.kind
     notes: dict[Way, str] = {}
     if kind != "torch":
         notes["fused"] = "only a TorchExperiment can be fused"
@@ -214,10 +215,15 @@ def _ways(measuring: _Measuring) -> tuple[list[Way], list[str]]:
 def _obstacle(measuring: _Measuring) -> str | None:
     from raygpu.training.fused.groups import Fuser
 
-    assert measuring.splits is not None
+    assert measuring.workload.splits is not None
     trial = measuring.prepared.trial
     twice = [trial, replace(trial, trial_id="again", seed=trial.seed + 1)]
-    fuser = Fuser(measuring.code, measuring.splits, measuring.prepared.config.gpu.precision, measuring.source.folder)
+    fuser = Fuser(
+        measuring.code,
+        measuring.workload.splits,
+        measuring.prepared.config.gpu.precision,
+        measuring.workload.source.folder,
+    )
     return fuser.groups(twice)[0].reason
 
 
@@ -245,26 +251,17 @@ def _measured(
         cluster: Cluster = start_local(measuring.prepared.gpus)
         interrupts.retake_signals()
         ending.callback(cluster.close)
-        trial = measuring.prepared.trial
-        probe = Probe(
-            cluster, cluster.devices[0], measuring.source, measuring.splits, trial, config.gpu.precision, scratch
-        )
+        probe = Probe(cluster, cluster.devices[0], measuring.workload, scratch)
         ending.callback(probe.close)
+        repetitions = Repetitions(config.window_s, config.rounds)
         climb = ConcurrencyBenchmark(
-            probe,
-            ways,
-            most=config.most,
-            rounds=config.rounds,
-            window_s=config.window_s,
-            mps=access,
-            numbers=config.chosen_numbers,
-            say=say,
+            probe, ways, repetitions, most=config.most, mps=access, numbers=config.chosen_numbers, say=say
         )
         climb.run()
         climb.compile()
     return Profile(
         measuring.subject,
-        measuring.splits.num_train if measuring.splits is not None else None,
+        measuring.workload.splits.num_train if measuring.workload.splits is not None else None,
         tuple(climb.points),
         (*notes, *climb.notes),
         datetime.now(UTC).isoformat(timespec="seconds"),

@@ -168,7 +168,7 @@ def _submission(command: Command, words: list[str], asked: _Asked) -> Submission
     from raygpu.engines.cluster.jobs import Submission
 
     arguments = flags.split(words, command.schema, switches=list(command.switches), options=list(command.options))
-    given = _environment(asked.options), _requirements(asked.options)
+    environment, requirements = _environment(asked.options), _requirements(asked.options)
     for name in (*arguments.switches, *arguments.options):
         if name in LOCAL_ALONE:
             raise BadInput(f"--{name}: {LOCAL_ALONE[name]}")
@@ -195,7 +195,9 @@ def _submission(command: Command, words: list[str], asked: _Asked) -> Submission
         name = f"{Storage(resumed).name}-again-{time.strftime('%H%M%S')}"
     for field, value in _there(command).items():
         argv += [f"--{field}", value]
-    return Submission(command.name, name, argv, folder, file, *given, DRIVER_GPUS.get(command.name, 0))
+    return Submission(
+        command.name, name, argv, folder, file, environment, requirements, DRIVER_GPUS.get(command.name, 0)
+    )
 
 
 def _there(command: Command) -> dict[str, str]:

@@ -121,7 +121,8 @@ def run(
         timing["ray_s"] = process_age_s()
         decision = planner.on(cluster)
         timing["plan_s"] = process_age_s()
-        training = _Training(prepared, found, groups, decision, cluster, tree, source_folder, resume, console)
+        planned = _Planned(prepared, found, groups, decision, cluster, tree, source_folder, resume)
+        training = _SweepRun(planned, console)
         training.run(timing)
     summary, folder = training.finish()
     records = training.records
@@ -130,36 +131,42 @@ def run(
     return result
 
 
-class _Training:
-    """A sweep that is planned: its folder, its records, its runs in MLflow, and the trials.
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A sweep that can begin."""
 
-    tree: of `open_store`. Raises BadInput where a node of the cluster does not see the sweep's folder.
+    prepared: Prepared
+    found: Problem
+    groups: Grouped
+    decision: Decision
+    cluster: Cluster
+    tree: RunTree | None
+    """MLflow, as `open_store` gave it."""
+    source_folder: Path
+    resume: RunDirectory | None
+    """The folder of the sweep that goes on; None of a new one."""
+
+
+class _SweepRun:
+    """A sweep under way: its folder, its records, its runs in MLflow, and the trials.
+
+    Raises BadInput where a node of the cluster does not see the sweep's folder.
     """
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        found: Problem,
-        groups: Grouped,
-        decision: Decision,
-        cluster: Cluster,
-        tree: RunTree | None,
-        source_folder: Path,
-        resume: RunDirectory | None,
-        console: SweepConsole,
-    ) -> None:
+    def __init__(self, planned: _Planned, console: SweepConsole) -> None:
         from raygpu.tracking.session import FUSED_CPU_SHARE, SweepSession
         from raygpu.tracking.writer import CPU_SHARE
 
+        prepared, decision, cluster = planned.prepared, planned.decision, planned.cluster
         config = prepared.config
-        self.prepared, self.found, self.groups, self.decision = prepared, found, groups, decision
+        self.prepared, self.found, self.groups, self.decision = prepared, planned.found, planned.groups, decision
         self.config, self.cluster, self.console = config, cluster, console
-        self.resuming = resume is not None
-        self.folder = self._ready_folder(resume, source_folder)
+        self.resuming = planned.resume is not None
+        self.folder = self._ready_folder(planned.resume, planned.source_folder)
         self.records = Records(prepared.sampler.num_trials, Scoring.of(config), cluster.devices, config.epochs)
         # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
         share = FUSED_CPU_SHARE if isinstance(decision.plan, FusedPlan) else CPU_SHARE
-        self.session = SweepSession(config, self.folder, tree, cpu_share=share)
+        self.session = SweepSession(config, self.folder, planned.tree, cpu_share=share)
         self.checkpoints: dict[str, str] = {}
         self.summary: dict[str, Any] = {}
         self.interrupted = False
@@ -219,8 +226,16 @@ class _Training:
         self.interrupted = records.interrupt(session.writer.end)
         exporter.finish(records.snapshot())
         timing |= {"first_epoch_s": records.first_epoch_s, "trials_s": process_age_s()}
-        what = self.config, self.decision, records, cluster, meter
-        self.summary = summarize(*what, timing, session.identity(), arrays_s)
+        self.summary = summarize(
+            self.config,
+            self.decision,
+            records,
+            cluster,
+            meter,
+            timing,
+            session.identity(),
+            arrays_s,
+        )
         session.writer.finish()  # what waits is delivered while Ray ends
 
     def _require_mps(self, mps: Daemons) -> None:
@@ -232,13 +247,22 @@ class _Training:
                 )
 
     def _run_trials(self, mps: Daemons) -> dict[str, float]:
-        """Under Tune, as planned; what arrays spent their seconds on."""
+        """Run the planned trials under Tune; return the seconds of arrays by purpose."""
         from raygpu.engines.tune import fused_sweep, process_sweep
         from raygpu.engines.tune.sweep_context import SweepContext
 
-        what = self.config, self.found.source, self.found.splits, self.prepared.sampler
-        where = self.cluster, self.records, self.session.writer, self.folder
-        context = SweepContext(*what, *where, mps, self.console.line)
+        context = SweepContext(
+            config=self.config,
+            source=self.found.source,
+            splits=self.found.splits,
+            sampler=self.prepared.sampler,
+            cluster=self.cluster,
+            records=self.records,
+            writer=self.session.writer,
+            folder=self.folder,
+            mps=mps,
+            say=self.console.line,
+        )
         if isinstance(self.decision.plan, FusedPlan):
             assert self.groups.fuser is not None
             self.checkpoints = fused_sweep.run(context, self.decision.plan, self.groups.fuser, resume=self.resuming)
@@ -248,9 +272,9 @@ class _Training:
 
     def finish(self) -> tuple[dict[str, Any], RunDirectory]:
         """Write the results' files and end the runs in MLflow; return the summary and the sweep's folder."""
-        what = self.config, self.found, self.records, self.checkpoints, self.summary
         try:
-            self.console.lines(write_files(self.folder, *what))
+            lines = write_files(self.folder, self.config, self.found, self.records, self.checkpoints, self.summary)
+            self.console.lines(lines)
         finally:
             try:
                 said = self.session.close(self.summary, interrupted=self.interrupted, say=self.console.line)

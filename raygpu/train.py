@@ -92,8 +92,10 @@ def run(
     config = prepared.config
     console.lines([*beginning(config, simulated=config.cluster.is_local and not prepared.gpus), *prepared.left_out])
     source, code = find(config, source_folder)
-    starts = config.cluster, prepared.gpus, source_folder, console.line
-    with started(*starts, apart=False) as starting, told_at_once():
+    with (
+        started(config.cluster, prepared.gpus, source_folder, console.line, apart=False) as starting,
+        told_at_once(),
+    ):
         found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
 
         if warm_start is not None:
@@ -113,37 +115,51 @@ def run(
         assert found.splits is not None
         what = spread(config, where.ranks, found.splits.num_train, global_batch=earlier.get("global_batch"))
         what = checked(config, what, where.ranks, found.source, found.code, found.splits)
-        training = _Training(prepared, found, what, where, cluster, tree, source_folder, resume, console)
+        planned = _Planned(prepared, found, what, where, cluster, tree, source_folder, resume)
+        training = _TrainingRun(planned, console)
         ended = training.run(warm_start)
     return training.finish(ended)
 
 
-class _Training:
-    """A training that is planned: its folder, its history, its run in MLflow, and its workers."""
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A training that can begin."""
 
-    def __init__(
-        self,
-        prepared: PreparedTrain,
-        found: Problem,
-        what: Spread,
-        where: Placing,
-        cluster: Cluster,
-        tree: RunTree | None,
-        source_folder: Path,
-        resume: RunDirectory | None,
-        console: TrainConsole,
-    ) -> None:
+    prepared: PreparedTrain
+    found: Problem
+    spread: Spread
+    placing: Placing
+    cluster: Cluster
+    tree: RunTree | None
+    """MLflow, as `open_store` gave it."""
+    source_folder: Path
+    resume: RunDirectory | None
+    """The folder of the training that goes on; None of a new one."""
+
+
+class _TrainingRun:
+    """A training under way: its folder, its history, its run in MLflow, and its workers."""
+
+    def __init__(self, planned: _Planned, console: TrainConsole) -> None:
         from raygpu.tracking.session import TrainSession
 
+        prepared, cluster = planned.prepared, planned.cluster
         config = prepared.config
-        self.prepared, self.config, self.found, self.spread = prepared, config, found, what
-        self.cluster, self.console, self.resuming = cluster, console, resume is not None
-        self.placing = where
-        self.folder = self._ready_folder(resume, source_folder)
+        self.prepared, self.config, self.found, self.spread = prepared, config, planned.found, planned.spread
+        self.cluster, self.console, self.resuming = cluster, console, planned.resume is not None
+        self.placing = planned.placing
+        self.folder = self._ready_folder(planned.resume, planned.source_folder)
         assert config.epochs is not None
         self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
-        self.session = TrainSession(config, self.folder, tree)
-        console.lines([where.line(cluster.devices), *what.lines, cluster.address_line(), self.session.address_line()])
+        self.session = TrainSession(config, self.folder, planned.tree)
+        console.lines(
+            [
+                self.placing.line(cluster.devices),
+                *self.spread.lines,
+                cluster.address_line(),
+                self.session.address_line(),
+            ]
+        )
 
     def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)

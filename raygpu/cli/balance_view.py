@@ -69,8 +69,8 @@ class Step:
 
 
 def training(config: TrainConfig, before: Step, after: Step, num_train: int) -> list[str]:
-    """Return lines that compare a step of the written training with the configuration's; a warning if it takes a large
-    part of the data.
+    """Compare a step of the written training with the configuration's, in lines; warn if it takes a large part of the
+    data.
 
     before, after: the step as configured and as written.
     """

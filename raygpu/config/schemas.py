@@ -44,7 +44,7 @@ class ProblemConfig(Section):
     experiment: str | None = None
     """Code to train: "package.module:Name" or "path/to/file.py:name", a class or a function."""
     command: str | None = None
-    """Or a script to run: "python train.py --lr {lr}". {trial_id}, {seed} and {epochs} exist too."""
+    """Script to train: "python train.py --lr {lr}". {trial_id}, {seed} and {epochs} exist too."""
     epochs: Annotated[int, Field(ge=1)] | None = None
     """Epochs of each trial; of a function or script, the number of reports after which it is stopped."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0

@@ -80,8 +80,7 @@ def arrange(count: int, width: int, eager: Affine, compiled: Mapping[int, float]
 
 
 def next_rung(count: int, compiled: Sequence[int]) -> int | None:
-    """Return the narrowest width that holds `count`, by halving the smallest compiled one; None if half of that is
-    too narrow."""
+    """Return the narrowest half, quarter ... of the smallest compiled width that holds `count`; None if none does."""
     width = min(compiled)
     while width // 2 >= count and width > 1:
         width //= 2

@@ -31,8 +31,11 @@ def epoch_order(seed: int, epoch: int, num_samples: int) -> np.ndarray:
 
 
 def batch_bounds(num_samples: int, batch_size: int, least: int = 2) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each batch. A short last batch is kept, but joined to the previous one if it has fewer
-    than `least` samples: BatchNorm cannot train on one sample, and no rank on none."""
+    """Yield the start and end of each batch, in order.
+
+    A last batch of fewer than `least` samples is joined to the previous one: BatchNorm cannot train on one sample, and
+    no rank on none.
+    """
     starts = list(range(0, num_samples, batch_size))
     if len(starts) > 1 and num_samples - starts[-1] < min(least, batch_size):
         starts.pop()

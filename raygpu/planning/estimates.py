@@ -47,7 +47,7 @@ class Estimates:
     types: tuple[str, ...] = ()
     """Types of the sweep's devices, where there are several."""
     notes: tuple[str, ...] = ()
-    """For a person: which way was not measured, and why."""
+    """Lines for a person on ways that were not measured, with the reasons."""
 
     def on(self, device: str) -> Profile | None:
         """Return the largest group's profile for a type of device: its own, or another type's."""

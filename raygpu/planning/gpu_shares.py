@@ -297,8 +297,10 @@ class Affine:
 
     @classmethod
     def fit(cls, measured: Mapping[int, float]) -> Affine:
-        """Fit by least squares of the relative error, neither coefficient below 0. measured: y > 0 by n; a single point
-        is taken as proportional."""
+        """Fit by least squares of the relative error, neither coefficient below 0.
+
+        measured: y > 0 by n; a single point is taken as proportional.
+        """
         n, y = _columns(measured)
         if len(n) == 1:
             return cls(0.0, float(y[0] / n[0]))

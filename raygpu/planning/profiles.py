@@ -317,8 +317,11 @@ class Profiles:
             ) from error
 
     def keep(self, profile: Profile) -> Path:
-        """Write a profile; return its file. Points of an earlier profile of the same versions stay unless measured
-        again. Points in doubt are left out: later sweeps would trust them."""
+        """Write a profile; return its file.
+
+        Points of an earlier profile of the same versions stay unless measured again. Points in doubt are left out:
+        later sweeps would trust them.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         profile = replace(profile, points=tuple(p for p in profile.points if p.doubt is None))
         earlier = self.find(profile.subject)

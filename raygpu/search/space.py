@@ -64,7 +64,7 @@ class Parameter:
 
     name: str
     kind: str
-    """One of KINDS, or "constant"."""
+    """Name of the distribution, one of KINDS, or "constant"."""
     arguments: tuple[Any, ...]
     when: Mapping[str, tuple[Any, ...]]
 

@@ -90,8 +90,9 @@ class Verdict:
 def register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str, Any]) -> Verdict:
     """Register the model at `uri` as a new version of the registered model `name`, and set its alias.
 
-    A model that a comparable version beats is refused. A version of the same run with the same claim is kept as it is:
-    a training that is resumed after its end has nothing new. tags: tags of the version. Raises TrackingError.
+    A model is refused if the champion, or without one the best comparable version, beats it. A version of the same run
+    with the same claim is kept as it is: a training that is resumed after its end has nothing new. tags: tags of the
+    version. Raises TrackingError.
     """
     import mlflow
 

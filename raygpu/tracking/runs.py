@@ -92,7 +92,7 @@ class RunTree:
     def __init__(self, mlflow: Any, uri: str, experiment_id: str) -> None:
         """Take an open client; `open` is the public constructor."""
         self.mlflow = mlflow
-        """Open MlflowClient."""
+        """MLflow's client, an MlflowClient."""
         self.uri = uri
         self.experiment_id = experiment_id
         self.run_id: str | None = None

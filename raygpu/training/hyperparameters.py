@@ -14,12 +14,12 @@ ScheduleName = Literal["constant", "cosine", "step"]
 OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "adam", "adamw")
 SCHEDULES: tuple[ScheduleName, ...] = ("constant", "cosine", "step")
 READ_BY_RAYGPU = frozenset({"batch_size", "optimizer"})
-"""Hyper-parameters that shape every program, whatever its model reads."""
+"""Hyper-parameters that shape every program, beside those that its model reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
-    """An optimizer and its schedule, as a trial's hyper-parameters give them; the defaults are torch.optim's."""
+    """An optimizer and its schedule, from a trial's hyper-parameters; the defaults are torch.optim's."""
 
     optimizer: OptimizerName = "sgd"
     lr: float = 1e-2
@@ -36,11 +36,11 @@ class OptimizerSettings:
     step_epochs: float = 10.0
     """schedule = "step": epochs between two drops."""
     gamma: float = 0.1
-    """schedule = "step": what each drop multiplies the learning rate by."""
+    """schedule = "step": factor on the learning rate at each drop."""
 
     @classmethod
     def of(cls, hp: Mapping[str, Any]) -> OptimizerSettings:
-        """Read from hyper-parameters. Raises ValueError naming what was read and what is allowed."""
+        """Read the settings from hyper-parameters. Raises ValueError with the value read and the values allowed."""
         optimizer = _one_of(hp, "optimizer", OPTIMIZERS, "sgd")
         momentum = _number(hp, "momentum", 0.0, 0.0, 1.0)
         weight_decay_default = 1e-2 if optimizer == "adamw" else 0.0  # torch.optim.AdamW's own default
@@ -74,10 +74,10 @@ class OptimizerSettings:
         return int(self.momentum > 0) if self.optimizer == "sgd" else 2
 
     def lr_at(self, step: int, steps_per_epoch: int, epochs: int) -> float:
-        """The learning rate of optimizer step `step`, counted from 0 over the whole training.
+        """Return the learning rate of optimizer step `step`, counted from 0 over the whole training.
 
-        Warm-up rises linearly and reaches `lr` at its last step; cosine then falls to 0 after the last step
-        (Loshchilov and Hutter, 2017, without restarts); step drops by `gamma` every `step_epochs`.
+        Warm-up rises linearly and reaches `lr` at its last step; cosine then falls to 0 after the last step (Loshchilov
+        and Hutter, 2017, without restarts); step drops by `gamma` every `step_epochs`.
         """
         warmup = round(self.warmup_epochs * steps_per_epoch)
         if step < warmup:
@@ -91,14 +91,14 @@ class OptimizerSettings:
         return self.lr
 
     def lr_at_each(self, steps: np.ndarray, steps_per_epoch: int, epochs: int) -> np.ndarray:
-        """`lr_at` of several steps, float64."""
+        """Return `lr_at` of several steps, float64 (steps,)."""
         if self.schedule == "constant" and not self.warmup_epochs:
             return np.full(len(steps), self.lr)
         return np.array([self.lr_at(step, steps_per_epoch, epochs) for step in steps.tolist()])
 
 
 def batch_size(hp: Mapping[str, Any]) -> int:
-    """The trial's batch size, 32 where it has none. Raises ValueError."""
+    """Return the trial's batch size, 32 by default. Raises ValueError."""
     size = hp.get("batch_size", 32)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"hyper-parameter batch_size: read {size!r}; a whole number of at least 1 is wanted")
@@ -113,7 +113,7 @@ def _one_of(hp: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default:
 
 
 def _within(value: Any, low: float, high: float) -> bool:
-    """Whether a value is a number from `low` to below `high`."""
+    """Return whether a value is a number from `low` to below `high`."""
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value < high
 
 

@@ -13,7 +13,7 @@ GIB = 2**30
 
 
 def forget_peak(device: Any) -> None:
-    """Begin anew to watch a torch device's peak."""
+    """Reset the peak of a torch device's memory."""
     import torch
 
     if device.type == "cuda":
@@ -24,7 +24,7 @@ def forget_peak(device: Any) -> None:
 
 
 def peak_bytes(device: Any) -> int:
-    """Since `forget_peak`: what torch took of the GPU, or this process's resident memory."""
+    """Return the peak since `forget_peak`: torch's memory on the GPU, or this process's resident memory."""
     import torch
 
     if device.type == "cuda":
@@ -33,7 +33,7 @@ def peak_bytes(device: Any) -> int:
 
 
 def family() -> list[int]:
-    """The pids of this process and of all that it started, and they in turn."""
+    """Return the pids of this process and of all its descendants."""
     children: dict[int, list[int]] = {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # has ended meanwhile
@@ -47,14 +47,15 @@ def family() -> list[int]:
 
 
 def host_gib() -> float | None:
-    """Resident memory of this process and of those that it started, what they share with files and others apart."""
+    """Return the resident memory of this process and its descendants, without pages shared with files and others."""
     if _status_bytes("RssAnon") is None:
         return None
     return sum(_status_bytes("RssAnon", pid) or 0 for pid in family()) / GIB
 
 
 def device_gib() -> float | None:
-    """The most that torch or TensorFlow have held of this process's GPU, its context apart; None without one."""
+    """Return the peak of torch's or TensorFlow's memory on this process's GPU, without its context; None without
+    one."""
     if "torch" in sys.modules:
         import torch
 
@@ -70,7 +71,7 @@ def device_gib() -> float | None:
 
 
 def _status_bytes(field: str, pid: int | Literal["self"] = "self") -> int | None:
-    """A field of /proc/PID/status in bytes; see proc_pid_status(5)."""
+    """Return a field of /proc/PID/status in bytes; see proc_pid_status(5)."""
     with suppress(OSError, StopIteration):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith(f"{field}:"))) * 1024

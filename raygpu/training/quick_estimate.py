@@ -4,7 +4,7 @@
     glance.samples_per_s(trial)
     points = glance.points(trials, num_cpus)
 
-A sweep that is too short to be probed is planned by it.
+A sweep that is too short for a probe is planned by this estimate.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from raygpu.training.timing import Bench
 from raygpu.training.torch.solo import EVALUATION_BATCH, TorchSolo
 
 SAMPLES = 32
-"""At most, of the step that gives the first idea."""
+"""Largest number of samples of the step that gives the first estimate."""
 WINDOW_S = 0.1
 ROUNDS = 2
 STEPS = 8
-"""Number of steps that `points` takes of each training, in all."""
+"""Number of steps of each training in `points`."""
 EVALUATED = 2 / 3
-"""Two evaluations of a part, without the backward pass that makes a step three times as long."""
+"""Cost of two evaluations of a batch, in steps: without a backward pass, which makes a step three times as long."""
 
 
 class Glance:
-    """Steps of one experiment's trials, here."""
+    """Short measurements of one experiment's trials, in this process."""
 
     def __init__(self, source: Source, experiment: Experiment, splits: Splits, precision: Precision) -> None:
         self._source = source
@@ -104,7 +104,7 @@ class Glance:
 
     @contextlib.contextmanager
     def _as_before(self) -> Iterator[None]:
-        """The experiment's relative paths hold inside; this process' threads are left as they were."""
+        """Run inside with the experiment's relative paths; restore this process' number of threads."""
         threads = torch.get_num_threads()
         try:
             with contextlib.chdir(self._source.folder):

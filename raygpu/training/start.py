@@ -1,4 +1,4 @@
-"""From a source to the training that runs it: the one place that knows all kinds of experiment."""
+"""Start of a training from its source: the one place that knows all kinds of experiment."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from raygpu.training.base import Settings, Training
 
 
 def start(source: Source, code: Any, splits: Splits | None, trial: Trial, settings: Settings) -> Training:
-    """The training of one trial.
+    """Make the training of one trial.
 
-    code: what `source.resolve()` gave, kept by the caller so that one worker resolves it once; None for a command.
+    code: result of `source.resolve()`, kept by the caller so that one worker resolves it once; None for a command.
     splits: the data of a torch or Keras experiment.
     """
     match source.kind:
@@ -44,9 +44,10 @@ def _needed(splits: Splits | None) -> Splits:
 
 
 def signature(source: Source, code: Any, splits: Splits | None, trial: Trial) -> Signature:
-    """The hyper-parameters that shape a trial's program; none of a function or script, whose code is its own.
+    """Return the hyper-parameters that shape a trial's program; empty for a function or script, which has its own
+    program.
 
-    Raises BadInput with what the experiment raises.
+    Raises BadInput with the message of any exception of the experiment.
     """
     if not isinstance(code, Experiment):
         return Signature(())

@@ -22,43 +22,47 @@ from raygpu.training.base import Settings, Training
 from raygpu.training.start import start
 
 LEAD = 0.15
-"""Share of a window added before and after it as uncounted work, so that all others work during the window."""
+"""Length of the uncounted work before and after a window, as a share of it: all others work during the window."""
 Place = Callable[[], AbstractContextManager[Any]]
 """Function that returns the context in which a training runs on its device."""
 T = TypeVar("T")
 CHUNK_S = 0.01
-"""Between two looks at a device's clock: to wait for it after every small step would slow it down."""
+"""Seconds of steps between two waits for the device: waiting after every small step would slow it down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The work of one training, or of one array, in a while. Moments are the machine's monotonic clock, which is the
-    same for all of its processes."""
+    """The work of one training, or of one array, in a period of time.
+
+    Moments are of the machine's monotonic clock, the same for all of its processes.
+    """
 
     work: float
-    """Training samples; of a function or script, whose loop is its own, reports."""
+    """Training samples; reports of a function or script, which runs its own loop."""
     seconds: float
     began: float = 0.0
-    """When the first counted step began."""
+    """Moment at which the first counted step began."""
     since: float = 0.0
-    """When the uncounted work before it began."""
+    """Moment at which the uncounted work before it began."""
     until: float = 0.0
-    """When the uncounted work after the last counted step ended."""
+    """Moment at which the uncounted work after the last counted step ended."""
 
     @property
     def rate(self) -> float:
+        """Work per second."""
         return self.work / self.seconds
 
     @property
     def ended(self) -> float:
+        """Moment at which the last counted step ended."""
         return self.began + self.seconds
 
 
 def covered(windows: Sequence[Window]) -> float:
-    """The smallest part of any of these windows in which all trainings worked.
+    """Return the smallest share of any of these windows in which all trainings worked.
 
-    Their rates add up only where this is near 1. A process that hears late of its window is timed when the others have
-    ended theirs: it then has the device to itself, and the sum of all rates is one that no moment has seen.
+    Rates add up only if this is near 1. A process that begins its window late is timed when the others have ended
+    theirs: it then has the device to itself, and the sum of all rates is one that was never reached.
     """
     since, until = max(window.since for window in windows), min(window.until for window in windows)
     both = (min(window.ended, until) - max(window.began, since) for window in windows)
@@ -67,24 +71,30 @@ def covered(windows: Sequence[Window]) -> float:
 
 @runtime_checkable
 class Stepped(Protocol):
-    """A training whose loop is raygpu's own."""
+    """A training whose loop raygpu runs."""
 
-    def trial_steps(self) -> Iterator[int]: ...
+    def trial_steps(self) -> Iterator[int]:
+        """Take steps without end, to be timed; yield the samples of each."""
 
-    def trial_evaluation(self) -> tuple[int, int]: ...
+    def trial_evaluation(self) -> tuple[int, int]:
+        """Evaluate a first batch, to be timed; return its samples, and those of a whole evaluation."""
 
-    def wait(self) -> None: ...
+    def wait(self) -> None:
+        """Wait until the device has finished its work."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free the training's memory."""
 
 
 @runtime_checkable
 class Pausable(Protocol):
-    """A training that goes on by itself, asked for or not."""
+    """A training that runs on between two requests for an epoch."""
 
-    def pause(self) -> None: ...
+    def pause(self) -> None:
+        """Stop the training in place."""
 
-    def resume(self) -> None: ...
+    def resume(self) -> None:
+        """Let a paused training go on."""
 
 
 def _nothing() -> None: ...
@@ -95,20 +105,20 @@ class _Runner:
     """One training, or one array of them, step by step."""
 
     steps: Iterator[int]
-    """The work of each."""
+    """Iterator that takes a step and gives its work."""
     wait: Callable[[], None]
-    """Until the device has done what it was given."""
+    """Function that waits until the device has finished its work."""
     place: Place = nullcontext
     evaluate: Callable[[], tuple[int, int]] | None = None
-    """A part of an evaluation: its samples, and those of a whole one."""
+    """Function that evaluates a batch; returns its samples, and those of a whole evaluation."""
     pause: Callable[[], None] = _nothing
     resume: Callable[[], None] = _nothing
-    """Between windows it stands still: others have theirs."""
+    """Function that ends a pause; between windows a training is paused, while others have theirs."""
     chunk: int = 1
     step_s: float = 0.0
 
     def warm_up(self) -> None:
-        """The first steps, which allocate, trace and compile; then one that is timed."""
+        """Take the first steps, which allocate, trace and compile; then time one."""
         with self.place():
             next(self.steps)
             self.wait()
@@ -120,7 +130,7 @@ class _Runner:
             self.pause()
 
     def window(self, start_at: float, seconds: float) -> Window:
-        """Work from `start_at` on, timed for `seconds` after a lead. One that comes late is timed for as long."""
+        """Work from `start_at` on, timed for `seconds` after a lead. A runner that begins late is timed for as long."""
         with self.place():
             _sleep_until(start_at)
             since = time.perf_counter()
@@ -135,6 +145,7 @@ class _Runner:
         return Window(work, ended - began, began, since, until)
 
     def evaluation_s(self) -> float | None:
+        """Return the seconds of an evaluation; None if raygpu does not run the loop."""
         if self.evaluate is None:
             return None
         with self.place():
@@ -146,9 +157,9 @@ class _Runner:
             return (time.perf_counter() - started) * whole / part
 
     def _run_until(self, end: float) -> float:
-        """At least one chunk of steps; their work. A chunk shrinks where its steps take longer beside others.
+        """Take at least one chunk of steps; return their work. A chunk shrinks if its steps take longer beside others.
 
-        end: by the monotonic clock, which nobody sets.
+        end: moment of the monotonic clock.
         """
         work = 0.0
         while not work or time.perf_counter() < end:
@@ -165,8 +176,8 @@ class Bench:
     """Trainings of one process that run at the same time, in one of the ways to share a device.
 
     way: "fused" trains all trials as one array, "threads" each in a thread, "split" each on a logical device of
-    TensorFlow's; the other ways have one trial in a process. code: what `source` stands for; None of a command.
-    memory_gib: what each part of a split GPU may take.
+    TensorFlow's; the other ways have one trial in a process. code: the object that `source` names; None for a command.
+    memory_gib: memory of each part of a split GPU.
     """
 
     def __init__(
@@ -219,22 +230,22 @@ class Bench:
         return _Runner(reports.steps(), _nothing, place, pause=reports.pause, resume=reports.resume)
 
     def warm_up(self) -> float:
-        """Seconds of one step, all at once."""
+        """Warm up all trainings at once; return the seconds of the slowest step."""
         self._all(_Runner.warm_up)
         return max(runner.step_s for runner in self._runners)
 
     def compile(self) -> None:
-        """From now on, the array's step is a compiled one. Raises what the compiler raises."""
+        """Compile the array's step. Raises any exception of the compiler."""
         self._array.program.compile(len(self._array.trials), self._array.batch_size)
         self._runners = [self._array_runner()]
         self.warm_up()
 
     def window(self, start_at: float, seconds: float) -> list[Window]:
-        """A window of each training, or one of an array. start_at: seconds since 1970."""
+        """Return a window of each training, or one of an array. start_at: seconds since 1970."""
         return self._all(lambda runner: runner.window(start_at, seconds))
 
     def evaluation_s(self) -> float | None:
-        """Seconds of an evaluation of all trainings; None where raygpu does not run the loop."""
+        """Return the seconds of an evaluation of all trainings; None if raygpu does not run the loop."""
         seconds = self._all(_Runner.evaluation_s)
         return None if None in seconds else max(cast(list[float], seconds))
 
@@ -252,12 +263,13 @@ class Bench:
 
 
 class _Reports:
-    """A function or script from report to report; one that has ended begins anew."""
+    """A function or script, from report to report; it begins anew after its end."""
 
     def __init__(self, training: Training, make: Callable[[], Training]) -> None:
         self._training, self._make = training, make
 
     def steps(self) -> Iterator[int]:
+        """Yield 1 for each report, without end."""
         while True:
             if self._training.run_epoch() is None:
                 raise RuntimeError("it ended without a report; call raygpu.report(...), or print lines of JSON")
@@ -268,19 +280,22 @@ class _Reports:
             self._training = self._make()
 
     def pause(self) -> None:
+        """Stop a training that runs on by itself."""
         if isinstance(self._training, Pausable):
             self._training.pause()
 
     def resume(self) -> None:
+        """Let a paused training go on."""
         if isinstance(self._training, Pausable):
             self._training.resume()
 
     def close(self) -> None:
+        """End the training."""
         self._training.close()
 
 
 def _no_denormals() -> None:
-    """In a thread what `prepare_torch` sets for the one that it is called in."""
+    """Flush denormal numbers in this thread, as `prepare_torch` does in its own."""
     import torch
 
     torch.set_flush_denormal(True)

@@ -1,4 +1,4 @@
-"""From a sweep to production: one of its trials as the values of a training's configuration."""
+"""Promotion of a sweep's trial to production, as the values of a training's configuration."""
 
 from __future__ import annotations
 

@@ -387,16 +387,16 @@ def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoi
     """Raise BadInput if a checkpoint is not of this model. flag: the flag that named it."""
     try:
         with checkpoint.fetched() as folder, contextlib.chdir(found.source.folder):
-            what = found.code, hyperparameters, folder
             if found.source.kind == "torch":
                 from raygpu.training.torch import solo as torch_solo
 
-                torch_solo.trained_model(*what)
+                torch_solo.trained_model(found.code, hyperparameters, folder)
             else:
                 from raygpu.training.keras import solo as keras_solo
 
                 assert found.splits is not None
-                keras_solo.trained_model(*what, take(found.splits.validation_inputs, slice(0, 2)))
+                few = take(found.splits.validation_inputs, slice(0, 2))
+                keras_solo.trained_model(found.code, hyperparameters, folder, few)
     except Exception as error:
         model = f"{found.source.name} with these hyper-parameters"
         raise BadInput(f"{flag}: {checkpoint} is no checkpoint of {model}: {one_line(error)}") from error

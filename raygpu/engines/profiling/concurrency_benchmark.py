@@ -1,6 +1,6 @@
 """Benchmark the throughput of growing numbers of trainings on a device, for each way of sharing, in short windows.
 
-    climb = ConcurrencyBenchmark(probe, ("process", "fused"), most=34, rounds=3, window_s=1.0)
+    climb = ConcurrencyBenchmark(probe, ("process", "fused"), Repetitions(1.0, rounds=3), most=34)
     climb.run()                 # climb.points, climb.notes
 
 At each number of trainings all ways take turns, round by round, and one training alone has its turn in each round: the
@@ -25,6 +25,7 @@ from raygpu.engines.profiling.probe_actor import Fault, Taken
 from raygpu.engines.profiling.probe_workers import Probe, answers
 from raygpu.engines.profiling.windows import APART, Windows
 from raygpu.engines.profiling.worker_pool import Pools
+from raygpu.engines.profiling.workload import Repetitions
 from raygpu.errors import last_line
 from raygpu.planning.confidence import spread_text
 from raygpu.planning.plausibility import contradictions, is_alone, marked, normalised
@@ -34,10 +35,6 @@ HOPELESS = 0.4
 """Share of the best gain below which an array's step is not compiled: compiling seldom more than doubles its speed."""
 THREAD_ROUNDS = 3
 """Number of windows of a single training with one CPU thread, and with all, to choose the faster setting."""
-PATIENCE = 3
-"""Maximum number of rounds if they differ much, as a multiple of the requested rounds."""
-AGAIN = 2
-"""Maximum number of repeated measurements of a contradicted point."""
 MARGIN = 0.9
 """Share of the free memory that the probe's processes may fill."""
 LEAST: Mapping[Way, int] = {"mps": 2, "split": 2, "threads": 2}
@@ -49,40 +46,33 @@ MOST: Mapping[Way, int] = {"mps": 48, "threads": 8}
 class ConcurrencyBenchmark:
     """Benchmark at growing numbers of trainings, until more trainings gain nothing or memory ends.
 
-    most: largest number of trainings. rounds: windows of each point. window_s: seconds of a window. mps: MPS daemon of
-    the way `mps`. numbers: measure exactly these numbers, whether they gain or not. patience: maximum number of rounds
-    if they differ much, as a multiple of `rounds`. again: how often a contradicted point is measured again. say: called
-    with lines on the progress.
+    most: largest number of trainings. mps: MPS daemon of the way `mps`. numbers: measure exactly these numbers, whether
+    they gain or not. say: called with lines on the progress.
     """
 
     def __init__(
         self,
         probe: Probe,
         ways: Sequence[Way],
+        repetitions: Repetitions,
         *,
         most: int,
-        rounds: int,
-        window_s: float,
         mps: Access | None = None,
         numbers: Sequence[int] | None = None,
-        patience: int = PATIENCE,
-        again: int = AGAIN,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.probe = probe
+        self.repetitions = repetitions
         self.most = most
-        self.rounds = rounds
         self.mps = mps
         self.numbers = numbers
-        self.patience = patience
-        self.again = again
         self.say = say
         self.notes: list[str] = []
         self._ways = list(ways)
         """Ways to measure at the next number of trainings."""
         self._pools = Pools(probe, mps)
         self._alone: Measured | None = None
-        self._windows = Windows(probe, window_s)
+        self._windows = Windows(probe, repetitions.window_s)
         self._measured: list[Point] = []
         """Points as they were measured, without a common reference."""
         self._references: list[float] = []
@@ -159,7 +149,7 @@ class ConcurrencyBenchmark:
             found = contradictions([replace(point, doubt=None) for point in points], median(self._references))
             suspects = {(points[place].way, points[place].n): why for place, why in found.items()
                         if points[place].way in ways and not points[place].compiled}  # fmt: skip
-            suspects = {key: why for key, why in suspects.items() if self._again.get(key, 0) < self.again}
+            suspects = {key: why for key, why in suspects.items() if self._again.get(key, 0) < self.repetitions.again}
             if not suspects:
                 return
             for (way, n), why in suspects.items():
@@ -289,9 +279,10 @@ class ConcurrencyBenchmark:
         """
         alone = self._alone
         assert alone is not None
-        most = self.patience * self.rounds if self.rounds > 1 else 1
+        rounds = self.repetitions.rounds
+        most = self.repetitions.patience * rounds if rounds > 1 else 1
         for number in range(most):
-            going = [turn for turn in turns if turn.fault is None and (number < self.rounds or not turn.settled)]
+            going = [turn for turn in turns if turn.fault is None and (number < rounds or not turn.settled)]
             if not going:
                 break
             reference = self._window(alone)

@@ -14,16 +14,14 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from raygpu.config.sections import Precision
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.probe_actor import Fault
 from raygpu.engines.profiling.probe_workers import Probe, answers
+from raygpu.engines.profiling.workload import Workload
 from raygpu.engines.train.production import Placing
 from raygpu.errors import RaygpuError, last_line
-from raygpu.experiment import Source, Splits
 from raygpu.planning.batch_balancing import Curve, Ended, lowered
 from raygpu.records.trial_records import Device
-from raygpu.search.trials import Trial
 
 LEAD_S = 0.2
 """Seconds between the request for a window and its start, for all processes to receive it."""
@@ -38,10 +36,7 @@ class DeviceBenchmark:
         self,
         cluster: Cluster,
         where: Placing,
-        source: Source,
-        splits: Splits,
-        trial: Trial,
-        precision: Precision,
+        workload: Workload,
         *,
         window_s: float,
         rounds: int,
@@ -51,7 +46,9 @@ class DeviceBenchmark:
 
         parts: number of parts in which a device processes its share of a batch.
         """
-        self.cluster, self._trial, self._window_s, self._num_train = cluster, trial, window_s, splits.num_train
+        assert workload.splits is not None  # functions and scripts have no batches to split
+        self.cluster, self._trial, self._num_train = cluster, workload.trial, workload.splits.num_train
+        self._window_s = window_s
         self._rounds, self._parts = rounds, parts
         self._threads = max(1, int(where.cpus))
         self.places = sorted(rank % len(cluster.devices) for rank in range(where.ranks))
@@ -60,7 +57,7 @@ class DeviceBenchmark:
         self._turns = by_turns(devices)
         self._on_gpu = [sum(other == device for other in devices) if device.uuid else 1 for device in devices]
         """Number of ranks that take turns on each rank's GPU; 1 for a simulated GPU: processes have their own CPUs."""
-        self._probes = [Probe(cluster, device, source, splits, trial, precision) for device in devices]
+        self._probes = [Probe(cluster, device, workload) for device in devices]
         self._actors = [probe.start(self._threads) for probe in self._probes]
         self.readings: dict[int, Mapping[str, float]] = {}
         """Last NVML readings while devices worked, by device index."""

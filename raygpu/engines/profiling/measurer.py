@@ -12,6 +12,7 @@ from raygpu.config import SweepConfig
 from raygpu.config.sections import Way
 from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.sweep_probe import BEATEN, BUDGET, MOST_PACKED, WIDTHS, SweepProbe
+from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Source, Splits
 from raygpu.planning.cost_model import WORKER_S, Room, options
 from raygpu.planning.estimates import Estimates, Site, roughly, size
@@ -152,8 +153,8 @@ class Measurer:
         found.elsewhere = next((p for p in known if p.memory("process", "device_gib") is not None), None)
 
     def _subject(self, group: Group, site: Site) -> Subject:
-        what = self.source, self.code, self.splits, group.signature, self.config.gpu.precision
-        return subject(*what, site.device, site.device_gib, site.num_cpus)
+        workload = Workload(self.source, self.splits, group.trials[0], self.config.gpu.precision)
+        return subject(workload, self.code, group.signature, site)
 
     def _unmeasurable(self, site: Site) -> str | None:
         """Return why a measurement is impossible or cannot gain anything; None if it may gain."""
@@ -208,7 +209,8 @@ class Measurer:
             ways.append("split")
         mps = self.config.gpu.mps != "off" and self.config.gpu.fraction == "auto"
         assert self.splits is not None
-        probing = SweepProbe(cluster, self.source, self.splits, self._first, self.config.gpu.precision, self._at_once)
+        workload = Workload(self.source, self.splits, self._first, self.config.gpu.precision)
+        probing = SweepProbe(cluster, workload, self._at_once)
         whole = size(self.config)
         climb = probing.measure(ways, whole.trials * whole.epochs * self.splits.num_train, mps=mps)
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,6 +1,6 @@
 """Workers of a probe: processes that train on one device of a cluster, outside Ray's count of GPUs.
 
-probe = Probe(cluster, cluster.devices[0], source, splits, trial, config.gpu.precision)
+probe = Probe(cluster, cluster.devices[0], Workload(source, splits, trial, "float32"))
 actors = [probe.start(threads=1) for _ in range(3)]
 made = probe.make("process", actors, [[trial] for trial in probe.copies(3)], threads=1)
 probe.close()
@@ -14,11 +14,11 @@ from typing import Any
 
 import ray
 
-from raygpu.config.sections import Precision, Way
+from raygpu.config.sections import Way
 from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.probe_actor import Fault, Made, spawn
-from raygpu.experiment import Source, Splits
+from raygpu.engines.profiling.workload import Workload
 from raygpu.records.trial_records import Device
 from raygpu.search.trials import Trial
 from raygpu.training.base import surroundings
@@ -36,20 +36,16 @@ class Probe:
         self,
         cluster: Cluster,
         device: Device,
-        source: Source,
-        splits: Splits | None,
-        trial: Trial,
-        precision: Precision,
+        workload: Workload,
         folder: str | None = None,
     ) -> None:
         node = cluster.node_of(device)
         self.num_cpus = max(1, int(node.num_cpus / node.num_gpus))
         self.device = device
         self.local = cluster.local
-        self.source = cluster.travelled(source)
-        self._splits = ray.put(splits)
-        self._trial = trial
-        self._precision = precision
+        self.source = cluster.travelled(workload.source)
+        self._splits = ray.put(workload.splits)
+        self._trial, self._precision = workload.trial, workload.precision
         self._folder = folder
         self._actors: list[Any] = []
 

@@ -12,37 +12,29 @@ from pathlib import Path
 from typing import Any
 
 import raygpu
-from raygpu.config.sections import Precision
 from raygpu.devices import nvml
+from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Experiment, Source, Splits, named
+from raygpu.planning.estimates import Site
 from raygpu.planning.profiles import Subject
 from raygpu.search.signature import Signature
 
 
-def subject(
-    source: Source,
-    code: Any,
-    splits: Splits | None,
-    shaped_by: Signature,
-    precision: Precision,
-    device: str,
-    device_gib: float | None,
-    num_cpus: float,
-) -> Subject:
+def subject(workload: Workload, code: Any, shaped_by: Signature, site: Site) -> Subject:
     """Return the key of a profile.
 
-    code: the resolved experiment or function; None for a script. splits: None for a function or script. shaped_by: the
-    signature of the trials. device: the GPU's name; for a simulated GPU the CPU's name, with device_gib None.
+    code: the resolved experiment or function; None for a script. shaped_by: the signature of the trials.
     """
+    splits = workload.splits
     return Subject(
-        source=source.name,
+        source=workload.source.name,
         hyperparameters=dict(shaped_by.values),
         data="" if splits is None else _shapes(splits),
-        precision=precision,
-        device=device,
-        device_gib=None if device_gib is None else round(device_gib, 1),
-        num_cpus=num_cpus,
-        versions=_versions(source, code),
+        precision=workload.precision,
+        device=site.device,
+        device_gib=None if site.device_gib is None else round(site.device_gib, 1),
+        num_cpus=site.num_cpus,
+        versions=_versions(workload.source, code),
     )
 
 

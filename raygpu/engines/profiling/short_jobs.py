@@ -10,13 +10,14 @@ import numpy as np
 
 from raygpu.config import TrainConfig
 from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.profiling.workload import Workload
 from raygpu.engines.train.production import Interrupted, Placing, ProductionRun, Setup
 from raygpu.engines.train.worker import Job as Work
 from raygpu.engines.train.worker import Joined
 from raygpu.errors import RaygpuError
-from raygpu.experiment import Source, Splits, take
+from raygpu.experiment import Splits, take
 from raygpu.records.training_progress import Progress
-from raygpu.search.trials import Scoring, Trial
+from raygpu.search.trials import Scoring
 from raygpu.storage import Storage
 from raygpu.training.distributed.ranks import FIRST, Parallel
 
@@ -67,18 +68,14 @@ class ShortJobs:
     def __init__(
         self,
         config: TrainConfig,
-        source: Source,
-        trial: Trial,
-        splits: Splits,
+        workload: Workload,
         cluster: Cluster,
         where: Placing,
         checkpoints: Storage,
         say: Callable[[str], None],
     ) -> None:
         self.config = config
-        self.source = source
-        self.trial = trial
-        self.splits = splits
+        self.workload = workload
         self.cluster = cluster
         self.where = where
         self.checkpoints = checkpoints
@@ -95,7 +92,8 @@ class ShortJobs:
         steady = _Steady(seconds)
         self.say(f"training with {' + '.join(map(str, shares))} samples a step ...")
         try:
-            splits = _at_least(self.splits, STEPS * sum(shares))
+            assert self.workload.splits is not None  # functions and scripts have no batches to split
+            splits = _at_least(self.workload.splits, STEPS * sum(shares))
             running = ProductionRun(
                 Setup(self.cluster, self._work(shares), splits, self.where, self.checkpoints, keep=1, max_failures=0)
             )
@@ -119,10 +117,10 @@ class ShortJobs:
     def _work(self, shares: Sequence[int]) -> Work:
         config = self.config
         return Work(
-            source=self.cluster.travelled(self.source),
-            trial=self.trial,
+            source=self.cluster.travelled(self.workload.source),
+            trial=self.workload.trial,
             epochs=EPOCHS,
-            precision=config.gpu.precision,
+            precision=self.workload.precision,
             threads=max(1, int(self.where.cpus)),
             parallel=Parallel(sum(shares), config.accumulate, tuple(map(float, shares)), compile=config.compile),
             devices=self.cluster.places(),

@@ -1,6 +1,6 @@
 """Probe inside a sweep: find the fastest way to share the device, within a part of the sweep's own time.
 
-probing = SweepProbe(cluster, source, splits, trial, "float32", most=64)
+probing = SweepProbe(cluster, Workload(source, splits, trial, "float32"), most=64)
 climb = probing.measure(["process", "fused"], work=1e7, mps=True)
 climb.points
 """
@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from raygpu.config.sections import Precision, Way
-from raygpu.experiment import Source, Splits
+from raygpu.config.sections import Way
+from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.planning.cost_model import WORKER_S
-from raygpu.search.trials import Trial
 from raygpu.training.hyperparameters import batch_size
 
 if TYPE_CHECKING:  # Ray takes seconds to import
@@ -43,10 +42,7 @@ class SweepProbe:
     """Training to measure on the first of the cluster's devices."""
 
     cluster: Cluster
-    source: Source
-    splits: Splits
-    trial: Trial
-    precision: Precision
+    workload: Workload
     most: int
     """Maximum number of the sweep's trainings that may run at once."""
 
@@ -62,22 +58,13 @@ class SweepProbe:
 
         started = time.monotonic()
         device = self.cluster.devices[0]
-        what = self.source, self.splits, self.trial, self.precision
-        probe = Probe(self.cluster, device, *what)
+        probe = Probe(self.cluster, device, self.workload)
         refusals: list[str] = []
         with daemons([device], refusals.append, wanted=mps and self.cluster.local) as under:
             access = under.access.get(device.uuid or "")
             all_ways: list[Way] = [*ways, "mps"] if access is not None else [*ways]
-            climb = ConcurrencyBenchmark(
-                probe,
-                all_ways,
-                most=self.most,
-                rounds=ROUNDS,
-                window_s=WINDOW_S,
-                mps=access,
-                patience=PATIENCE,
-                again=1,
-            )
+            repetitions = Repetitions(WINDOW_S, ROUNDS, patience=PATIENCE, again=1)
+            climb = ConcurrencyBenchmark(probe, all_ways, repetitions, most=self.most, mps=access)
             try:
                 if climb.begin():
                     self._measure(climb, all_ways, work, started, probe.num_cpus)
@@ -101,7 +88,7 @@ class SweepProbe:
             return
         array = 0.0
         for width in WIDTHS if "fused" in ways else ():
-            samples = STEPS * min(self.most, width) * batch_size(self.trial.hyperparameters)
+            samples = STEPS * min(self.most, width) * batch_size(self.workload.trial.hyperparameters)
             if array and (self.most <= WIDTHS[0] or not repays(samples / array)):
                 break
             climb.measure({"fused": min(self.most, width)})

@@ -255,7 +255,7 @@ def _trainer(setup: Setup, desk: Any) -> Any:
 
 
 def _trainer_class(framework: str, how: str, *, local: bool) -> Callable[..., Any]:
-    """Return Ray Train's trainer for a framework. how: torch's backend. local: all workers are on this machine."""
+    """Return Ray Train's trainer for a framework. how: torch's backend. local: whether Ray runs on loopback alone."""
     if framework == "torch":
         from ray.train.torch import TorchConfig, TorchTrainer
 

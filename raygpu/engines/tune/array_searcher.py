@@ -135,7 +135,7 @@ class ArraySearcher(Searcher):
         elif (result or {}).get("not_as_alone") is not None:
             self.waiting = [part for waiting in (order, *self.waiting) for part in self._allowed(waiting)]
         elif order.fused:
-            self.waiting = [*self._again(left, str((result or {}).get("failure"))), *self.waiting]
+            self.waiting = [*self._again(left, (result or {}).get("failure") or "the worker was lost"), *self.waiting]
         else:
             self.failed += left
             self.sampler.tell(left[0], None)
@@ -168,7 +168,9 @@ class ArraySearcher(Searcher):
         }
         Path(checkpoint_path).write_bytes(
             cloudpickle.dumps(
-                state | {"trials": self.live.trials, "alone": self.live.fuser.alone, "places": self.places.state()}
+                state
+                | {"trials": self.live.trials, "alone": self.live.fuser.alone}
+                | {"shares": self.live.shares.state(), "places": self.places.state()}
             )
         )
 
@@ -177,6 +179,7 @@ class ArraySearcher(Searcher):
         state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
         self.live.trials.update(state.pop("trials"))
         self.live.fuser.alone.update(state.pop("alone"))
+        self.live.shares.restore(state.pop("shares"))
         self.places.restore(state.pop("places"))
         for name, value in state.items():
             setattr(self, name, value)

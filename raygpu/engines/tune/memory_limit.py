@@ -52,13 +52,13 @@ class Cap:
         self._lift = limits.cap_data(share_gib)
 
     def lift(self) -> None:
-        """Remove a simulated GPU's limit after a trial; the limit on a GPU stays until the next trial sets its own."""
+        """Remove the limit on the process's own memory after a trial; a GPU's limit stays until the next trial."""
         if self._lift is not None:
             limits.lift_data(self._lift)
             self._lift = None
 
     def _wait_for_departed(self, share: Share) -> None:
-        """Wait, once in each process, for the GPU memory of an earlier trial, which is free only after its end."""
+        """Wait, once in each process, until the driver has freed the GPU memory of processes that ended before."""
         gpu_id = next(iter(map(str, ray.get_gpu_ids())), "")
         if self._settled or not gpu_id.startswith("GPU-") or share.gpus_per_trial > 1:
             return

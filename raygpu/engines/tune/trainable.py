@@ -239,7 +239,7 @@ class TrialTrainable(tune.Trainable):
             self._keep_best()
 
     def _keep_best(self) -> None:
-        """Write the parameters of the epoch that has just ended; of a function or script, if it has saved them."""
+        """Save the epoch that has just ended as the best one; for a function or script, only if it saved that epoch."""
         training = self.training
         assert training is not None
         self._drop_best()

@@ -172,8 +172,10 @@ class ScriptTraining:
         return f"the script ended with {ended}: {shlex.join(self.words)}\n" + "\n".join(lines)
 
     def pause(self) -> None:
-        """Stop the script in place, and forget its reports since the last epoch. Its supervisor goes on, so that it
-        still ends all processes if this one dies."""
+        """Stop the script in place, and forget its reports since the last epoch.
+
+        Its supervisor goes on, so that it still ends all processes if this one dies.
+        """
         if self._process is None:
             return
         leader = self._process.pid

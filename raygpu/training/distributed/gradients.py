@@ -33,7 +33,7 @@ class _Bucket:
 
     parameters: list[nn.Parameter]
     flat: torch.Tensor
-    """All their gradients, and after them a mark for each: above 0 where a rank has that gradient."""
+    """All gradients, followed by a mark for each: above 0 if any rank has that gradient."""
     views: list[torch.Tensor]
     """View of each gradient's part of `flat`; complex ones as pairs of real numbers."""
     marks: torch.Tensor
@@ -106,7 +106,7 @@ class GradientSum:
         self._next = 0
         """Index in `_order` of the bucket whose sum begins next."""
         self._overlaps: bool | None = None
-        """Whether sums begin during the backward pass; None before the first one, which tells in what order."""
+        """Whether sums begin during the backward pass; None before the first pass, which sets their order."""
         self._listens = self._is_first = False
         self._arrivals: list[int] = []
         """Bucket of each gradient of the first backward pass, in the order of their arrival."""

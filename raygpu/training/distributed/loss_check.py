@@ -60,7 +60,7 @@ class Look(Protocol):
     """An experiment's untrained model on some of its samples."""
 
     exact: bool
-    """Whether it computes in float64."""
+    """Whether the values are computed in float64."""
 
     def values(self, rows: np.ndarray) -> Mapping[str, Value]:
         """Return the loss and the metrics of these samples, from a forward pass of these alone."""

@@ -44,8 +44,11 @@ class Guard:
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
-        """Watch an epoch of all members. Raises NotAsAlone if its code drew random numbers that are not a member's own,
-        or read hyper-parameters in which members differ."""
+        """Watch the code of an epoch of all members.
+
+        Raises NotAsAlone if it drew random numbers that are not a member's own, or read hyper-parameters in which
+        members differ.
+        """
         before = self._generator_states()
         numpy_s = np.random.get_state()
         yield

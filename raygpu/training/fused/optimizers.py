@@ -1,7 +1,7 @@
 """SGD, Adam and AdamW for an array of models: every number is a row, one value a member.
 
 torch.optim refuses a vector of learning rates. The rules are those of `optimizers.py`, which takes torch.optim's own
-steps; here every tensor has the members as its first axis. What differs from step to step or from member to member is
+steps; here every tensor has the members as its first axis. Numbers that change with the step or the member are
 computed on the host in double precision for a whole epoch, so that a step is tensors in, tensors changed: it can be
 compiled, or captured as a CUDA graph. Nothing is summed over members, so one that diverges leaves the others alone.
 """
@@ -17,7 +17,7 @@ from raygpu.training.hyperparameters import OptimizerName, OptimizerSettings
 from raygpu.training.torch.optimizers import real
 
 Stacked = dict[str, torch.Tensor]
-"""By parameter name; the first axis of every tensor counts the members."""
+"""Tensors by parameter name; the first axis of each counts the members."""
 
 
 class ArrayOptimizer:

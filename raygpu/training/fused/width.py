@@ -27,17 +27,17 @@ NUM_STEPS = 4
 SLOWER = 0.9
 """Share of the best throughput so far: no wider tile is tried after one that falls below it."""
 MOST_COMPILED = {"cpu": 128, "cuda": 512}
-"""A compiled step has little fixed cost left to share. On a CPU, the widest of `fused_throughput`'s record."""
+"""Largest width of a compiled step, whose fixed cost is small; on a CPU, the widest in `fused_throughput`'s record."""
 LEAST, CLEAR = 4, 32
-"""The narrowest tile that is measured, and the one up to which a slow step is taken for a disturbance."""
+"""Width of the narrowest measured tile, and width up to which a slow step counts as a disturbance."""
 COPIES = 3
-"""Number of copies of a member's parameters in memory: themselves, and up to two of the optimizer's."""
+"""Number of tensors of a parameter's size in memory: the parameter, and up to two of the optimizer."""
 
 
 def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: float | None = None) -> list[str]:
-    """Choose the width, and compile the step if that repays; lines for the person.
+    """Choose the width, and compile the step if that repays; return lines for a person.
 
-    memory_limit: bytes that the array may take. epochs_to_come: of a mean member, where some will stop early.
+    memory_limit: bytes that the array may take. epochs_to_come: epochs of a mean member, if some will stop early.
     """
     count = len(array.trials)
     lines = use_graphs(array)
@@ -64,7 +64,7 @@ def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: f
 
 
 def _measured_widths(array: TorchArray, memory_limit: int | None) -> tuple[dict[int, float], int]:
-    """Seconds of a step at each width that was tried, and the widest that memory allows."""
+    """Measure the seconds of a step at several widths; return them with the widest that memory allows."""
     count = len(array.trials)
     widths = [w for w in LADDER if LEAST <= w < count] + [min(count, LADDER[-1])]
     if array.asked_width is not None:
@@ -84,7 +84,7 @@ def _measured_widths(array: TorchArray, memory_limit: int | None) -> tuple[dict[
 
 
 def use_graphs(array: TorchArray) -> list[str]:
-    """On CUDA, replay recorded steps from now on if that works and is the faster way."""
+    """Record steps as CUDA graphs if that works and is faster; return lines for a person. On CUDA only."""
     if array.device.type != "cuda":
         return []
     width = min(LEAST, len(array.trials))
@@ -104,7 +104,7 @@ def use_graphs(array: TorchArray) -> list[str]:
 
 
 def resettle(array: TorchArray) -> list[str]:
-    """After members were dropped: compile a narrower step if those that are left repay it."""
+    """Compile a narrower step, after members were dropped, if the others repay it; return lines for a person."""
     count = len(array.trials)
     if not array.compiled_s or not count or (width := next_rung(count, [*array.compiled_s])) is None:
         return []
@@ -119,9 +119,10 @@ def resettle(array: TorchArray) -> list[str]:
 
 
 def capacity(experiment: Experiment, trial: Trial, gpu_fraction: float, host_memory_gib: float) -> tuple[int, int]:
-    """Bytes that an array may take, and how many members' parameters and optimizer state fit in half of them.
+    """Return the bytes that an array may take, and the number of members whose parameters and optimizer state fit in
+    half.
 
-    gpu_fraction: the array's share of its GPU. host_memory_gib: what it may take where there is no GPU.
+    gpu_fraction: the array's share of its GPU. host_memory_gib: limit if there is no GPU.
     """
     device = default_device()
     limit = int(host_memory_gib * GIB)
@@ -134,7 +135,7 @@ def capacity(experiment: Experiment, trial: Trial, gpu_fraction: float, host_mem
 
 
 def measured(array: TorchArray, width: int) -> tuple[float, int]:
-    """Seconds of one step of that many members, and the peak of memory with an evaluation; nothing is changed."""
+    """Return the seconds of one step of this many members, and the peak bytes with an evaluation. Works on copies."""
     forget_peak(array.device)
     steps = array.trial_steps(width)
     next(steps)  # the first one allocates, and compiles what is to be compiled
@@ -152,14 +153,14 @@ def measured(array: TorchArray, width: int) -> tuple[float, int]:
 
 
 def _nothing_compiled() -> bool:
-    """Whether torch's compiler has kept nothing on this machine so far; told without importing it."""
+    """Return whether torch's compiler has cached nothing on this machine so far, without importing it."""
     named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     folders = [Path(named)] if named else Path(tempfile.gettempdir()).glob("torchinductor_*")
     return not any(any(folder.glob("*")) for folder in folders)
 
 
 def _compile(array: TorchArray, width: int, why: str) -> str:
-    """Compile the step for a width, and keep it if it is the faster one; what happened."""
+    """Compile the step for a width, and keep it if it is faster; return a line on the result."""
     started = time.perf_counter()
     array.program.compile(width, array.batch_size)
     try:

@@ -1,4 +1,4 @@
-"""A trained Keras model as a program of its own: what is kept of it needs no code of the experiment's."""
+"""Export of a trained Keras model as a program that needs none of the experiment's code."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from raygpu.training.keras.solo import in_float32, no_gpu, tensors, trained_mode
 
 
 def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays, folder: Path) -> Exported:
-    """inputs: a few samples. folder: for the program.
+    """Export a checkpoint as a TensorFlow SavedModel. inputs: a few samples. folder: for the program.
 
-    Raises what Keras raises, and TypeError of a model whose output is no tensor.
+    Raises any exception of Keras, and TypeError for a model whose output is not one tensor.
     """
     with no_gpu():
         model = trained_model(experiment, hp, checkpoint, inputs)

@@ -1,4 +1,4 @@
-"""TensorFlow's first device as several logical ones, in one process: a training on each."""
+"""Logical devices: TensorFlow's first device split within one process, for a training on each part."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from raygpu.training.keras.quiet_import import tf
 
 
 def split(count: int, memory_gib: float | None) -> list[Callable[[], Any]]:
-    """A context for each of `count` logical devices, in which a training is made and runs.
+    """Split the first device into `count` logical ones; return a context for each, in which a training is made and
+    runs.
 
-    memory_gib: what each takes of a GPU at once, and never more; needed there. Once TensorFlow has started, a process
-    has the devices that it started with.
+    memory_gib: memory that each reserves on a GPU at once and cannot exceed; required there. Once TensorFlow has
+    started, a process keeps the devices of its start.
     """
     gpus = tf.config.list_physical_devices("GPU")
     device = (gpus or tf.config.list_physical_devices("CPU"))[0]
@@ -26,12 +27,12 @@ def split(count: int, memory_gib: float | None) -> list[Callable[[], Any]]:
 
 
 def on_gpu() -> bool:
-    """Whether TensorFlow trains on a GPU here."""
+    """Return whether TensorFlow trains on a GPU here."""
     return bool(tf.config.list_physical_devices("GPU"))
 
 
 def cap(limit_mib: int) -> None:
-    """The first GPU as one logical device of that much memory; once TensorFlow has started, what it has stays."""
+    """Limit the first GPU to one logical device of this much memory; without effect once TensorFlow has started."""
     with contextlib.suppress(RuntimeError):
         gpu = tf.config.list_physical_devices("GPU")[0]
         tf.config.set_logical_device_configuration(gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit_mib)])

@@ -1,4 +1,4 @@
-"""A Keras model over several devices of one process, by one call: what Keras' multi_gpu_model was, with ratios."""
+"""A Keras model on several devices of one process, by one call: Keras' former multi_gpu_model, with ratios."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raygpu.training.keras.quiet_import import keras, tf
 
 
 def multi_gpu_model(model: keras.Model, gpus: int | Sequence[int], ratios: Sequence[float] | None = None) -> Any:
-    """A model that takes each batch apart, runs `model` on a part on each device, and puts the outputs together.
+    """Return a model that splits each batch over several devices, runs `model` on each part, and joins the outputs.
 
         parallel = raygpu.multi_gpu_model(model, gpus=[0, 1], ratios=[3, 2])
         parallel.compile(optimizer="sgd", loss="mse")
@@ -24,13 +24,14 @@ def multi_gpu_model(model: keras.Model, gpus: int | Sequence[int], ratios: Seque
     `save`, `save_weights`, `export` and callbacks such as ModelCheckpoint write `model`, compiled as the parallel one.
     `keras.models.load_model` loads that on any machine, without raygpu. To go on over several devices, call
     `multi_gpu_model` again and compile with the loaded model's optimizer. Weights load from either into the other.
-    `clone_model` and `from_config` make a parallel model; where devices are missing, a warning says which ones it uses.
+    `clone_model` and `from_config` make a parallel model; if devices are missing, a warning names the ones that it
+    uses.
 
-    model: built or not; its weights stay where it was made, and are copied to the other devices in each step.
-    gpus: their indices, or how many. Where TensorFlow sees no GPU, its logical CPU devices. ratios: of their parts,
+    model: built or not; its weights stay where it was made, and are copied to the other devices in each step. gpus:
+    indices of the GPUs, or their number; without a GPU, of TensorFlow's logical CPU devices. ratios: of the parts,
     split by largest remainder; equal by default. The loss is that of the whole batch, and so is the gradient.
-    BatchNormalization normalises each part by itself, and what layers give to `add_loss` counts once for each device.
-    Raises ValueError.
+    BatchNormalization normalises each part by itself, and losses that layers give to `add_loss` count once for each
+    device. Raises ValueError.
     """
     indices = list(range(gpus)) if isinstance(gpus, int) else list(gpus)
     shares = [1.0] * len(indices) if ratios is None else [float(ratio) for ratio in ratios]
@@ -48,7 +49,7 @@ def multi_gpu_model(model: keras.Model, gpus: int | Sequence[int], ratios: Seque
 
 
 def _devices() -> tuple[str, int]:
-    """The kind of device that a parallel model runs on, and how many of it TensorFlow sees."""
+    """Return the kind of device that a parallel model runs on, and the number of them that TensorFlow sees."""
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     return kind, len(tf.config.list_logical_devices(kind))
 
@@ -67,13 +68,13 @@ class _Slices(keras.Model):
         self.built = model.built
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration of a parallel model: the model's own, and how batches are split."""
+        """Return the configuration of a parallel model: the model's own, and the split of batches."""
         whole = keras.saving.serialize_keras_object(self.model)
         return {"name": self.name, "model": whole, "gpus": list(self._gpus), "ratios": list(self._ratios)}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> _Slices:
-        """The parallel model of a configuration, on those of its devices that there are."""
+        """Make a parallel model from a configuration, on those of its devices that exist."""
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
         kind, found = _devices()
         pairs = zip(config["gpus"], config["ratios"], strict=True)
@@ -88,12 +89,13 @@ class _Slices(keras.Model):
         return cls(model, gpus, ratios, name=config["name"])
 
     def compile(self, *arguments: Any, **options: Any) -> None:
-        """As `keras.Model.compile`."""
+        """Compile the model: see `keras.Model.compile`."""
         super().compile(*arguments, **options)
         self._compiled_with = arguments, options
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
-        """As `keras.Model.compile_from_config`, which leaves out models whose `compile` is their own."""
+        """Compile the model: see `keras.Model.compile_from_config`, which skips models with a `compile` of their
+        own."""
         try:
             options = keras.saving.deserialize_keras_object(config)
         except TypeError:  # Keras finds the user's own functions by names that the user has registered
@@ -105,7 +107,7 @@ class _Slices(keras.Model):
 
     @contextmanager
     def _whole(self) -> Iterator[keras.Model]:
-        """The model itself, compiled as this one is until the end, with this one's optimizer."""
+        """Yield the model itself, compiled inside like the parallel one and with its optimizer."""
         model = self.model
         if not self.compiled:
             yield model
@@ -123,28 +125,29 @@ class _Slices(keras.Model):
             vars(model).update(before)
 
     def save(self, *arguments: Any, **options: Any) -> None:
-        """As `keras.Model.save`, of the model itself: what is written needs neither raygpu nor several devices."""
+        """Save the model itself: see `keras.Model.save`. The file needs neither raygpu nor several devices."""
         with self._whole() as model:
             model.save(*arguments, **options)
 
     def save_weights(self, *arguments: Any, **options: Any) -> None:
-        """As `keras.Model.save_weights`, of the model itself."""
+        """Save the weights of the model itself: see `keras.Model.save_weights`."""
         with self._whole() as model:
             model.save_weights(*arguments, **options)
 
     def load_weights(self, *arguments: Any, **options: Any) -> None:
-        """As `keras.Model.load_weights`, from what this model or the model itself has saved."""
+        """Load weights that the parallel model or the model itself has saved: see `keras.Model.load_weights`."""
         with self._whole() as model:
             model.load_weights(*arguments, **options)
 
     def export(self, *arguments: Any, **options: Any) -> None:
-        """As `keras.Model.export`, of the model itself."""
+        """Export the model itself: see `keras.Model.export`."""
         self.model.export(*arguments, **options)
 
     def build(self, *_: Any) -> None:
-        """The model's own weights are all there are."""
+        """Do nothing: all weights are the model's own."""
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Run the model on each device's part of the inputs, and join the outputs along the first axis."""
         count = tf.shape(tf.nest.flatten(inputs)[0])[0]
         sizes = self._sizes(count)
         ends = tf.cumsum(sizes)

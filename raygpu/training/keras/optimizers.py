@@ -14,7 +14,7 @@ from raygpu.training.keras.quiet_import import keras
 
 
 def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
-    """The optimizer of a trial. Its learning rate is to be assigned before each step."""
+    """Make the optimizer of a trial. Assign its learning rate before each step."""
     if settings.optimizer == "sgd":
         return Sgd(settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
     decay = settings.weight_decay if settings.optimizer == "adamw" else None
@@ -23,16 +23,17 @@ def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
 
 
 class _Reduced:
-    """Takes gradients that are summed over all devices already; Keras' own would sum them once more."""
+    """Optimizer base for gradients that are already summed over all devices; Keras' own would sum them once more."""
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         return grads_and_vars
 
 
 class Sgd(_Reduced, keras.optimizers.SGD):
-    """torch.optim.SGD: velocity = momentum * velocity + gradient; weight -= lr * velocity."""
+    """SGD as in torch.optim: velocity = momentum * velocity + gradient; weight -= lr * velocity."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update one variable."""
         lr = keras.ops.cast(learning_rate, variable.dtype)
         update = keras.ops.cast(gradient, variable.dtype)
         if self.momentum:
@@ -43,11 +44,12 @@ class Sgd(_Reduced, keras.optimizers.SGD):
 
 
 class Adam(_Reduced, keras.optimizers.Adam):
-    """torch.optim.Adam, and AdamW with `weight_decay`: epsilon is added after both moments' bias is corrected."""
+    """Adam as in torch.optim, and AdamW with `weight_decay`: epsilon is added after both moments' bias is corrected."""
 
     epsilon: Any
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update one variable."""
         # Keras adds epsilon to sqrt(v), torch to sqrt(v / (1 - beta_2^t)).
         dtype = variable.dtype
         step = keras.ops.cast(self.iterations + 1, dtype)
@@ -61,7 +63,7 @@ class Adam(_Reduced, keras.optimizers.Adam):
 
 
 def with_l2(settings: OptimizerSettings, gradients: list[Any], variables: list[Any]) -> list[Any]:
-    """The gradients plus weight_decay * weight, as torch's SGD and Adam have it; AdamW's are left as they are."""
+    """Add weight_decay * weight to the gradients, as torch's SGD and Adam do; AdamW's are returned unchanged."""
     if settings.optimizer == "adamw" or not settings.weight_decay:
         return gradients
     return [
@@ -71,9 +73,9 @@ def with_l2(settings: OptimizerSettings, gradients: list[Any], variables: list[A
 
 
 def clip(gradients: list[Any], norm: float) -> list[Any]:
-    """The gradients, scaled down so that the norm of all of them together is at most `norm`.
+    """Scale the gradients down so that their norm, of all together, is at most `norm`.
 
-    torch.nn.utils.clip_grad_norm_'s formula: scale = min(1, norm / (total + 1e-6)).
+    Formula of torch.nn.utils.clip_grad_norm_: scale = min(1, norm / (total + 1e-6)).
     """
     total = keras.ops.sqrt(
         sum(keras.ops.sum(keras.ops.square(keras.ops.cast(gradient, "float32"))) for gradient in gradients)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def _no_stderr() -> Iterator[None]:
-    """Nothing below Python reaches standard error; exceptions do, as they are shown later."""
+    """Discard output of C and C++ code to standard error; exceptions are not affected."""
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

@@ -12,18 +12,18 @@ from raygpu.training.keras.quiet_import import tf
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The loss of a batch: of a plain number `total`, of a `Mean` `total / weight`; and the model's penalties."""
+    """The loss of a batch: `total`, or `total / weight` for a `Mean`; and the model's penalties."""
 
     kind: Literal["a plain number", "a Mean", "a Sum"]
     total: Any
     weight: Any
     """Denominator of a `Mean`; else None."""
     penalty: Any
-    """The sum of what regularizers and `add_loss()` gave, which is a mean over samples; None without any."""
+    """Sum of the losses of regularizers and `add_loss()`, a mean over samples; None without any."""
 
     @classmethod
     def of(cls, value: Any, penalties: Sequence[Any], cast: Callable[[Any], Any]) -> Loss:
-        """Traced. value: what `loss` returned. cast: out of half precision."""
+        """Convert a result of `loss`; traced. cast: function that converts out of half precision."""
         is_mean = isinstance(value, Mean)
         total = cast(tf.convert_to_tensor(value.total if isinstance(value, Mean | Sum) else value))
         weight = tf.cast(value.weight, total.dtype) if is_mean else None
@@ -32,14 +32,14 @@ class Loss:
         return cls(kind, total, weight, penalty)  # type: ignore[arg-type]
 
     def objective(self) -> Any:
-        """Traced. The scalar whose gradient an optimizer step takes."""
+        """Return the scalar whose gradient an optimizer step takes; traced."""
         total = self.total if self.weight is None else self.total / divisor(self.weight)
         return total if self.penalty is None else total + self.penalty
 
     def parts(self, count: Any, share: Any = 1.0) -> Any:
-        """Traced. Numerator and denominator of what a training reports, float64 (2,).
+        """Return numerator and denominator of the reported loss, float64 (2,); traced.
 
-        count: samples, float64. share: theirs of the batch, by which the penalties of a `Sum` count.
+        count: samples, float64. share: their share of the batch, the weight of the penalties of a `Sum`.
         """
         weight = {"a plain number": count, "a Mean": self.weight, "a Sum": 0.0}[self.kind]
         total, weight = tf.cast(self.total, tf.float64), tf.cast(weight, tf.float64)
@@ -52,7 +52,8 @@ class Loss:
 
 @dataclass(slots=True)
 class PartGradient:
-    """The gradient of a part of a batch, as numbers that add up over parts and devices, and how to make one of them."""
+    """The layout of the gradient of a part of a batch: tensors that add up over parts and devices, and combine to
+    one."""
 
     variables: list[Any]
     """Variables that have a gradient."""
@@ -62,7 +63,10 @@ class PartGradient:
 
     @classmethod
     def of(cls, tape: Any, loss: Loss, variables: Sequence[Any], share: Any) -> tuple[PartGradient, list[Any]]:
-        """Traced. tape: a persistent one, on which `loss` was computed. share: the part's of the batch's samples."""
+        """Compute the gradient of a part; return its layout and its tensors. Traced.
+
+        tape: a persistent one, on which `loss` was computed. share: the part's share of the batch's samples.
+        """
         scale = tf.cast(share, loss.total.dtype)
         if loss.weight is None:
             with tape:
@@ -85,7 +89,7 @@ class PartGradient:
         return cls(used, loss.kind, *has), [*gradients, *ends]
 
     def whole(self, summed: Sequence[Any]) -> list[Any]:
-        """Traced. The gradient of the batch, from the sum over its parts."""
+        """Return the gradient of the batch, from the sum of the tensors of its parts; traced."""
         count = len(self.variables)
         gradients = list(summed[:count])
         if self.kind != "a Mean":
@@ -103,17 +107,17 @@ class PartGradient:
 
 
 def value_parts(value: Any, count: Any) -> Any:
-    """Traced. Numerator and denominator of a metric or a loss, float64 (2,). count: samples, float64."""
+    """Return numerator and denominator of a metric or a loss, float64 (2,); traced. count: samples, float64."""
     return Loss.of(value, [], lambda tensor: tensor).parts(count)
 
 
 def divisor(weight: Any) -> Any:
-    """Traced. 1 in place of a denominator of 0: a sum, or a mean over nothing."""
+    """Replace a denominator of 0, as of a sum or a mean over nothing, by 1; traced."""
     return tf.where(tf.equal(weight, 0), tf.ones_like(weight), weight)
 
 
 def _dense(found: Sequence[Any], variables: Sequence[Any], used: Sequence[Any]) -> list[Any]:
-    """A gradient for each variable that is used: zeros where there is none. Embeddings give sparse ones."""
+    """Return a dense gradient for each variable in `used`: zeros without a gradient. Embeddings give sparse ones."""
     kept = {id(variable) for variable in used}
     return [
         tf.zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)

@@ -29,14 +29,14 @@ OPTIMIZER = "optimizer.npz"
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
 EVALUATION_BATCH = 1024
 CALL_S = 0.02
-"""Minimum duration of a timed call, in seconds: long enough to hide what a call from Python costs."""
+"""Minimum duration of a timed call, in seconds: long enough to hide the cost of a call from Python."""
 
 
 class KerasSolo:
     """A `Training` of one trial of a `KerasExperiment`, on the GPU that this process sees, else the CPU.
 
-    `augment`, `loss` and `metrics` are traced once: what they draw by `keras.random` changes from batch to batch and
-    is seeded for each epoch; what they draw by NumPy or `random` is drawn once and stays.
+    `augment`, `loss` and `metrics` are traced once: random numbers of `keras.random` change from batch to batch and are
+    seeded for each epoch; those of NumPy or `random` are drawn once and stay.
     """
 
     def __init__(self, experiment: Experiment, splits: Splits, trial: Trial, settings: Settings) -> None:
@@ -63,7 +63,7 @@ class KerasSolo:
         self._random_states: list[Any] = []
 
     def run_epoch(self) -> EpochResult | None:
-        """Train and evaluate the next epoch; None after the last one."""
+        """Train and evaluate the next epoch; return None after the last one."""
         if self.epoch >= self.epochs:
             return None
         if self._train_steps is None:
@@ -84,17 +84,17 @@ class KerasSolo:
         self._random_states = random_states(self._train_steps)
 
     def _reseed(self) -> None:
-        """Dropout and augmentation: their own stream for each epoch, so that going on needs no saved random state."""
+        """Seed dropout and augmentation for each epoch anew, so that going on needs no saved random state."""
         for place, state in enumerate(self._random_states):
             draw = np.random.default_rng([self.seed, self.epoch, place]).integers(2**20)
             state.assign(tf.constant([draw, 0], state.dtype))
 
     def _train(self) -> float:
-        """One pass over the training data; its mean loss."""
+        """Train one pass over the data; return its mean loss."""
         return self._run_steps(self.epoch, len(self.bounds))
 
     def _run_steps(self, epoch: int, count: int) -> float:
-        """The first `count` steps of an epoch; their mean loss, which waits for the device."""
+        """Take the first `count` steps of an epoch; return their mean loss, which waits for the device."""
         order, steps = epoch_order(self.seed, epoch, self.num_train), len(self.bounds)
         first_step = (epoch - 1) * steps
         lrs = [self.settings.lr_at(first_step + step, steps, self.epochs) for step in range(count)]
@@ -104,9 +104,9 @@ class KerasSolo:
         return float(total / (weight or 1.0))
 
     def trial_steps(self) -> Iterator[int]:
-        """Steps without end, to be timed: the samples of so many that a call of them takes CALL_S or an epoch.
+        """Take steps without end, to be timed; yield the samples of each call, which takes CALL_S or an epoch.
 
-        What they do to the model stays.
+        The steps change the model.
         """
         if self._train_steps is None:
             self._trace()
@@ -119,18 +119,18 @@ class KerasSolo:
             yield int(self.bounds[count - 1][1])
 
     def trial_evaluation(self) -> tuple[int, int]:
-        """The first batch of an evaluation, to be timed: its samples, and those of all of it."""
+        """Evaluate the first batch, to be timed; return its samples, and those of a whole evaluation."""
         self.evaluate(most=EVALUATION_BATCH)
         return min(EVALUATION_BATCH, self.num_validation), self.num_validation
 
     def wait(self) -> None:
-        """Each call of `trial_steps` has waited."""
+        """Do nothing: each call of `trial_steps` has waited for the device."""
 
     def _train_batches(self, order: Any, bounds: Any, lrs: Any) -> Any:
-        """Traced. Numerator and denominator of the loss, after one optimizer step for each batch.
+        """Take one optimizer step for each batch; return numerator and denominator of the loss. Traced.
 
         order: the samples, int64 (num_train,). bounds: start and end of each batch, int32 (steps, 2).
-        lrs: a learning rate for each step.
+        lrs: a learning rate for each step, float32 (steps,).
         """
         parts = tf.zeros([2], tf.float64)
         for step in tf.range(tf.shape(bounds)[0]):
@@ -140,7 +140,7 @@ class KerasSolo:
         return parts
 
     def _step(self, rows: Any, lr: Any) -> Loss:
-        """Traced. One optimizer step on these samples; their loss."""
+        """Take one optimizer step on these samples; return their loss. Traced."""
         inputs, targets = (chosen_rows(part, rows) for part in self.train_data)
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
@@ -157,14 +157,16 @@ class KerasSolo:
         return loss
 
     def loss(self, inputs: Any, targets: Any) -> Loss:
-        """Traced. The loss of these samples in training, with the model's penalties."""
+        """Return the loss of these samples in training, with the model's penalties; traced."""
         outputs = in_float32(self.model(self.experiment.augment(inputs, self.hp), training=True))
         value = self.experiment.loss(outputs, targets)
         return Loss.of(value, self.model.losses, in_float32)  # of regularizers, and what layers gave to add_loss()
 
     def evaluate(self, most: int | None = None) -> dict[str, float]:
-        """Means over the validation data, or its first `most` samples. It is taken in batches; `Mean` and `Sum` add up
-        exactly, and a plain number counts by the size of its batch."""
+        """Return means over the validation data, or over its first `most` samples, taken in batches.
+
+        `Mean` and `Sum` add up exactly over batches; a plain number counts by the size of its batch.
+        """
         sums: dict[str, Any] = {}
         count = min(self.num_validation, most or self.num_validation)
         for start in range(0, count, EVALUATION_BATCH):
@@ -175,7 +177,8 @@ class KerasSolo:
         return {name: float(total / (weight or 1.0)) for name, (total, weight) in totals.items()}
 
     def _evaluate_batch(self, start: Any, end: Any) -> dict[str, Any]:
-        """Traced. Loss and metrics, as numerator and denominator, of the validation samples `start` to before `end`."""
+        """Return loss and metrics, as numerator and denominator, of the validation samples `start` to before `end`;
+        traced."""
         inputs, targets = (chosen_rows(part, slice(start, end)) for part in self.validation_data)
         outputs = in_float32(self.model(inputs, training=False))
         values = {"loss": self.experiment.loss(outputs, targets), **self.experiment.metrics(outputs, targets)}
@@ -183,12 +186,13 @@ class KerasSolo:
         return {name: value_parts(value, count) for name, value in values.items()}
 
     def save(self, folder: Path) -> None:
-        """`model.weights.h5`, Keras' own format, and `optimizer.npz`: the optimizer's variables and the epoch."""
+        """Write `model.weights.h5`, Keras' own format, and `optimizer.npz`: the optimizer's variables and the epoch."""
         self.model.save_weights(folder / WEIGHTS)
         variables = {str(place): variable.numpy() for place, variable in enumerate(self.optimizer.variables)}
         np.savez(folder / OPTIMIZER, epoch=self.epoch, **variables)
 
     def load(self, folder: Path) -> None:
+        """Go on from a folder that `save` wrote."""
         self.model.load_weights(folder / WEIGHTS)
         with np.load(folder / OPTIMIZER) as state:
             for place, variable in enumerate(self.optimizer.variables):
@@ -196,7 +200,7 @@ class KerasSolo:
             self.epoch = int(state["epoch"])
 
     def close(self) -> None:
-        """Give memory and graphs back to the next trial of this process."""
+        """Free memory and graphs for the next trial of this process."""
         del self.model, self.optimizer, self.train_data, self.validation_data
         del self._train_steps, self._evaluate_rows, self._random_states
         keras.utils.clear_session(free_memory=False)  # True collects too, and a collection visits every object there is
@@ -206,7 +210,7 @@ class KerasSolo:
 def initial_model(
     experiment: Experiment, hp: Mapping[str, Any], seed: int, inputs: Arrays, precision: str = "float32"
 ) -> keras.Model:
-    """The model with the parameters that the trial's seed gives. A model without shapes gets them from `inputs`."""
+    """Make the model with initial parameters by the trial's seed. A model without shapes gets them from `inputs`."""
     _check_backend()
     keras.utils.set_random_seed(seed % 2**32)  # NumPy's seeds end there
     policy = keras.config.dtype_policy()
@@ -223,15 +227,17 @@ def initial_model(
 
 
 def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays) -> keras.Model:
-    """A checkpoint's. inputs: a few samples, which give shapes to a model without."""
+    """Load the model of a checkpoint. inputs: a few samples, which give shapes to a model without."""
     model = initial_model(experiment, Hyperparameters(hp), 0, inputs)
     model.load_weights(checkpoint / WEIGHTS)
     return model
 
 
 def random_states(traced: Any) -> list[Any]:
-    """Return the states that a traced function draws from: of the model's Dropout layers, of an experiment's own
-    generators, and of keras.random's. They are in the order of their making, the same in every process."""
+    """Return the generator states of a traced function, in the order of their making, the same in every process.
+
+    They belong to Dropout layers, to an experiment's own generators and to keras.random.
+    """
     states = [variable for variable in traced.variables if "seed_generator_state" in variable.name]
     return sorted(states, key=lambda variable: (len(variable.name), variable.name))
 
@@ -239,7 +245,8 @@ def random_states(traced: Any) -> list[Any]:
 def predict(
     experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays
 ) -> tuple[str, list[np.ndarray]]:
-    """A checkpoint's architecture as text, and its outputs on `inputs`, one array a sample, on the CPU."""
+    """Return a checkpoint's architecture as text, and its outputs on `inputs`, one array for each sample; on the
+    CPU."""
     with no_gpu():
         model = trained_model(experiment, hp, checkpoint, inputs)
         outputs = model(tensors(inputs), training=False)
@@ -251,7 +258,7 @@ def predict(
 
 
 def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
-    """The hyper-parameters that shape a trial's program. Raises what the experiment raises, on the CPU."""
+    """Return the hyper-parameters that shape a trial's program. Raises any exception of the experiment, on the CPU."""
     hp = Hyperparameters(trial.hyperparameters)
     few = slice(0, 4)
     with no_gpu():
@@ -273,7 +280,7 @@ def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) 
 
 
 def configure(settings: Settings) -> None:
-    """TensorFlow's threads, GPU memory and matrix-product precision for this process."""
+    """Set TensorFlow's threads, GPU memory growth and matrix-product precision for this process."""
     tf.config.experimental.enable_tensor_float_32_execution(settings.precision == "tf32")
     # A process that trains a second trial has started TensorFlow already, with the settings of the first.
     with contextlib.suppress(RuntimeError):
@@ -303,21 +310,21 @@ def _check_backend() -> None:
 
 
 def tensors(arrays: Arrays) -> Any:
-    """On the device that TensorFlow chooses: the first GPU that it sees, or the CPU."""
+    """Copy arrays to the device that TensorFlow chooses: the first GPU that it sees, or the CPU."""
     if isinstance(arrays, Mapping):
         return {name: tf.constant(array) for name, array in arrays.items()}
     return tf.constant(arrays)
 
 
 def chosen_rows(given: Any, rows: Any) -> Any:
-    """The chosen samples of one tensor or of each named one; rows: a slice or indices."""
+    """Select samples of one tensor or of each named one. rows: a slice or indices."""
     if isinstance(given, dict):
         return {name: chosen_rows(tensor, rows) for name, tensor in given.items()}
     return given[rows] if isinstance(rows, slice) else tf.gather(given, rows)
 
 
 def in_float32(outputs: Any) -> Any:
-    """bfloat16 outputs as float32: a loss of 8 significant bits is none."""
+    """Cast bfloat16 outputs to float32: a loss of 8 significant bits is too coarse."""
     return keras.tree.map_structure(
         lambda tensor: tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor, outputs
     )

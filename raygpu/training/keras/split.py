@@ -17,9 +17,9 @@ Place = Callable[[], Any]
 
 
 class KerasSplit:
-    """Trains an epoch of all its trials at once, a thread for each.
+    """Trains all of its trials at once, each in a thread and on a logical device.
 
-    width: the logical devices; TensorFlow keeps those that it started with, so all arrays of a process have the same
+    width: number of logical devices; TensorFlow keeps those of its start, so all arrays of a process have the same
     number. memory_gib: of the whole GPU, to be split evenly. More trials than devices share them.
     """
 
@@ -43,12 +43,14 @@ class KerasSplit:
 
     @property
     def epoch(self) -> int:
+        """Last epoch that has ended; 0 without trials."""
         return max((self._members[trial.trial_id][0].epoch for trial in self.trials), default=0)
 
     def run_epoch(self) -> dict[str, EpochResult] | None:
-        """Train and evaluate the next epoch of every trial, by trial id; None after the last one."""
+        """Train and evaluate the next epoch of every trial; return results by trial id, None after the last one."""
 
         def run(trial: Trial) -> EpochResult | None:
+            """Train and evaluate the next epoch of one trial on its device."""
             solo, place = self._members[trial.trial_id]
             with place():
                 return solo.run_epoch()
@@ -66,19 +68,19 @@ class KerasSplit:
         self._members[trial_id][0].save(folder)
 
     def save(self, folder: Path) -> None:
-        """A folder for each trial that is left."""
+        """Write a folder for each remaining trial."""
         for trial in self.trials:
             (folder / trial.trial_id).mkdir(parents=True, exist_ok=True)
             self.save_member(trial.trial_id, folder / trial.trial_id)
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote; trials that it lacks are dropped."""
+        """Go on from a folder that `save` wrote; trials missing there are dropped."""
         self.drop({trial.trial_id for trial in self.trials if not (folder / trial.trial_id).is_dir()})
         for trial in self.trials:
             self._members[trial.trial_id][0].load(folder / trial.trial_id)
 
     def close(self) -> None:
-        """Give memory and graphs back."""
+        """Free memory and graphs."""
         self._pool.shutdown()
         for solo, _ in self._members.values():
             solo.close()

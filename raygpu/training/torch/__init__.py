@@ -1,1 +1,1 @@
-"""One torch model trained alone, and what every torch training uses: data, losses, optimizers, seeds."""
+"""One torch model trained alone, and the common parts of torch trainings: data, losses, optimizers, seeds."""

@@ -1,4 +1,4 @@
-"""Whether two trainings of the same trial came to the same numbers."""
+"""Comparison of the numbers of two trainings of the same trial."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3}
 
 
 FLOOR = {torch.float64: 1e-5, torch.float32: 1e-2}
-"""Size of a number below which its differences count as if it were of this size, by precision."""
+"""Smallest size of a number in a relative difference, by precision: smaller ones count as this size."""
 
 
 def relative_difference(value: torch.Tensor, expected: torch.Tensor, floor: float = 1e-8) -> float:
-    """The norm of the difference over the norm of what is expected, of the finite numbers.
+    """Return the norm of the difference over the norm of the expected value, over the finite numbers.
 
-    Infinite where NaNs and infinities are at other places, and of whole numbers unless they are equal. floor: the least
-    norm that counts as one, for each number's share of it: a bias before a BatchNorm has nothing but rounding in it.
+    Infinite if NaNs and infinities differ in place, and for unequal whole numbers. floor: smallest norm per number in
+    the denominator: a bias before a BatchNorm has nothing but rounding in it.
     """
     if not expected.is_floating_point() and not expected.is_complex():
         return 0.0 if torch.equal(value, expected) else float("inf")
@@ -33,7 +33,8 @@ def relative_difference(value: torch.Tensor, expected: torch.Tensor, floor: floa
 def first_difference(
     values: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor], dtype: torch.dtype
 ) -> str | None:
-    """The name of the first value that differs by more than rounding in this precision; None where all are equal."""
+    """Return the name of the first value that differs by more than rounding in this precision; None if all are
+    equal."""
     return next(
         (
             name

@@ -1,4 +1,4 @@
-"""A torch experiment's data: where it lies, and the samples of a batch on the device."""
+"""A torch experiment's data: its place in memory, and the samples of a batch on the device."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class DeviceData:
 
     @classmethod
     def of(cls, splits: Splits, device: torch.device, dtype: torch.dtype | None = None) -> DeviceData:
-        """dtype: what floating-point data is turned into; None leaves it as it is."""
+        """Convert splits to tensors. dtype: of floating-point data; None leaves it unchanged."""
         home = _home(splits, device)
 
         def at_home(part: Arrays) -> Tensors:
+            """Return one part of the splits as tensors, in place and in the dtype."""
             return cast(moved(tensors(part), home), dtype)
 
         return cls(
@@ -47,7 +48,7 @@ class DeviceData:
 
 
 def _home(splits: Splits, device: torch.device) -> torch.device:
-    """The device if the data fits in half of what is free there, otherwise the host."""
+    """Return the device if the data fits in half of its free memory, otherwise the host."""
     if device.type != "cuda":
         return device
     parts = (splits.train_inputs, splits.train_targets, splits.validation_inputs, splits.validation_targets)
@@ -57,7 +58,8 @@ def _home(splits: Splits, device: torch.device) -> torch.device:
 
 
 def tensors(arrays: Arrays) -> Tensors:
-    """The arrays' own memory as tensors. `rows` and `gathered` copy out of it, so that no model can write to it."""
+    """Return tensors that share the arrays' memory. `rows` and `gathered` copy out of it, so that no model can write to
+    it."""
     if isinstance(arrays, Mapping):
         return {name: _tensor(array) for name, array in arrays.items()}
     return _tensor(arrays)
@@ -71,20 +73,21 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def copied(parts: Tensors) -> Tensors:
-    """The same values in memory of their own."""
+    """Copy tensors to memory of their own."""
     if isinstance(parts, dict):
         return {name: tensor.clone() for name, tensor in parts.items()}
     return parts.clone()
 
 
 def moved(parts: Tensors, device: torch.device) -> Tensors:
+    """Move tensors to a device."""
     if isinstance(parts, dict):
         return {name: tensor.to(device) for name, tensor in parts.items()}
     return parts.to(device)
 
 
 def cast(parts: Tensors, dtype: torch.dtype | None) -> Tensors:
-    """Floating-point tensors in another precision."""
+    """Convert floating-point tensors to another dtype; None leaves them unchanged."""
     if dtype is None:
         return parts
     if isinstance(parts, dict):
@@ -93,14 +96,15 @@ def cast(parts: Tensors, dtype: torch.dtype | None) -> Tensors:
 
 
 def in_precision(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor in the precision of a floating-point type: complex numbers stay complex, whole ones as they are."""
+    """Convert a tensor to the precision of a floating-point dtype: complex numbers stay complex, whole ones
+    unchanged."""
     if tensor.is_complex():
         return tensor.to(dtype.to_complex())
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def rows(parts: Tensors, chosen: torch.Tensor | slice) -> Tensors:
-    """Copies of the chosen samples: a model or a loss may change its arguments in place."""
+    """Copy the chosen samples: a model or a loss may change its arguments in place."""
     if isinstance(parts, dict):
         return {name: _rows(tensor, chosen) for name, tensor in parts.items()}
     return _rows(parts, chosen)
@@ -111,7 +115,7 @@ def _rows(tensor: torch.Tensor, chosen: torch.Tensor | slice) -> torch.Tensor:
 
 
 def gathered(parts: Tensors, chosen: torch.Tensor, device: torch.device) -> Tensors:
-    """The samples of each member of an array, on the device: (width, batch, ...) for indices (width, batch)."""
+    """Copy the samples of each member of an array to the device: (width, batch, ...) for indices (width, batch)."""
     if isinstance(parts, dict):
         return {name: _gathered(tensor, chosen).to(device) for name, tensor in parts.items()}
     return _gathered(parts, chosen).to(device)

@@ -1,4 +1,4 @@
-"""A trained torch model as a program of its own: what is kept of it needs no code of the experiment's."""
+"""Export of a trained torch model as a program that needs none of the experiment's code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from raygpu.training.torch.solo import forward, trained_model
 
 
 def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays, folder: Path) -> Exported:
-    """inputs: a few samples, two at least, so that their number stays open. folder: for the program.
+    """Export a checkpoint's model with its outputs; with named inputs, also as a program of torch.export.
 
-    Raises what torch.export raises, and TypeError of a model whose output is no tensor.
+    inputs: two samples or more, so that their number stays open. folder: for the program. Raises any exception of
+    torch.export, and TypeError for a model whose output is not one tensor.
     """
     model = trained_model(experiment, hp, checkpoint)
     given = _whole(tensors(inputs))
@@ -34,7 +35,7 @@ def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inpu
 
 
 def _whole(given: Tensors) -> Tensors:
-    """In one piece of memory each: a program may be bound to how its example lay there."""
+    """Make inputs contiguous: a program may be bound to the memory order of its example."""
     if isinstance(given, dict):
         return {name: tensor.contiguous() for name, tensor in given.items()}
     return given.contiguous()

@@ -16,7 +16,7 @@ from raygpu.training.hyperparameters import OptimizerSettings
 
 
 class Optimizer:
-    """The optimizer that a trial's hyper-parameters name; the learning rate is given at each step."""
+    """The optimizer that a trial's hyper-parameters name; `step` takes the learning rate."""
 
     def __init__(self, settings: OptimizerSettings, parameters: Iterable[torch.Tensor]) -> None:
         self.settings = settings
@@ -39,7 +39,7 @@ class Optimizer:
             parameter.grad = None
 
     def _sgd(self, p: torch.Tensor, gradient: torch.Tensor, buffers: list[torch.Tensor], lr: float) -> None:
-        """torch.optim.SGD with dampening 0."""
+        """Update one parameter as torch.optim.SGD does, with dampening 0."""
         s = self.settings
         if s.weight_decay:
             gradient = gradient.add(p, alpha=s.weight_decay)
@@ -50,7 +50,8 @@ class Optimizer:
         p.add_(gradient, alpha=-lr)
 
     def _adam(self, p: torch.Tensor, gradient: torch.Tensor, buffers: list[torch.Tensor], lr: float) -> None:
-        """torch.optim.Adam and AdamW; AdamW's weight decay acts on the parameters and not on the gradient."""
+        """Update one parameter as torch.optim.Adam and AdamW do; AdamW's weight decay acts on the parameter, not the
+        gradient."""
         s = self.settings
         if s.optimizer == "adamw":
             p.mul_(1 - lr * s.weight_decay)
@@ -66,9 +67,11 @@ class Optimizer:
         p.addcdiv_(mean, denominator, value=-lr / correction1)
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the number of steps, and the buffers of each parameter."""
         return {"num_steps": self.num_steps, "buffers": self.buffers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copy a state of `state_dict` into this optimizer."""
         self.num_steps = state["num_steps"]
         for own, saved in zip(self.buffers, state["buffers"], strict=True):
             for buffer, value in zip(own, saved, strict=True):
@@ -76,5 +79,5 @@ class Optimizer:
 
 
 def real(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Complex tensors as the pairs of real numbers that they are, in the same memory: so does torch.optim."""
+    """Return complex tensors as pairs of real numbers in the same memory, as torch.optim does; others unchanged."""
     return [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]

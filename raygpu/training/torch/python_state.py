@@ -24,24 +24,24 @@ TORCH_S_OWN = frozenset(vars(nn.Module()))
 FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, property, staticmethod, classmethod)
 CONSTANT = (*FUNCTIONS, ModuleType, type, nn.Module)
 DEPTH = 4
-"""Levels of containers and objects that are looked into."""
+"""Number of levels of containers and objects that are examined."""
 ADDRESS = re.compile(r"0x[0-9a-f]+")
 METHODS = ("forward", "loss", "metrics", "augment")
-"""Methods of a library's classes whose variables are looked at; of a person's own classes all are."""
+"""Methods of a library's classes whose variables are examined; of a user's own classes all are."""
 MOST_FUNCTIONS = 1000
-"""Functions that are followed from one to the next."""
+"""Largest number of functions that are followed from one to the next."""
 LARGE = 2**20
-"""Bytes of an array above which a sample of it stands for all."""
+"""Bytes of an array above which only a sample of it is compared."""
 SAMPLED = 4096
-"""Numbers of such a sample."""
+"""Number of elements of such a sample."""
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
 def plain_state(model: nn.Module, experiment: object) -> dict[str, str]:
-    """A text for each plain attribute, by its path: two such dictionaries differ where the attribute has changed.
+    """Return a text for each plain attribute, by its path: two such dictionaries differ where an attribute has changed.
 
-    Attributes of the modules, of the experiment, and of their classes, and the global and enclosing variables that
-    their methods read. Parameters, buffers and tensors that carry a gradient are left out.
+    It covers attributes of the modules, of the experiment, and of their classes, and the global and enclosing variables
+    that their methods read. Parameters, buffers and tensors with a gradient are left out.
     """
     found = dict(_of_object(experiment, type(experiment).__name__))
     for path, module in model.named_modules():
@@ -50,12 +50,12 @@ def plain_state(model: nn.Module, experiment: object) -> dict[str, str]:
 
 
 def changed_attribute(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
-    """The path of the first attribute that differs; None where all are equal."""
+    """Return the path of the first attribute that differs; None if all are equal."""
     return next((path for path in {**before, **after} if before.get(path) != after.get(path)), None)
 
 
 def hooked(model: nn.Module) -> str | None:
-    """Names the first parameter or module that has a hook on its gradient; None where there is none."""
+    """Return a line that names the first parameter or module with a hook on its gradient; None without one."""
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             return f"the parameter {name} has a hook"
@@ -66,7 +66,7 @@ def hooked(model: nn.Module) -> str | None:
 
 
 def _of_object(owner: object, path: str) -> Iterator[tuple[str, str]]:
-    """The attributes of an object and of its classes, and the variables of its methods and forward hooks."""
+    """Yield the attributes of an object and its classes, and the variables of its methods and forward hooks."""
     for name, value in _attributes(owner):
         if name not in TORCH_S_OWN or not isinstance(owner, nn.Module):
             yield f"{path}.{name}", _text(value)
@@ -94,7 +94,8 @@ def _attributes(owner: object) -> Iterator[tuple[str, Any]]:
 
 
 def _variables(functions: list[FunctionType]) -> Iterator[tuple[str, str]]:
-    """The global and enclosing variables and the defaults of functions, and of a person's own that they name."""
+    """Yield the global and enclosing variables and defaults of functions, and of the user's functions that they
+    name."""
     seen: set[int] = set()
     while functions and len(seen) < MOST_FUNCTIONS:
         function = functions.pop()
@@ -121,13 +122,13 @@ def _variables_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _names(code: CodeType) -> set[str]:
-    """The names that a function's code and the functions inside it read."""
+    """Return the names that a function's code and its inner functions read."""
     inner = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     return set(code.co_names).union(*inner)
 
 
 def _is_own_code(function: FunctionType) -> bool:
-    """Whether a function is of a person's own files, not of an installed package or the standard library."""
+    """Return whether a function is in the user's own files, not in an installed package or the standard library."""
     file = function.__code__.co_filename
     installed = "site-packages" in file or "dist-packages" in file
     return not installed and not file.startswith(STANDARD_LIBRARY) and _is_users(function.__module__ or "")
@@ -160,7 +161,7 @@ def _text(value: Any, depth: int = DEPTH) -> str:
 
 
 def _pickled(value: Any) -> str:
-    """A text for iterators, tables and whatever else only pickle knows."""
+    """Return a text for iterators, tables and any other object by its pickle."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -199,7 +200,7 @@ def _digest(content: bytes) -> str:
 
 
 def _generator_state(value: Any) -> Any:
-    """The state of a random number generator; None of anything else."""
+    """Return the state of a random number generator; None for any other object."""
     readers: list[tuple[type, Callable[[Any], Any]]] = [
         (np.random.Generator, lambda generator: generator.bit_generator.state),
         (np.random.RandomState, lambda generator: generator.get_state(legacy=False)),

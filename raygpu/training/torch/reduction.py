@@ -10,7 +10,7 @@ from raygpu.experiment import Mean, Sum
 
 
 def as_parts(value: Any, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numerator and denominator of a loss or metric of `count` samples: two float64 scalars, detached.
+    """Return numerator and denominator of a loss or metric of `count` samples: two float64 scalars, detached.
 
     A number is a mean over the samples. A `Sum` has the denominator 0: see `ratio`.
     """
@@ -22,12 +22,12 @@ def as_parts(value: Any, count: int, device: torch.device) -> tuple[torch.Tensor
 
 
 def ratio(total: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return the value of added parts, of any shape: their mean, or their sum where the denominator is 0."""
+    """Return the value of added parts, of any shape: a mean, or a sum where the denominator is 0."""
     return total / torch.where(weight == 0, 1.0, weight)
 
 
 def objective(loss: Any) -> torch.Tensor:
-    """The scalar whose gradient an optimizer step takes."""
+    """Return the scalar whose gradient an optimizer step takes."""
     if isinstance(loss, Mean):
         weight = torch.as_tensor(loss.weight, device=loss.total.device)
         return loss.total / torch.where(weight == 0, 1, weight)
@@ -35,14 +35,14 @@ def objective(loss: Any) -> torch.Tensor:
 
 
 def backward(loss: Any) -> None:
-    """Take the gradient of what `loss` returned; a `Mean` or `Sum` in which no sample counts has none."""
+    """Compute the gradient of a result of `loss`; a `Mean` or `Sum` in which no sample counts has none."""
     value = objective(loss)
     if value.requires_grad or not isinstance(loss, Mean | Sum):
         value.backward()
 
 
 def packed(value: Any) -> torch.Tensor:
-    """A loss or metric as one tensor, for `torch.vmap`: a scalar, or `(total, weight)` of a `Mean` or `Sum`."""
+    """Pack a loss or metric into one tensor, for `torch.vmap`: a scalar, or `(total, weight)` of a `Mean` or `Sum`."""
     if isinstance(value, Mean):
         total = torch.as_tensor(value.total).detach()
         return torch.stack([total, torch.as_tensor(value.weight).detach().to(total)])
@@ -53,7 +53,7 @@ def packed(value: Any) -> torch.Tensor:
 
 
 class Accumulator:
-    """Adds up one loss or metric over batches. shape: () for one model, (width,) for the members of an array."""
+    """Sum of one loss or metric over batches. shape: () for one model, (width,) for the members of an array."""
 
     def __init__(self, device: torch.device, shape: tuple[int, ...] = ()) -> None:
         self._total = torch.zeros(shape, dtype=torch.float64, device=device)
@@ -61,14 +61,14 @@ class Accumulator:
         self._count = 0
 
     def add(self, value: Any, count: int) -> None:
-        """Take in what `loss` or a metric returned for a batch of `count` samples."""
+        """Add a result of `loss` or a metric, of a batch of `count` samples."""
         if isinstance(value, Mean | Sum):
             self._add(*as_parts(value, count, self._total.device))
         else:
             self._add_mean(torch.as_tensor(value).detach().reshape(()), count)
 
     def add_packed(self, values: torch.Tensor, count: int) -> None:
-        """Take in what `packed` gave of each member: (width,) or (width, 2)."""
+        """Add the `packed` results of all members: (width,) or (width, 2). count: samples of the batch."""
         if values.dim() > self._total.dim():
             self._add(*values.double().unbind(-1))
         else:
@@ -84,12 +84,12 @@ class Accumulator:
         self._count += count
 
     def parts(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Numerator and denominator over all batches so far, float64, on the device: see `ratio`."""
+        """Return numerator and denominator over all batches so far, float64, on the device: see `ratio`."""
         weight = torch.zeros_like(self._total) if self._weight is None else self._weight
         return self._total, weight + self._count
 
     def value(self) -> torch.Tensor:
-        """The mean or sum over all batches so far, float64, on the device."""
+        """Return the mean or sum over all batches so far, float64, on the device."""
         return ratio(*self.parts())
 
 

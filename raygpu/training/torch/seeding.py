@@ -11,26 +11,26 @@ import torch
 
 
 def seed_all(seed: int) -> None:
-    """Seed torch's generators of all devices, and the global ones of NumPy and Python."""
+    """Seed torch's generators of all devices, and the global generators of NumPy and Python."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 def numpy_has_drawn(seed: int) -> bool:
-    """Whether NumPy's global generator has given numbers since `seed_all(seed)`."""
+    """Return whether NumPy's global generator was used since `seed_all(seed)`."""
     fresh = np.random.RandomState(seed % 2**32).get_state(legacy=False)
     return repr(np.random.get_state(legacy=False)) != repr(fresh)
 
 
 def python_has_drawn(seed: int) -> bool:
-    """Whether Python's global generator has given numbers since `seed_all(seed)`, in any thread."""
+    """Return whether Python's global generator was used since `seed_all(seed)`, in any thread."""
     return random.getstate() != random.Random(seed).getstate()
 
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Leave all global generators of the CPU as they were before."""
+    """Restore all global generators of the CPU at the end."""
     python, numpy = random.getstate(), np.random.get_state(legacy=False)
     try:
         with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""One torch model trained alone: the loop of process mode, and what a fused member has to equal."""
+"""One torch model trained alone: the loop of process mode, and the reference for fused members."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TorchSolo:
     """A `Training` of one trial of a `TorchExperiment`.
 
     device: where to train; by default the GPU that this process sees, else the CPU.
-    dtype: of parameters and floating-point data; by default as the model and the data are.
+    dtype: of parameters and floating-point data; None leaves those of the model and the data.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TorchSolo:
         self.epoch = 0
 
     def run_epoch(self) -> EpochResult | None:
-        """Train and evaluate the next epoch; None after the last one."""
+        """Train and evaluate the next epoch; return None after the last one."""
         if self.epoch >= self.epochs:
             return None
         self.epoch += 1
@@ -77,14 +77,14 @@ class TorchSolo:
         return EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=train_s)
 
     def _train(self) -> float:
-        """One pass over the training data; its mean loss."""
+        """Train one pass over the data; return its mean loss."""
         losses = Accumulator(self.device)
         for loss, count in self._steps(self.epoch):
             losses.add(loss, count)
         return losses.value().item()  # the epoch's only wait for the device
 
     def _steps(self, epoch: int) -> Iterator[tuple[Any, int]]:
-        """The optimizer steps of an epoch: what `loss` returned, and the number of samples, of each."""
+        """Take the optimizer steps of an epoch; yield the result of `loss` and the number of samples of each."""
         self.model.train()
         order = torch.from_numpy(epoch_order(self.seed, epoch, self.num_train)).to(self.data.home)
         first_step = (epoch - 1) * self.steps_per_epoch
@@ -100,25 +100,27 @@ class TorchSolo:
             yield loss, end - start
 
     def trial_steps(self) -> Iterator[int]:
-        """Steps without end, to be timed: the samples of each. What they do to the model stays."""
+        """Take steps without end, to be timed; yield the samples of each. The steps change the model."""
         while True:
             for _, count in self._steps(epoch=1):
                 yield count
 
     def trial_evaluation(self) -> tuple[int, int]:
-        """The first batch of an evaluation, to be timed: its samples, and those of all of it."""
+        """Evaluate the first batch, to be timed; return its samples, and those of a whole evaluation."""
         self.evaluate(most=EVALUATION_BATCH)
         return min(EVALUATION_BATCH, self.data.num_validation), self.data.num_validation
 
     def wait(self) -> None:
-        """Until the device has done what it was given."""
+        """Wait until the device has finished its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     @torch.no_grad()
     def evaluate(self, most: int | None = None) -> dict[str, float]:
-        """Means over the validation data, or its first `most` samples. It is taken in batches; `Mean` and `Sum` add up
-        exactly, and a plain number counts by the size of its batch."""
+        """Return means over the validation data, or over its first `most` samples, taken in batches.
+
+        `Mean` and `Sum` add up exactly over batches; a plain number counts by the size of its batch.
+        """
         self.model.eval()
         sums: dict[str, Accumulator] = {}
         count = min(self.data.num_validation, most or self.data.num_validation)
@@ -132,34 +134,40 @@ class TorchSolo:
         return {name: each.value().item() for name, each in sums.items()}
 
     def batch(self, parts: Tensors, chosen: torch.Tensor | slice) -> Tensors:
-        """The chosen samples, on the device."""
+        """Copy the chosen samples to the device."""
         return moved(rows(parts, chosen), self.device)
 
     def save(self, folder: Path) -> None:
-        """`checkpoint.pt`: `model` and `optimizer` state dicts and the epoch, readable with `weights_only=True`."""
+        """Write `checkpoint.pt`: `model` and `optimizer` state dicts and the epoch, readable with
+        `weights_only=True`."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "epoch": self.epoch}
         torch.save(state, folder / CHECKPOINT)
 
     def load(self, folder: Path) -> None:
+        """Go on from a folder that `save` wrote."""
         state = torch.load(folder / CHECKPOINT, map_location=self.device, weights_only=True)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.epoch = state["epoch"]
 
     def close(self) -> None:
-        """Give the device memory back to the next trial of this process."""
+        """Free the device memory for the next trial of this process."""
         del self.model, self.optimizer, self.data
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """The seed of the random numbers (dropout, augmentation) of one epoch of a trial with this seed."""
+    """Return the seed of the random numbers (dropout, augmentation) of one epoch of a trial with this seed."""
     return seed * 1_000_003 + epoch
 
 
 def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> nn.Module:
-    """The model with the parameters that the trial's seed gives, on the CPU: the same on every device."""
+    """Make the model with initial parameters by the trial's seed, on the CPU: the same on every device.
+
+    Raises TypeError if `model(hp)` is no torch.nn.Module, ValueError if it returns a parameter of an earlier model
+    again.
+    """
     seed_all(seed)
     model = experiment.model(hp)
     if not isinstance(model, nn.Module):
@@ -174,7 +182,7 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
 
 
 def cast_model(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """The model with its parameters and buffers in another precision; None leaves them as they are."""
+    """Convert the model's parameters and buffers to another dtype, in place; None leaves them unchanged."""
     if dtype is not None:
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.data = in_precision(tensor.data, dtype)
@@ -182,21 +190,22 @@ def cast_model(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
 
 
 def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path) -> nn.Module:
-    """A checkpoint's, in evaluation mode, on the CPU."""
+    """Load the model of a checkpoint, in evaluation mode, on the CPU."""
     model: nn.Module = experiment.model(Hyperparameters(hp))
     model.load_state_dict(torch.load(checkpoint / CHECKPOINT, map_location="cpu", weights_only=True)["model"])
     return model.eval()
 
 
 def forward(model: nn.Module, inputs: Tensors) -> Any:
-    """One input as `model(x)`, named ones as `model(user=..., item=...)`."""
+    """Run the model: one input as `model(x)`, named ones as `model(user=..., item=...)`."""
     return model(**inputs) if isinstance(inputs, dict) else model(inputs)
 
 
 def predict(
     experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays
 ) -> tuple[str, list[np.ndarray]]:
-    """A checkpoint's architecture as text, and its outputs on `inputs`, one array a sample, on the CPU."""
+    """Return a checkpoint's architecture as text, and its outputs on `inputs`, one array for each sample; on the
+    CPU."""
     model = trained_model(experiment, hp, checkpoint)
     with torch.no_grad():
         outputs = forward(model, rows(tensors(inputs), slice(None)))
@@ -219,18 +228,18 @@ def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) 
 
 
 def default_device() -> torch.device:
-    """The GPU that this process sees, else the CPU."""
+    """Return the GPU that this process sees, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def evaluation_parts(count: int) -> Iterator[slice]:
-    """The batches of an evaluation over `count` samples."""
+    """Yield the batches of an evaluation over `count` samples."""
     for start in range(0, count, EVALUATION_BATCH):
         yield slice(start, min(start + EVALUATION_BATCH, count))
 
 
 def prepare_torch(settings: Settings, device: torch.device) -> Callable[[], AbstractContextManager[None]]:
-    """Set threads and the precision of matrix products and convolutions; a factory of the forward pass's context."""
+    """Set threads and the precision of matrix products and convolutions; return a factory of forward-pass contexts."""
     torch.set_num_threads(settings.threads)
     # The momentum of a unit that is dead decays into denormal numbers, which cost a CPU a hundred times as much.
     torch.set_flush_denormal(True)
@@ -240,6 +249,7 @@ def prepare_torch(settings: Settings, device: torch.device) -> Callable[[], Abst
         return nullcontext
 
     def autocast() -> AbstractContextManager[None]:
+        """Return the context of a forward pass in mixed precision."""
         return torch.autocast(device.type, dtype=torch.bfloat16)
 
     return autocast

@@ -17,6 +17,7 @@ from raygpu.engines.profiling import concurrency_benchmark as module
 from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark, Measured, fibonacci
 from raygpu.engines.profiling.probe_actor import Taken
 from raygpu.engines.profiling.probe_workers import Probe
+from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.experiment import Source, locate
 from raygpu.planning.profiles import Point
 from raygpu.search.trials import Trial
@@ -46,10 +47,10 @@ def climb(cluster: Cluster, tmp_path: Path) -> Iterator[Make]:
         splits = few() if source.kind in ("torch", "keras") else None
         (tmp_path / "here").mkdir(exist_ok=True)
         trial = Trial("t0000", 1, {"hidden": 8, "folder": str(tmp_path / "here"), **hp})
-        probe = Probe(cluster, cluster.devices[0], source, splits, trial, "float32", str(tmp_path))
+        probe = Probe(cluster, cluster.devices[0], Workload(source, splits, trial, "float32"), str(tmp_path))
         probe.num_cpus = 2
         probes.append(probe)
-        return ConcurrencyBenchmark(probe, ways, most=most, rounds=rounds, window_s=0.05)  # type: ignore[arg-type]
+        return ConcurrencyBenchmark(probe, ways, Repetitions(0.05, rounds), most=most)  # type: ignore[arg-type]
 
     yield make
     for probe in probes:
