@@ -1,5 +1,5 @@
 """The command line and its output: flags, the frame of a command, lines, tables and plots.
 
-Gives `arguments`, `command`, `console` and a view for each kind of result. Imports `records`, `planning`, `search` and
+Gives `flags`, `command`, `console` and a view for each kind of result. Imports `records`, `planning`, `search` and
 `config`; never Ray, MLflow or a framework.
 """

@@ -22,6 +22,7 @@ from raygpu.devices.nvml import GIB, Gpu, Reading
 from raygpu.devices.selection import listed
 from raygpu.engines.cluster import ray_environment, runtime_env
 from raygpu.engines.cluster.cluster import Cluster, device, reached, shutdown, url
+from raygpu.engines.cluster.pinned import pinned
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
 from raygpu.records.trial_records import Device
@@ -212,7 +213,4 @@ class _NodeProbe:
 
 
 def _probe(node_id: str) -> Any:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    return ray.remote(_NodeProbe).options(num_cpus=0, scheduling_strategy=here).remote()
+    return pinned(_NodeProbe, node_id).remote()

@@ -127,7 +127,6 @@ def _fault(error: BaseException) -> Fault:
 
 def spawn(node_id: str, *arguments: Any) -> Any:
     """Start a `ProbeActor` on a node without any of Ray's resources, since the probe has the device for itself."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    from raygpu.engines.cluster.pinned import pinned
 
-    here = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    return ray.remote(ProbeActor).options(num_cpus=0, scheduling_strategy=here, max_concurrency=1).remote(*arguments)
+    return pinned(ProbeActor, node_id, max_concurrency=1).remote(*arguments)

@@ -17,6 +17,7 @@ import ray
 import ray.train
 
 from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.cluster.pinned import pinned
 from raygpu.engines.train.worker import Desk, Failed, Job, Told, last_words, train
 from raygpu.errors import BadInput, RaygpuError, last_line
 from raygpu.experiment import Splits
@@ -295,7 +296,4 @@ def _fitting(trainer: Any) -> Future[Any]:
 
 
 def _desk() -> Any:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(Desk).options(num_cpus=0, scheduling_strategy=here).remote()
+    return pinned(Desk).remote()

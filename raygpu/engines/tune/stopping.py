@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import ray
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raygpu.engines.cluster.pinned import pinned
 from raygpu.search.stopping import Rule
 
 
@@ -56,5 +55,4 @@ def rule_actor(rule: Rule | None) -> Any:
     """Start the rule's actor on the driver's node, so that both end together; None without a rule."""
     if rule is None:
         return None
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(RuleActor).options(num_cpus=0, scheduling_strategy=here).remote(rule)
+    return pinned(RuleActor).remote(rule)

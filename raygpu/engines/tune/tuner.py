@@ -9,19 +9,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from ray import tune
-from ray.tune.execution import class_cache
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from raygpu.engines.tune.array_callback import ArrayCallback
+from raygpu.engines.tune.private_api import withhold_credentials
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.tune_callback import LiveSweep, ResourceUpdate, TrialCallback
 from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
 from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import S3_SAID, StorageError
-
-CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
 
 def fit(
@@ -63,8 +61,7 @@ def fit(
         checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
         verbose=0,
     )
-    # Tune would hand them to each worker in its description, which Ray lists and logs: workers have the nodes' own.
-    class_cache.ENV_VARS_TO_PROPAGATE -= CREDENTIALS
+    withhold_credentials()
     # Tune sets its own handlers and leaves them.
     with _silent_tune(), handlers_kept(signal.SIGINT, signal.SIGUSR1):
         try:

@@ -25,6 +25,7 @@ from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import Norm, Parallel, ParallelTraining, Report
 from raygpu.training.keras.logical_devices import split
 from raygpu.training.keras.optimizers import clip, with_l2
+from raygpu.training.keras.private_api import global_seed_generator, set_global_seed_generator
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import PartGradient
 from raygpu.training.keras.solo import WEIGHTS, KerasSolo, chosen_rows, configure, random_states
@@ -105,9 +106,7 @@ class KerasParallel(ParallelTraining):
         self._strategy = ranks.strategy
         with self._strategy.scope():
             self.solo = solo = KerasSolo(experiment, splits, trial, settings)
-            self._generator = (
-                keras.src.random.seed_generator.global_seed_generator()
-            )  # exists now, once for each device
+            self._generator = global_seed_generator()  # exists now, once for each device
         super().__init__(parallel, ranks, wish, solo.settings, solo.num_train, solo.epochs)
         if ranks.world > 1:
             self._note_batch_norm()
@@ -180,8 +179,7 @@ class KerasParallel(ParallelTraining):
 
     def _compute(self, order: Any, span: Any, whole: Any) -> Any:
         # Each device is traced in a thread, and what keras.random draws from is each thread's own.
-        name = keras.src.random.seed_generator.GLOBAL_SEED_GENERATOR
-        keras.src.backend.common.global_state.set_global_attribute(name, self._generator)
+        set_global_seed_generator(self._generator)
         began = tf.timestamp()
         solo, size = self.solo, tf.cast(span[1], tf.float64)
         with tf.control_dependencies([began]):

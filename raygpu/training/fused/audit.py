@@ -100,6 +100,8 @@ def _audit(array: Array, tile: Tile, place: int) -> None:
     for dtype in (torch.float64, torch.float32):
         try:
             wanted = [_Alone(array, name, dtype).train(batches) for name in names]
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
         except Exception:
             if dtype == torch.float32:
                 raise

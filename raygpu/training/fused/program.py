@@ -21,7 +21,7 @@ from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
 from raygpu.training.fused.probe import OwnTensors, PaddedEmbedding, probed
 from raygpu.training.fused.random_inputs import RandomInputs, traced
 from raygpu.training.fused.tile import Tile
-from raygpu.training.torch.data import Tensors, copied
+from raygpu.training.torch.data import Tensors, copied, copied_outputs
 from raygpu.training.torch.reduction import objective, packed
 
 Drawn = list[torch.Tensor]
@@ -254,7 +254,7 @@ class Program:
         def one(own: Stacked) -> dict[str, torch.Tensor]:
             """Evaluate one member."""
             outputs = self._outputs(own, inputs)
-            loss = self.experiment.loss(outputs, targets)
+            loss = self.experiment.loss(copied_outputs(outputs), copied(targets))  # it may change them
             values = {"loss": loss, **self.experiment.metrics(outputs, targets)}
             return {name: packed(value) for name, value in values.items()}
 
@@ -273,7 +273,7 @@ class Program:
         def one(own: Stacked) -> dict[str, Any]:
             """Compute one member's outputs and loss."""
             outputs = self._outputs(own, inputs)
-            return {OUTPUTS: outputs, "loss": packed(self.experiment.loss(outputs, targets))}
+            return {OUTPUTS: outputs, "loss": packed(self.experiment.loss(copied_outputs(outputs), copied(targets)))}
 
         values = dict(vmap(one, randomness="different")(state))
         outputs = values.pop(OUTPUTS)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from raygpu.planning.batches import split
+from raygpu.training.keras.private_api import untracked
 from raygpu.training.keras.quiet_import import keras, tf
 
 
@@ -116,7 +117,7 @@ class _Slices(keras.Model):
         try:
             arguments, options = self._compiled_with
             model.compile(*arguments, **options)
-            with keras.src.utils.tracking.DotNotTrackScope():
+            with untracked():
                 model.optimizer = self.optimizer
             yield model
         finally:

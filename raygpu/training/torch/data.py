@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map
 
 from raygpu.experiment import Arrays, Splits, named, num_samples
 
@@ -77,6 +78,11 @@ def copied(parts: Tensors) -> Tensors:
     if isinstance(parts, dict):
         return {name: tensor.clone() for name, tensor in parts.items()}
     return parts.clone()
+
+
+def copied_outputs(outputs: Any) -> Any:
+    """Copy a model's outputs: a tensor, or a dict, list, tuple or dataclass of tensors that torch knows as one."""
+    return tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, outputs)
 
 
 def moved(parts: Tensors, device: torch.device) -> Tensors:

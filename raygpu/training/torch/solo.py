@@ -17,7 +17,7 @@ from raygpu.planning.batches import batch_bounds, epoch_order, num_batches
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings, batch_size
-from raygpu.training.torch.data import DeviceData, Tensors, in_precision, moved, rows, tensors
+from raygpu.training.torch.data import DeviceData, Tensors, copied, copied_outputs, in_precision, moved, rows, tensors
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.reduction import Accumulator, backward
 from raygpu.training.torch.seeding import seed_all
@@ -128,7 +128,8 @@ class TorchSolo:
             targets = self.batch(self.data.validation_targets, part)
             with self.autocast():
                 outputs = forward(self.model, self.batch(self.data.validation_inputs, part))
-                values = {"loss": self.experiment.loss(outputs, targets), **self.experiment.metrics(outputs, targets)}
+                loss = self.experiment.loss(copied_outputs(outputs), copied(targets))  # it may change them
+                values = {"loss": loss, **self.experiment.metrics(outputs, targets)}
             for name, value in values.items():
                 sums.setdefault(name, Accumulator(self.device)).add(value, part.stop - part.start)
         return {name: each.value().item() for name, each in sums.items()}

@@ -739,6 +739,28 @@ def test_data_stays_as_it_is_whatever_a_model_does_to_its_arguments() -> None:
     assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
 
 
+class Negating(Mlp):
+    """A loss that changes the outputs, which metrics see as the model gave them."""
+
+    in_place = True
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return super().loss((outputs.neg_() if self.in_place else -outputs).neg() * 1.0, targets)
+
+
+class NegatingCopies(Negating):
+    in_place = False
+
+
+def test_metrics_see_the_outputs_and_not_what_a_loss_made_of_them() -> None:
+    trials = members({"hidden": 8}, [{"lr": 0.1}, {"lr": 0.05}])
+    for trial in trials:
+        own, other = (run(solo(kind(), trial, torch.float64, epochs=2), 2) for kind in (Negating, NegatingCopies))
+        assert own[-1].metrics == other[-1].metrics
+        array = new_array(Negating(), trials)
+        assert run(array, 2)[-1][trial.trial_id].metrics == pytest.approx(other[-1].metrics, rel=1e-9)
+
+
 class Weighted(Mlp):
     """A loss that leaves some samples out, and a metric over the others."""
 

@@ -1,0 +1,18 @@
+"""Actors that stay on one node and reserve nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+
+def pinned(actor: type[Any], node_id: str | None = None, **options: Any) -> Any:
+    """Return the class as a Ray actor on a node, without resources; start it by `.remote(...)`.
+
+    node_id: Ray's id of the node; by default the driver's, so that actor and driver end together.
+    """
+    node_id = node_id or ray.get_runtime_context().get_node_id()
+    where = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return ray.remote(actor).options(num_cpus=0, scheduling_strategy=where, **options)
