@@ -1,27 +1,20 @@
-"""The contract that a user implements, and how a configuration's name becomes the user's code.
+"""The contract that a user implements.
 
     class Mlp(TorchExperiment):
         def data(self) -> Splits: ...
         def model(self, hp) -> nn.Module: ...
 
-Any function `train(config)` that calls `raygpu.report(...)` is an experiment too: `resolve("train.py:train")`.
+Any function `train(config)` that calls `raygpu.report(...)` is an experiment too.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from raygpu.errors import BadInput, one_line
-from raygpu.storage import BEGUN_IN
 
 Arrays = np.ndarray | Mapping[str, np.ndarray]
 
@@ -352,106 +345,3 @@ class KerasExperiment(Experiment):
 
         hits = keras.ops.equal(keras.ops.argmax(outputs, axis=-1), keras.ops.cast(targets, "int32"))
         return {"accuracy": keras.ops.mean(keras.ops.cast(hits, "float32"))}
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The origin of a trial's code: picklable, and resolved again in each worker.
-
-    kind: "torch" and "keras" name an `Experiment`, "function" a function of one dict, "command" a script.
-    name: `package.module:Name` or `path/to/file.py:name`, or the command line itself.
-    folder: the start of relative paths, and importable. Absolute, or relative to a worker's first working directory; an
-    unpickled source has an absolute one.
-    """
-
-    kind: str
-    name: str
-    folder: str
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.kind, self.name, self.folder)
-
-    def resolve(self) -> Experiment | Callable[[dict[str, Any]], Any]:
-        """Return the user's object: an `Experiment` instance or a function. Raises BadInput."""
-        return resolve(self.name, Path(self.folder))
-
-
-def _arrived(kind: str, name: str, folder: str) -> Source:
-    """Unpickle a source: make its folder absolute in the process that receives it."""
-    return Source(kind, name, str(BEGUN_IN / folder))
-
-
-def locate(name: str, folder: Path) -> tuple[Source, Experiment | Callable[[dict[str, Any]], Any]]:
-    """Return the source that `name` stands for, and the user's object. Raises BadInput."""
-    found = resolve(name, folder)
-    kind = found.framework if isinstance(found, Experiment) else "function"
-    return Source(kind=kind, name=name, folder=str(folder)), found
-
-
-def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], Any]:
-    """Import the object that `module:Name` or `file.py:name` names; instantiate it if it is an experiment class.
-
-    folder: the start of relative paths, and a place to look up modules. Raises BadInput.
-    """
-    module_name, _, attribute = name.rpartition(":")
-    if not module_name or not attribute:
-        raise BadInput(f'experiment: read {name!r}; write "package.module:Name" or "path/to/file.py:name"')
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    if module_name.endswith(".py"):
-        module = _import_file(folder / module_name, name)
-    else:
-        module = _import_module(module_name, name, folder)
-    try:
-        found = getattr(module, attribute)
-    except AttributeError:
-        raise BadInput(f"experiment: {module_name} has no {attribute!r}; it has: {_candidates(module)}") from None
-    if isinstance(found, type) and issubclass(found, Experiment):
-        try:
-            return found()
-        except Exception as error:  # the user's constructor: whatever it raises is the message
-            raise BadInput(f"experiment: {name} cannot be constructed: {one_line(error)}") from error
-    if isinstance(found, Experiment) or (callable(found) and not isinstance(found, type)):
-        return found
-    raise BadInput(f"experiment: {name} is neither a TorchExperiment, a KerasExperiment nor a function")
-
-
-def _import_module(module_name: str, name: str, folder: Path) -> Any:
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise BadInput(
-                f"experiment: no module {module_name!r} (from {name!r}), looked in {folder} and the Python path"
-            ) from error
-        raise BadInput(f"experiment: {module_name} cannot be imported: {one_line(error)}") from error
-    except (Exception, SystemExit) as error:  # the user's module: whatever it raises is the message
-        raise BadInput(f"experiment: {module_name} cannot be imported: {one_line(error)}") from error
-
-
-def _import_file(path: Path, name: str) -> Any:
-    if not path.is_file():
-        raise BadInput(f"experiment: {path}: no such file (from {name!r})")
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
-    module_name = f"_raygpu_file_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # the user's file: whatever it raises is the message
-        raise BadInput(f"experiment: {path} cannot be imported: {one_line(error)}") from error
-    return module
-
-
-def _candidates(module: Any) -> str:
-    """Return the names of a module's own callables, to suggest in a message."""
-    names = [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and callable(value) and getattr(value, "__module__", None) == module.__name__
-    ]
-    return ", ".join(sorted(names)[:8]) or "nothing callable"

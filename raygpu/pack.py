@@ -40,7 +40,8 @@ from raygpu.planning.profiles import Profile, Subject
 from raygpu.records import interrupts
 from raygpu.records.run_directory import RunDirectory
 from raygpu.training.start import signature
-from raygpu.workflow.validation import PreparedPack, find, load_data, prepare_pack
+from raygpu.workflow.problem import find, load_data
+from raygpu.workflow.validation import PreparedPack, prepare_pack
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster

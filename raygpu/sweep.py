@@ -30,10 +30,11 @@ from raygpu.records.trial_records import Records
 from raygpu.search.trials import Scoring, TrialRecord
 from raygpu.storage import StorageError
 from raygpu.workflow.planner import Planner
+from raygpu.workflow.problem import Problem, find, problem
 from raygpu.workflow.ray_startup import arrived, started, told_at_once
 from raygpu.workflow.summary import summarize, write_files
 from raygpu.workflow.trial_groups import Grouped, grouped
-from raygpu.workflow.validation import Prepared, Problem, apart, find, prepare, problem
+from raygpu.workflow.validation import Prepared, apart, prepare
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raygpu.config.source import locate
 from raygpu.errors import BadInput
-from raygpu.experiment import ALL_NAMES, Hyperparameters, MissingHyperparameter, Splits, locate
+from raygpu.experiment import ALL_NAMES, Hyperparameters, MissingHyperparameter, Splits
 
 
 def splits(count: int = 100) -> Splits:

@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 
 from raygpu.config.sections import Precision, Way
-from raygpu.experiment import Experiment, Source, Splits, num_samples
+from raygpu.config.source import Source
+from raygpu.experiment import Experiment, Splits, num_samples
 from raygpu.planning.profiles import Point
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings

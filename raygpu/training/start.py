@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any, cast
 
+from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import Experiment, Source, Splits
+from raygpu.experiment import Experiment, Splits
 from raygpu.search.signature import Signature
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings, Training

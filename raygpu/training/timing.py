@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from raygpu.config.sections import Way
-from raygpu.experiment import Experiment, Source, Splits
+from raygpu.config.source import Source
+from raygpu.experiment import Experiment, Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings, Training
 from raygpu.training.start import start

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raygpu.config import TrainConfig
+from raygpu.config.source import Source
 from raygpu.errors import TrackingError, one_line
-from raygpu.experiment import Arrays, Source, Splits, take
+from raygpu.experiment import Arrays, Splits, take
 
 if TYPE_CHECKING:
     from raygpu.tracking.runs import RunTree

@@ -17,7 +17,7 @@ from raygpu.planning.sweep_plan import Decision
 from raygpu.records.run_directory import RunDirectory, rounded
 from raygpu.records.trial_records import Records
 from raygpu.search.trials import TrialRecord
-from raygpu.workflow.validation import Problem
+from raygpu.workflow.problem import Problem
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from raygpu.config import SweepConfig
+from raygpu.config.source import Source
 from raygpu.devices.fitness import too_old
 from raygpu.errors import BadInput
-from raygpu.experiment import Source, Splits
+from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.sweep_plan import Sharing
 from raygpu.search.samplers import DrawnTrials, Sampler

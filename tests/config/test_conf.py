@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from raygpu.config import PackConfig, SweepConfig, TrainConfig, load
-from raygpu.experiment import Experiment, locate
+from raygpu.config.source import locate
+from raygpu.experiment import Experiment
 from raygpu.pack import DEFAULT
 from raygpu.search.samplers import sampler
 from raygpu.search.space import parse

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from raygpu.experiment import locate
+from raygpu.config.source import locate
 from raygpu.search.trials import Trial
 from raygpu.training.quick_estimate import Glance
 from tests.models import NUM_TRAIN, few

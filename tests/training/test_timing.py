@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from raygpu.config.sections import Way
-from raygpu.experiment import Source, locate
+from raygpu.config.source import Source, locate
 from raygpu.search.trials import Trial
 from raygpu.training import timing
 from raygpu.training.base import Settings
@@ -176,7 +176,7 @@ def test_keras(way: str) -> None:
     code = f"""
 import time
 from pathlib import Path
-from raygpu.experiment import locate
+from raygpu.config.source import locate
 from raygpu.training.base import Settings
 from raygpu.training.timing import Bench
 from raygpu.search.trials import Trial

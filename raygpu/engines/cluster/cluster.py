@@ -16,13 +16,13 @@ from typing import Any
 
 import ray
 
+from raygpu.config.source import Source
 from raygpu.devices import nvml
 from raygpu.devices.nvml import Gpu, Reading
 from raygpu.devices.reference import rgu
 from raygpu.engines.cluster import runtime_env
 from raygpu.engines.cluster.local_nodes import ExtraNode, end
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import Source
 from raygpu.planning.gpu_shares import Node
 from raygpu.records.trial_records import SIMULATED, Device
 from raygpu.storage import PROBE, Storage

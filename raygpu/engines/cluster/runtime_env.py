@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import raygpu
+from raygpu.config.source import Source
 from raygpu.engines.cluster.ray_environment import SETTINGS
 from raygpu.errors import BadInput
-from raygpu.experiment import Source
 from raygpu.storage import BEGUN_IN, is_job
 
 EXCLUDES = ("/runs/", "__pycache__/", ".git/", ".venv/")

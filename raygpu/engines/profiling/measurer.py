@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from raygpu.config import SweepConfig
 from raygpu.config.sections import Way
+from raygpu.config.source import Source
 from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.sweep_probe import BEATEN, BUDGET, MOST_PACKED, WIDTHS, SweepProbe
 from raygpu.engines.profiling.workload import Workload
-from raygpu.experiment import Source, Splits
+from raygpu.experiment import Splits
 from raygpu.planning.cost_model import WORKER_S, Room, options
 from raygpu.planning.estimates import Estimates, Site, roughly, size
 from raygpu.planning.gpu_shares import by_type

@@ -14,8 +14,9 @@ from typing import Any
 import ray
 
 from raygpu.config.sections import Precision, Way
+from raygpu.config.source import Source
 from raygpu.devices.exhaustion import is_out_of_memory
-from raygpu.experiment import Source, Splits
+from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training import memory_usage
 from raygpu.training.base import Settings

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import raygpu
+from raygpu.config.source import Source
 from raygpu.devices import nvml
 from raygpu.engines.profiling.workload import Workload
-from raygpu.experiment import Experiment, Source, Splits, named
+from raygpu.experiment import Experiment, Splits, named
 from raygpu.planning.estimates import Site
 from raygpu.planning.profiles import Subject
 from raygpu.search.signature import Signature

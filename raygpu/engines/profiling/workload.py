@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raygpu.config.sections import Precision
-from raygpu.experiment import Source, Splits
+from raygpu.config.source import Source
+from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 
 

@@ -20,9 +20,10 @@ import ray
 import ray.train
 
 from raygpu.config.sections import Precision
+from raygpu.config.source import Source
 from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.errors import last_line
-from raygpu.experiment import Source, Splits
+from raygpu.experiment import Splits
 from raygpu.records.training_progress import Best, Progress, Restored, Wish
 from raygpu.search.trials import Scoring, Trial
 from raygpu.storage import Storage

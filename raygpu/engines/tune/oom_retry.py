@@ -6,7 +6,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from raygpu.experiment import Source, Splits
+from raygpu.config.source import Source
+from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import Plan, Share
 from raygpu.search.signature import Signature
 from raygpu.search.trials import Trial

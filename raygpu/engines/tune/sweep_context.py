@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from raygpu.config import SweepConfig
+from raygpu.config.source import Source
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.mps_daemons import Daemons
-from raygpu.experiment import Source, Splits
+from raygpu.experiment import Splits
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import Records
 from raygpu.search.samplers import Sampler

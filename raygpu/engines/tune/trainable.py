@@ -23,11 +23,12 @@ from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.config.sections import Precision
+from raygpu.config.source import Source
 from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.devices.mps import Access
 from raygpu.engines.tune.memory_limit import Cap
 from raygpu.errors import RaygpuError, UnknownMetric
-from raygpu.experiment import Source, Splits
+from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import Plan, Share
 from raygpu.records.run_directory import BEST_EPOCH, SCORE
 from raygpu.search.trials import EpochResult, Scoring, Standing, Trial

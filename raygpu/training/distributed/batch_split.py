@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raygpu.config import TrainConfig
+from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import Source, Splits, num_samples
+from raygpu.experiment import Splits, num_samples
 from raygpu.planning.batches import split
 from raygpu.training.distributed.loss_check import Difference, differences
 from raygpu.training.distributed.ranks import Parallel

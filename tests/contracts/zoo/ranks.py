@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from raygpu.config import TrainConfig
+from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import Source
 from raygpu.training.distributed.batch_split import Spread, checked
 from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel

@@ -11,9 +11,9 @@ import pytest
 from pathspec import PathSpec
 
 import raygpu
+from raygpu.config.source import Source
 from raygpu.engines.cluster import runtime_env
 from raygpu.errors import BadInput
-from raygpu.experiment import Source
 from raygpu.storage import BEGUN_IN, JOB_VARIABLE
 
 ARRIVE = "import pickle, sys; print(pickle.load(sys.stdin.buffer).folder)"

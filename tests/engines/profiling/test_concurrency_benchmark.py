@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from raygpu.config.source import Source, locate
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.remote_cluster import connect
 from raygpu.engines.profiling import concurrency_benchmark as module
@@ -18,7 +19,6 @@ from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark,
 from raygpu.engines.profiling.probe_actor import Taken
 from raygpu.engines.profiling.probe_workers import Probe
 from raygpu.engines.profiling.workload import Repetitions, Workload
-from raygpu.experiment import Source, locate
 from raygpu.planning.profiles import Point
 from raygpu.search.trials import Trial
 from tests.fakes.nvml import FakeNvml

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from raygpu.config.sections import Precision
+from raygpu.config.source import Source, locate
 from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput
-from raygpu.experiment import Source, Splits, locate
+from raygpu.experiment import Splits
 from raygpu.planning.estimates import Site
 from raygpu.planning.profiles import Subject
 from raygpu.search.signature import Signature

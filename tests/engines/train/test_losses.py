@@ -9,7 +9,7 @@ import pytest
 
 from raygpu import train
 from raygpu.config import TrainConfig
-from raygpu.experiment import locate
+from raygpu.config.source import locate
 from raygpu.training.distributed.batch_split import checked, spread
 
 HERE = Path(__file__).parents[3]
