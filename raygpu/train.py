@@ -23,7 +23,7 @@ from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.experiment import take
 from raygpu.records.clock import process_age_s
-from raygpu.records.run_directory import RunDirectory, rounded
+from raygpu.records.run_directory import RunDirectory
 from raygpu.records.training_progress import History, Progress
 from raygpu.search.trials import Scoring
 from raygpu.storage import Storage
@@ -32,6 +32,7 @@ from raygpu.workflow import registration
 from raygpu.workflow.problem import Problem, find, require_fitting, require_one_fitting, training_problem
 from raygpu.workflow.promotion import promoted
 from raygpu.workflow.ray_startup import arrived, started, told_at_once
+from raygpu.workflow.summary import summarize_training
 from raygpu.workflow.validation import PreparedTrain, prepare_train
 
 if TYPE_CHECKING:
@@ -290,12 +291,14 @@ class _TrainingRun:
         """Write the summary, keep the model, and end the run in MLflow."""
         from raygpu.engines.train.worker import best_of
 
-        kept = ended.best or ended.last
+        kept = ended.kept
         interrupted = ended.interrupted and self.history.epoch < self.history.epochs
         try:
             with kept.fetched() if kept is not None else nullcontext() as checkpoint:
                 self.history.best = best_of(checkpoint) if ended.best is not None and checkpoint is not None else None
-                summary = self._summary(ended)
+                global_batch, ended_s = self.spread.parallel.global_batch, process_age_s()
+                summary = summarize_training(self.config, self.history, self.placing, global_batch, ended, ended_s)
+                summary["tracking"] = self.session.identity()
                 if not interrupted and ended.best is not None:
                     assert checkpoint is not None
                     summary |= self._keep_model(checkpoint)
@@ -317,34 +320,6 @@ class _TrainingRun:
         model = registration.Candidate(source, code, checkpoint, score, few, validation)
         kept = registration.keep(self.config, self.session, model, self.console.line)
         return {"model": kept} if kept else {}
-
-    def _summary(self, ended: Ended) -> dict[str, Any]:
-        h, config = self.history, self.config
-        by_device = h.by_device()
-        return {
-            "name": config.name,
-            "source": config.source,
-            "hyperparameters": config.hyperparameters,
-            "seed": config.seed,
-            "data": "synthetic" if config.data.synthetic else "real",
-            "workers": self.placing.workers,
-            "global_batch": self.spread.parallel.global_batch,
-            "shares": list(h.last.shares) if h.last is not None else None,
-            "epochs": h.epoch,
-            "metrics": {name: rounded(value, 9) for name, value in h.metrics.items()},
-            "best": {"score": h.best.score, "epoch": h.best.epoch} if h.best is not None else None,
-            "retries": max(0, h.starts - 1),
-            "wall_s": round(h.elapsed_s, 2),
-            "samples_per_s": rounded(h.samples_per_s),
-            "noise_scale": h.last.noise.samples if h.last is not None and h.last.noise is not None else None,
-            "gpus": [
-                {"index": d.index, "uuid": d.uuid, "name": d.name, "samples_per_s": rounded(by_device.get(d.index))}
-                for d in self.cluster.devices
-            ],
-            "timing": {"first_epoch_s": rounded(h.first_epoch_s, 2), "ended_s": rounded(process_age_s(), 2)},
-            "checkpoint": str(ended.best or ended.last) if ended.best or ended.last else None,
-            "tracking": self.session.identity(),
-        }
 
     def _print_end(self, summary: Mapping[str, Any], interrupted: bool) -> None:
         console = self.console

@@ -1,4 +1,4 @@
-"""The results of a sweep: its summary, its files, and a description of the best trial's model."""
+"""The results of a run: a sweep's summary, files and description of its best model; a training's summary."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygpu.config import SweepConfig
+from raygpu.config import SweepConfig, TrainConfig
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits, num_samples, take
 from raygpu.planning.sweep_plan import Decision
 from raygpu.records.run_directory import RunDirectory, rounded
+from raygpu.records.training_progress import History
 from raygpu.records.trial_records import Records
 from raygpu.search.trials import TrialRecord
 from raygpu.workflow.problem import Problem
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
+    from raygpu.engines.train.production import Ended, Placing
     from raygpu.engines.tune.throughput_monitor import ThroughputMonitor
 
 NUM_SAMPLES = 8
@@ -85,6 +87,45 @@ def summarize(
         "timing": {stage: rounded(seconds, 2) for stage, seconds in timing.items()},
         "arrays_s": {what: rounded(seconds, 2) for what, seconds in arrays_s.items()},
         "tracking": dict(tracking),
+    }
+
+
+def summarize_training(
+    config: TrainConfig,
+    history: History,
+    placing: Placing,
+    global_batch: int,
+    ended: Ended,
+    ended_s: float,
+) -> dict[str, Any]:
+    """Return the content of a production training's `summary.json`, but for its tracking.
+
+    ended_s: seconds since the command was typed. A reading that does not exist is None.
+    """
+    last, best = history.last, history.best
+    by_device = history.by_device()
+    return {
+        "name": config.name,
+        "source": config.source,
+        "hyperparameters": config.hyperparameters,
+        "seed": config.seed,
+        "data": "synthetic" if config.data.synthetic else "real",
+        "workers": placing.workers,
+        "global_batch": global_batch,
+        "shares": list(last.shares) if last is not None else None,
+        "epochs": history.epoch,
+        "metrics": {name: rounded(value, 9) for name, value in history.metrics.items()},
+        "best": {"score": best.score, "epoch": best.epoch} if best is not None else None,
+        "retries": max(0, history.starts - 1),
+        "wall_s": round(history.elapsed_s, 2),
+        "samples_per_s": rounded(history.samples_per_s),
+        "noise_scale": last.noise.samples if last is not None and last.noise is not None else None,
+        "gpus": [
+            {"index": d.index, "uuid": d.uuid, "name": d.name, "samples_per_s": rounded(by_device.get(d.index))}
+            for d in history.devices
+        ],
+        "timing": {"first_epoch_s": rounded(history.first_epoch_s, 2), "ended_s": rounded(ended_s, 2)},
+        "checkpoint": str(ended.kept) if ended.kept is not None else None,
     }
 
 

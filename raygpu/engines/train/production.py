@@ -129,6 +129,11 @@ class Ended:
     best: Storage | None
     interrupted: bool
 
+    @property
+    def kept(self) -> Storage | None:
+        """The best checkpoint, or the last one where there is none."""
+        return self.best or self.last
+
 
 class KeepBest(ray.train.UserCallback):
     """Callback in Ray Train's controller that copies the best checkpoint so far: Ray Train keeps only the last ones."""
