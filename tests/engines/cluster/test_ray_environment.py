@@ -22,7 +22,7 @@ def told(code: str) -> str:
 
 
 def test_a_local_ray_is_told_to_stay_on_loopback() -> None:
-    ask = "from raygpu.engines import environment as e; "
+    ask = "from raygpu.engines.cluster import ray_environment as e; "
     assert told(ask + "e.prepare(local=True); print(e.is_on_loopback())") == "True"
     assert told(ask + "e.prepare(); print(e.is_on_loopback())") == "False"
     assert told("import ray; " + ask + "e.prepare(local=True); print(e.is_on_loopback())") == "False", "too late"
@@ -45,7 +45,7 @@ def test_a_box_of_two_types_of_card_is_a_cluster(
         given.append(local)
         raise Told
 
-    monkeypatch.setattr(ray_startup.environment, "prepare", prepare)
+    monkeypatch.setattr(ray_startup.ray_environment, "prepare", prepare)
     section = ClusterSection(address=address)
     with pytest.raises(Told), ray_startup.started(section, CARDS[:cards], tmp_path, print, apart=True):
         pass
