@@ -192,7 +192,7 @@ class _Measuring:
         from raygpu.engines.profiling.device_benchmark import DeviceBenchmark
 
         config, chosen, say = self.config, self.config.chosen_batches, self.console.line
-        pace = DeviceBenchmark(
+        benchmark = DeviceBenchmark(
             self.cluster,
             self.where,
             self._workload(),
@@ -201,23 +201,23 @@ class _Measuring:
             parts=config.accumulate,
         )
         try:
-            self.places = pace.places
+            self.places = benchmark.places
             if chosen is not None:
-                shares, curves = pace.at(chosen, say)
+                shares, curves = benchmark.at(chosen, say)
                 return curves, tuple(shares)
             if config.best_batch:
                 first = max(1, self.configured // self.where.ranks)
-                curves = pace.climb(first, say)
+                curves = benchmark.doubled(first, say)
             else:
                 whole = self.configured
-                curves = pace.around(around(max(1, whole // self.where.ranks), whole), say)
+                curves = benchmark.around(around(max(1, whole // self.where.ranks), whole), say)
             level = leveled(curves, alike(curves))
             return curves, balanced(level, self._whole(level)).shares
         except ValueError as error:
             raise RaygpuError(f"global_batch: {error}") from error
         finally:
-            self.readings = pace.readings
-            pace.close()
+            self.readings = benchmark.readings
+            benchmark.close()
 
     def _whole(self, curves: Sequence[Curve]) -> int:
         """Return the global batch: the configuration's, or the fastest of at most a tenth of the data."""

@@ -255,16 +255,16 @@ def _measured(
         probe = Probe(cluster, cluster.devices[0], measuring.workload, scratch)
         ending.callback(probe.close)
         repetitions = Repetitions(config.window_s, config.rounds)
-        climb = ConcurrencyBenchmark(
+        benchmark = ConcurrencyBenchmark(
             probe, ways, repetitions, most=config.most, mps=access, numbers=config.chosen_numbers, say=say
         )
-        climb.run()
-        climb.compile()
+        benchmark.run()
+        benchmark.compile()
     return Profile(
         measuring.subject,
         measuring.workload.splits.num_train if measuring.workload.splits is not None else None,
-        tuple(climb.points),
-        (*notes, *climb.notes),
+        tuple(benchmark.points),
+        (*notes, *benchmark.notes),
         datetime.now(UTC).isoformat(timespec="seconds"),
         config.data.synthetic,
     )

@@ -203,7 +203,7 @@ class _SweepRun:
         try:
             with (
                 daemons(cluster.devices, console.line, wanted=self.decision.mps and cluster.local) as mps,
-                ThroughputMonitor(records, cluster, session.writer, console.update, exporter.update) as meter,
+                ThroughputMonitor(records, cluster, session.writer, console.update, exporter.update) as monitor,
             ):
                 self._require_mps(mps)
                 arrays_s = self._run_trials(mps)
@@ -232,7 +232,7 @@ class _SweepRun:
             self.decision,
             records,
             cluster,
-            meter,
+            monitor,
             timing,
             session.identity(),
             arrays_s,

@@ -1,6 +1,6 @@
 """A rough idea of a torch training's speed, by a few steps on the CPU in the process that plans.
 
-    glance = Glance(source, experiment, splits, precision)
+    glance = QuickEstimate(source, experiment, splits, precision)
     glance.samples_per_s(trial)
     points = glance.points(trials, num_cpus)
 
@@ -38,7 +38,7 @@ EVALUATED = 2 / 3
 """Cost of two evaluations of a batch, in steps: without a backward pass, which makes a step three times as long."""
 
 
-class Glance:
+class QuickEstimate:
     """Short measurements of one experiment's trials, in this process."""
 
     def __init__(self, source: Source, experiment: Experiment, splits: Splits, precision: Precision) -> None:

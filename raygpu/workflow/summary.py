@@ -33,7 +33,7 @@ def summarize(
     decision: Decision,
     records: Records,
     cluster: Cluster,
-    meter: ThroughputMonitor,
+    monitor: ThroughputMonitor,
     timing: Mapping[str, float | None],
     tracking: Mapping[str, Any],
     arrays_s: Mapping[str, float],
@@ -79,8 +79,8 @@ def summarize(
                 "uuid": device.uuid,
                 "name": device.name,
                 "samples_per_s": rounded(throughput[device.index]),
-                "memory_gib": rounded(meter.mean(device.index, "memory_gib"), 3),
-                "util_pct": rounded(meter.mean(device.index, "util_pct")),
+                "memory_gib": rounded(monitor.mean(device.index, "memory_gib"), 3),
+                "util_pct": rounded(monitor.mean(device.index, "util_pct")),
             }
             for device in cluster.devices
         ],

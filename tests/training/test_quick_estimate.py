@@ -10,15 +10,15 @@ import torch
 
 from raygpu.config.source import locate
 from raygpu.search.trials import Trial
-from raygpu.training.quick_estimate import Glance
+from raygpu.training.quick_estimate import QuickEstimate
 from tests.models import NUM_TRAIN, few
 
 ROOT = Path(__file__).parents[2]
 
 
-def glance(name: str, folder: Path = ROOT) -> Glance:
+def glance(name: str, folder: Path = ROOT) -> QuickEstimate:
     source, code = locate(name, folder)
-    return Glance(source, code, few(), "float32")
+    return QuickEstimate(source, code, few(), "float32")
 
 
 def trials(count: int, **hp: object) -> list[Trial]:

@@ -114,8 +114,8 @@ def test_a_profile_of_other_ways_hides_none(config: Any, tmp_path: Path) -> None
 
 def test_a_short_sweep_is_planned_by_a_few_steps(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Long enough for a look, too short for a probe: the trainings' own speed is not what is tested.
-    monkeypatch.setattr("raygpu.training.quick_estimate.Glance.samples_per_s", lambda *_: 10_000.0)
-    monkeypatch.setattr("raygpu.training.quick_estimate.Glance.points", lambda *_: POINTS)
+    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 10_000.0)
+    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.points", lambda *_: POINTS)
     result, shown = run(config("short", trials=16, epochs=40))
     assert "plan: predicted, by a few steps here, for the sweep is short (about " in shown
     assert result.summary["predicted"]["chosen"] == "fused" == result.summary["mode"]

@@ -1,7 +1,7 @@
 """Benchmark the throughput of growing numbers of trainings on a device, for each way of sharing, in short windows.
 
-    climb = ConcurrencyBenchmark(probe, ("process", "fused"), Repetitions(1.0, rounds=3), most=34)
-    climb.run()                 # climb.points, climb.notes
+    benchmark = ConcurrencyBenchmark(probe, ("process", "fused"), Repetitions(1.0, rounds=3), most=34)
+    benchmark.run()                 # benchmark.points, benchmark.notes
 
 At each number of trainings all ways take turns, round by round, and one training alone has its turn in each round: the
 machine's other load is the same for all, and a gain is a ratio of neighbours in time. Rounds that differ much are

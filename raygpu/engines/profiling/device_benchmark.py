@@ -70,7 +70,7 @@ class DeviceBenchmark:
         """
         return self._curves(sizes, say, ended="asked")
 
-    def climb(self, first: int, say: Callable[[str], None]) -> list[Curve]:
+    def doubled(self, first: int, say: Callable[[str], None]) -> list[Curve]:
         """Return each rank's curve of samples/s, with the batch size doubled from `first` on.
 
         A curve ends where memory or data ends, or where a larger batch gains nothing. Raises RaygpuError as `around`

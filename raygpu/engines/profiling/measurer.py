@@ -176,10 +176,10 @@ class Measurer:
         samples = whole.trials * whole.epochs * self.splits.num_train
         if self.source.kind != "torch":
             return Look(samples / KERAS_PER_S)
-        from raygpu.training.quick_estimate import Glance  # torch takes seconds to import
+        from raygpu.training.quick_estimate import QuickEstimate  # torch takes seconds to import
 
-        glance = Glance(self.source, self.code, self.splits, self.config.gpu.precision)
-        samples_per_s = glance.samples_per_s(self._first)
+        estimate = QuickEstimate(self.source, self.code, self.splits, self.config.gpu.precision)
+        samples_per_s = estimate.samples_per_s(self._first)
         if not samples_per_s:
             return Look(None)
         look = Look(samples / samples_per_s)
@@ -187,12 +187,12 @@ class Measurer:
         # sweep of hours repays a probe, whichever way is the fastest.
         if site.device_gib is not None or not WORKER_S <= samples / samples_per_s < LONG_S:
             return look
-        most = int(min(LOOK * samples, LOOK_S * samples_per_s) / glance.samples(self._first)) - 1
+        most = int(min(LOOK * samples, LOOK_S * samples_per_s) / estimate.samples(self._first)) - 1
         num_trials = min(WIDTHS[1], self._at_once if self._may_fuse(self.largest) else 1, most)
         if num_trials < 1:
             return look
         try:
-            points = glance.points(self.largest.trials[:num_trials], int(site.num_cpus))
+            points = estimate.points(self.largest.trials[:num_trials], int(site.num_cpus))
         except Exception:  # noqa: BLE001 - the user's code: its trials show it, each alone
             return look
         rough = Profile(self._subject(self.largest, site), self.splits.num_train, tuple(points))
@@ -213,13 +213,13 @@ class Measurer:
         workload = Workload(self.source, self.splits, self._first, self.config.gpu.precision)
         probing = SweepProbe(cluster, workload, self._at_once)
         whole = size(self.config)
-        climb = probing.measure(ways, whole.trials * whole.epochs * self.splits.num_train, mps=mps)
+        benchmark = probing.measure(ways, whole.trials * whole.epochs * self.splits.num_train, mps=mps)
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")
         profile = Profile(
             self._subject(self.largest, site),
             self.splits.num_train,
-            tuple(climb.points),
-            tuple(climb.notes),
+            tuple(benchmark.points),
+            tuple(benchmark.notes),
             measured_at,
             self.config.data.synthetic,
         )

@@ -1,8 +1,8 @@
 """Probe inside a sweep: find the fastest way to share the device, within a part of the sweep's own time.
 
 probing = SweepProbe(cluster, Workload(source, splits, trial, "float32"), most=64)
-climb = probing.measure(["process", "fused"], work=1e7, mps=True)
-climb.points
+benchmark = probing.measure(["process", "fused"], work=1e7, mps=True)
+benchmark.points
 """
 
 from __future__ import annotations
@@ -64,54 +64,54 @@ class SweepProbe:
             access = under.access.get(device.uuid or "")
             all_ways: list[Way] = [*ways, "mps"] if access is not None else [*ways]
             repetitions = Repetitions(WINDOW_S, ROUNDS, patience=PATIENCE, again=1)
-            climb = ConcurrencyBenchmark(probe, all_ways, repetitions, most=self.most, mps=access)
+            benchmark = ConcurrencyBenchmark(probe, all_ways, repetitions, most=self.most, mps=access)
             try:
-                if climb.begin():
-                    self._measure(climb, all_ways, work, started, probe.num_cpus)
+                if benchmark.begin():
+                    self._measure(benchmark, all_ways, work, started, probe.num_cpus)
             finally:
                 probe.close()  # before the daemon
-        climb.notes += [f"mps: not measured: {reason}" for reason in refusals]
-        return climb
+        benchmark.notes += [f"mps: not measured: {reason}" for reason in refusals]
+        return benchmark
 
     def _measure(
-        self, climb: ConcurrencyBenchmark, ways: Sequence[Way], work: float, started: float, num_cpus: int
+        self, benchmark: ConcurrencyBenchmark, ways: Sequence[Way], work: float, started: float, num_cpus: int
     ) -> None:
         """Measure one training, an array, a wider one and more processes, while they may change the answer."""
 
         def repays(seconds: float) -> bool:
             """Return whether `seconds` more of probing stay within BUDGET of the predicted sweep."""
             spent_s = time.monotonic() - started + seconds
-            return spent_s <= BUDGET * (work / max(_rates(climb, ways).values()) + WORKER_S)
+            return spent_s <= BUDGET * (work / max(_rates(benchmark, ways).values()) + WORKER_S)
 
-        climb.measure({"process": 1})
-        if not climb.measurable or not repays(0.0):
+        benchmark.measure({"process": 1})
+        if not benchmark.measurable or not repays(0.0):
             return
         array = 0.0
         for width in WIDTHS if "fused" in ways else ():
             samples = STEPS * min(self.most, width) * batch_size(self.workload.trial.hyperparameters)
             if array and (self.most <= WIDTHS[0] or not repays(samples / array)):
                 break
-            climb.measure({"fused": min(self.most, width)})
-            array = max(_rates(climb, ["fused"]).values(), default=0.0)
-            if not climb.measurable or not array:
+            benchmark.measure({"fused": min(self.most, width)})
+            array = max(_rates(benchmark, ["fused"]).values(), default=0.0)
+            if not benchmark.measurable or not array:
                 break
         numbers = [num_cpus] if self.cluster.devices[0].uuid is None else [2, 4, MOST_PACKED]
         for n in sorted({min(n, self.most) for n in numbers} - {1}):
-            packed = {n: rate for (_, n), rate in _rates(climb, ["process"]).items()}
+            packed = {n: rate for (_, n), rate in _rates(benchmark, ["process"]).items()}
             # At best no process takes work from the others.
             if array > numbers[-1] * packed.get(1, array):
-                climb.notes.append(f"{BEATEN} {numbers[-1]} processes cannot do as much as one array")
+                benchmark.notes.append(f"{BEATEN} {numbers[-1]} processes cannot do as much as one array")
                 return
             last = max(packed, default=1)
-            failed = any(p.fault is not None for p in climb.points if p.way == "process")
-            if failed or not climb.measurable or packed.get(last, 0.0) < max(packed.values()):
+            failed = any(p.fault is not None for p in benchmark.points if p.way == "process")
+            if failed or not benchmark.measurable or packed.get(last, 0.0) < max(packed.values()):
                 return
             if last > 1 and not repays(WORKER_S):
-                climb.notes.append(f"process: {n} at once not tried: a quarter of the sweep's time was over")
+                benchmark.notes.append(f"process: {n} at once not tried: a quarter of the sweep's time was over")
                 return
-            climb.measure({way: n for way in ways if way != "fused"})
+            benchmark.measure({way: n for way in ways if way != "fused"})
 
 
-def _rates(climb: ConcurrencyBenchmark, ways: Sequence[Way]) -> dict[tuple[Way, int], float]:
+def _rates(benchmark: ConcurrencyBenchmark, ways: Sequence[Way]) -> dict[tuple[Way, int], float]:
     """Return each point's samples/s by way and number, points in doubt included: they too predict the probe's time."""
-    return {(p.way, p.n): p.samples_per_s for p in climb.points if p.samples_per_s and p.way in ways}
+    return {(p.way, p.n): p.samples_per_s for p in benchmark.points if p.samples_per_s and p.way in ways}

@@ -18,7 +18,7 @@ import ray.train
 
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.pinned import pinned
-from raygpu.engines.train.worker import Desk, Failed, Job, Told, last_words, train
+from raygpu.engines.train.worker import Failed, Job, Mailbox, Told, last_words, train
 from raygpu.errors import BadInput, RaygpuError, last_line
 from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import floor_to_step
@@ -194,14 +194,14 @@ class ProductionRun:
         self._setup = setup
         self.ended: Ended | None = None
         """Result of the training; None until the iteration is over."""
-        self._desk = _desk()
+        self._mailbox = _mailbox()
         self._stopping = False
 
     def stop(self) -> None:
         """Ask the workers to end after a checkpoint; returns at once."""
         if not self._stopping:
             self._stopping = True
-            self._desk.stop.remote()
+            self._mailbox.stop.remote()
 
     def __iter__(self) -> Iterator[list[Told | Interrupted]]:
         """Train until the end, Ctrl-C or `stop`; yield a list of the workers' new reports every POLL_S seconds.
@@ -211,19 +211,19 @@ class ProductionRun:
         """
         logging.getLogger("ray.train").setLevel(logging.ERROR)
         setup, failed, interrupted = self._setup, list[Failed](), False
-        fitting = _fitting(_trainer(setup, self._desk))
+        fitting = _fitting(_trainer(setup, self._mailbox))
         with noted_interrupts() as interrupts:
             while not fitting.done():
                 with contextlib.suppress(TimeoutError):
                     fitting.exception(POLL_S)
-                told: list[Told | Interrupted] = ray.get(self._desk.take.remote())
+                told: list[Told | Interrupted] = ray.get(self._mailbox.take.remote())
                 failed += [one for one in told if isinstance(one, Failed)]
                 if not interrupted and interrupts.count:
                     interrupted = True
                     told.append(Interrupted())
                     self.stop()
                 yield told
-            told = ray.get(self._desk.take.remote())
+            told = ray.get(self._mailbox.take.remote())
             failed += [one for one in told if isinstance(one, Failed)]
             yield told
         if failed:
@@ -237,12 +237,12 @@ class ProductionRun:
         self.ended = Ended(last, _best(setup.folder / BEST), interrupted)
 
 
-def _trainer(setup: Setup, desk: Any) -> Any:
-    """Return Ray Train's trainer for a run. desk: actor that takes the workers' reports."""
+def _trainer(setup: Setup, mailbox: Any) -> Any:
+    """Return Ray Train's trainer for a run. mailbox: actor that takes the workers' reports."""
     placing, (path, file_system) = setup.placing, setup.folder.for_ray()
     return _trainer_class(setup.job.source.kind, placing.how, local=setup.cluster.local)(
         train,
-        train_loop_config={"job": setup.job, "desk": desk, "splits": ray.put(setup.splits)},
+        train_loop_config={"job": setup.job, "mailbox": mailbox, "splits": ray.put(setup.splits)},
         scaling_config=ray.train.ScalingConfig(
             num_workers=placing.workers,
             use_gpu=True,
@@ -300,5 +300,5 @@ def _fitting(trainer: Any) -> Future[Any]:
     return fitting
 
 
-def _desk() -> Any:
-    return pinned(Desk).remote()
+def _mailbox() -> Any:
+    return pinned(Mailbox).remote()

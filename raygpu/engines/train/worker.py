@@ -102,7 +102,7 @@ class Failed:
 Told = Joined | Progress | Saved | Failed
 
 
-class Desk:
+class Mailbox:
     """Ray actor for messages between the workers and the driver; on the driver's node, without CPUs."""
 
     def __init__(self) -> None:
@@ -135,9 +135,9 @@ class Desk:
 
 @dataclass(slots=True)
 class _Wishes:
-    """Requests of rank 0 to all ranks: the user's stop, and checkpoints by time. Never waits for the desk."""
+    """Requests of rank 0 to all ranks: the user's stop, and checkpoints by time. Never waits for the mailbox."""
 
-    desk: Any
+    mailbox: Any
     checkpoint_s: float | None
     _asked: Any = None
     _saved_at: float = field(default_factory=time.monotonic)
@@ -147,7 +147,7 @@ class _Wishes:
         if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
             wish, self._asked = ray.get(self._asked), None
         if self._asked is None:
-            self._asked = self.desk.wish.remote()
+            self._asked = self.mailbox.wish.remote()
         if not wish and self.checkpoint_s is not None and time.monotonic() - self._saved_at >= self.checkpoint_s:
             return "checkpoint"
         return wish
@@ -158,20 +158,20 @@ class _Wishes:
 
 
 def train(config: dict[str, Any]) -> None:
-    """Run one worker of Ray Train. config: "job", a Job; "desk", a Desk's handle; "splits", a reference to the data.
+    """Run one worker of Ray Train.
 
-    An error of the user's code is reported to the desk before it is raised; the next try of Ray Train then returns at
-    once.
+    config: "job", a Job; "mailbox", a Mailbox's handle; "splits", a reference to the data. An error of the user's code is
+    reported to the mailbox before it is raised; the next try of Ray Train then returns at once.
     """
-    job, desk = config["job"], config["desk"]
+    job, mailbox = config["job"], config["mailbox"]
     rank = ray.train.get_context().get_world_rank()
-    if ray.get(desk.failed.remote()):
+    if ray.get(mailbox.failed.remote()):
         return  # Ray Train tries again after any error; one of the user's code would come again
     try:
-        _train(job, desk, ray.get(config["splits"]))
+        _train(job, mailbox, ray.get(config["splits"]))
     except BaseException as error:
         if isinstance(error, Exception) and not _is_lost_peer(error):
-            ray.get(desk.tell.remote(Failed(rank, traceback.format_exc(), is_out_of_memory(error))))
+            ray.get(mailbox.tell.remote(Failed(rank, traceback.format_exc(), is_out_of_memory(error))))
         raise
 
 
@@ -181,10 +181,10 @@ def _is_lost_peer(error: Exception) -> bool:
     return bool(kinds & LOST_PEER_ERRORS) or any(sign in str(error) for sign in LOST_PEER)
 
 
-def _train(job: Job, desk: Any, splits: Splits) -> None:
+def _train(job: Job, mailbox: Any, splits: Splits) -> None:
     os.environ.update(surroundings(job.threads))
     os.chdir(job.source.folder)
-    wishes = _Wishes(desk, job.checkpoint_s)
+    wishes = _Wishes(mailbox, job.checkpoint_s)
     settings = Settings(job.epochs, job.threads, job.precision, Path.cwd())
     ranks = _ranks(job, settings)
     every = _placed(ranks.gather(_devices(job)), len(job.devices))
@@ -196,23 +196,23 @@ def _train(job: Job, desk: Any, splits: Splits) -> None:
         keeper.go_on()
         for local, device in enumerate(devices):
             rank, restored = ranks.rank + local, None if ranks.rank + local else keeper.restored
-            _tell(desk, Joined(rank, device, os.getpid(), training.epoch, tuple(training.notes), restored))
+            _tell(mailbox, Joined(rank, device, os.getpid(), training.epoch, tuple(training.notes), restored))
         while (progress := training.advance()) is not None:
             if ranks.rank == 0:
-                _tell(desk, progress)
+                _tell(mailbox, progress)
             if keeper.due(progress):
                 saved = keeper.save(progress)
                 wishes.saved()
                 if ranks.rank == 0:
-                    _tell(desk, saved)
+                    _tell(mailbox, saved)
             if progress.wish == "stop" or keeper.diverged(progress):
                 break
     finally:
         training.close()
 
 
-def _tell(desk: Any, told: Told) -> None:
-    desk.tell.remote(told)
+def _tell(mailbox: Any, told: Told) -> None:
+    mailbox.tell.remote(told)
 
 
 def _ranks(job: Job, settings: Settings) -> Any:

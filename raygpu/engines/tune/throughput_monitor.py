@@ -38,7 +38,7 @@ class ThroughputMonitor:
         self.show, self.export = show, export
         self._readings: dict[tuple[int, str], list[float]] = {}
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
 
     def __enter__(self) -> ThroughputMonitor:
         self._thread.start()
