@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from raygpu.experiment import KerasExperiment, Mean, Splits, Sum, TorchExperiment
     from raygpu.reporting import checkpoint, load, report
     from raygpu.search.trials import Trial
-    from raygpu.training.fused.checked_array import fuse
+    from raygpu.training.fused.fuse import fuse
     from raygpu.training.keras.multi_gpu import multi_gpu_model
 
 __version__ = "0.1.0"
@@ -31,7 +31,7 @@ __all__ = [
 ]
 _HOMES = dict.fromkeys(("KerasExperiment", "Mean", "Splits", "Sum", "TorchExperiment"), "experiment")
 _HOMES |= dict.fromkeys(("checkpoint", "load", "report"), "reporting") | {"Trial": "search.trials"}
-_HOMES |= {"fuse": "training.fused.checked_array", "multi_gpu_model": "training.keras.multi_gpu"}
+_HOMES |= {"fuse": "training.fused.fuse", "multi_gpu_model": "training.keras.multi_gpu"}
 
 
 def __getattr__(name: str) -> object:

@@ -48,8 +48,8 @@ from raygpu.records.run_directory import RunDirectory, rounded
 from raygpu.records.trial_records import Device
 from raygpu.redaction import redacted
 from raygpu.training.distributed.batch_split import spread
-from raygpu.workflow.problem import Problem, find, training_problem
 from raygpu.workflow.ray_startup import arrived, started, told_at_once
+from raygpu.workflow.user_code import Problem, find, training_problem
 from raygpu.workflow.validation import PreparedTrain, prepare_train
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from raygpu.config.sections import Way
 from raygpu.devices import host
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.mps import Access, Mps, NoMps
-from raygpu.devices.reference import rgu
+from raygpu.devices.rgu import rgu
 from raygpu.engines.cluster import ray_environment
+from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.profile_key import subject
-from raygpu.engines.profiling.sites import local_site
 from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment
@@ -40,7 +40,7 @@ from raygpu.planning.profiles import Profile, Subject
 from raygpu.records import interrupts
 from raygpu.records.run_directory import RunDirectory
 from raygpu.training.start import signature
-from raygpu.workflow.problem import find, load_data
+from raygpu.workflow.user_code import find, load_data
 from raygpu.workflow.validation import PreparedPack, prepare_pack
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def run(
     verdict = profile_view.verdict(profile)
     try:
         if config.tracking.enabled:
-            from raygpu.tracking import pack as tracking
+            from raygpu.tracking import profile_run as tracking
 
             best = profile.best()
             metrics = {"pack/best/n": best and best.n, "pack/best/gain": best and best.gain}

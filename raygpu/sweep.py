@@ -19,8 +19,8 @@ from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
 from raygpu.cli.console import SweepConsole
 from raygpu.cli.plan_view import sweep_lines
 from raygpu.config import SweepConfig
+from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.measurer import Measurer
-from raygpu.engines.profiling.sites import local_site
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.gpu_shares import FusedPlan
 from raygpu.planning.sweep_plan import Decision
@@ -30,10 +30,10 @@ from raygpu.records.trial_records import Records
 from raygpu.search.trials import Scoring, TrialRecord
 from raygpu.storage import StorageError
 from raygpu.workflow.planner import Planner
-from raygpu.workflow.problem import Problem, find, problem
 from raygpu.workflow.ray_startup import arrived, started, told_at_once
 from raygpu.workflow.summary import summarize, write_files
 from raygpu.workflow.trial_groups import Grouped, grouped
+from raygpu.workflow.user_code import Problem, find, problem
 from raygpu.workflow.validation import Prepared, apart, prepare
 
 if TYPE_CHECKING:

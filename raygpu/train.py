@@ -29,10 +29,10 @@ from raygpu.search.trials import Scoring
 from raygpu.storage import Storage
 from raygpu.training.distributed.batch_split import Spread, checked, spread
 from raygpu.workflow import registration
-from raygpu.workflow.problem import Problem, find, require_fitting, require_one_fitting, training_problem
 from raygpu.workflow.promotion import promoted
 from raygpu.workflow.ray_startup import arrived, started, told_at_once
 from raygpu.workflow.summary import summarize_training
+from raygpu.workflow.user_code import Problem, find, require_fitting, require_one_fitting, training_problem
 from raygpu.workflow.validation import PreparedTrain, prepare_train
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.experiment import Splits, TorchExperiment
 from raygpu.records.run_directory import RunDirectory
-from raygpu.workflow.problem import find, problem
+from raygpu.workflow.user_code import find, problem
 from raygpu.workflow.validation import prepare
 from tests.models import few
 

@@ -171,7 +171,7 @@ def study(folder: RunDirectory, num_train: int, target: float) -> list[Row]:
 
 
 def _num_train(config: SweepConfig) -> int:
-    from raygpu.workflow.problem import find, load_data
+    from raygpu.workflow.user_code import find, load_data
 
     source, code = find(config, Path.cwd())
     return load_data(config, source, code).part(config.data.fraction, config.seed).num_train

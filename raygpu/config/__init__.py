@@ -1,7 +1,7 @@
 """The configuration of every command: its schema, and how a file and flags become one.
 
-Gives `load` and a schema for each command; the tables that they share are in `sections`. Imports nothing of raygpu but
-`errors`, `redaction` and `storage`, and neither torch, TensorFlow, Ray nor MLflow.
+Gives `load` and a schema for each command; the tables that they share are in `sections`, and `source` finds the user's
+code by its name. Imports `errors`, `redaction`, `storage` and `experiment`; never torch, TensorFlow, Ray or MLflow.
 """
 
 from raygpu.config.loading import OWN_NAMES, fields, load, read_toml, suggestion

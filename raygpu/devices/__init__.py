@@ -1,1 +1,4 @@
-"""GPUs and the host: discovery, readings, selection for a sweep, and sharing between trainings."""
+"""The only door to NVML (`nvml`, `gpm`) and to MPS: GPUs, their readings, memory limits, out-of-memory errors, RGU.
+
+Imports `planning` and `errors`; never Ray, MLflow, a framework or the other doors.
+"""

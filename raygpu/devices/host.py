@@ -11,7 +11,7 @@ from pathlib import Path
 from raygpu.devices import nvml
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.nvml import Gpu
-from raygpu.devices.reference import rgu
+from raygpu.devices.rgu import rgu
 from raygpu.errors import BadInput
 from raygpu.planning.gpu_shares import Node
 

@@ -1,4 +1,4 @@
-"""The run tree in MLflow: one parent run for the sweep, one child run for each trial. The only door to MLflow.
+"""The run tree in MLflow: one parent run for the sweep, one child run for each trial.
 
     tree = RunTree.open("sqlite:///runs/mlflow.db", "raygpu")
     tree.start_sweep("digits", tags={}, params={"trials": 64})

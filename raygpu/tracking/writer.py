@@ -25,7 +25,7 @@ from typing import Any
 
 from raygpu.errors import TrackingError, one_line
 from raygpu.search.trials import EpochResult, Trial, TrialRecord
-from raygpu.tracking.batches import Journal, Kind, Pending, Write, deliver
+from raygpu.tracking.pending_writes import Journal, Kind, Pending, Write, deliver
 from raygpu.tracking.runs import Refused, RunTree
 
 CPU_SHARE = 0.025

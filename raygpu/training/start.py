@@ -1,4 +1,4 @@
-"""Start of a training from its source: the one place that knows all kinds of experiment."""
+"""Start of one trial's training alone, by the kind of its source: torch, Keras, a function or a command."""
 
 from __future__ import annotations
 

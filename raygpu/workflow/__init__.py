@@ -1,5 +1,5 @@
-"""Steps that commands share, in the order of a run: validation, Ray's start-up, the plan, the summary, the registry.
+"""The steps of a run, in order, as the commands call them.
 
-A command's module calls them one after the other. Imports everything below: `engines`, `training`, `tracking`,
-`devices` and `cli`.
+`validation` (without the user's code), `user_code` (with it), `ray_startup`, `trial_groups` and `planner` of a sweep,
+`summary`; of a training `promotion` before and `registration` after. Imports everything below.
 """

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from raygpu.cli.plan_view import decision_lines
 from raygpu.config import SweepConfig
+from raygpu.engines.cluster.sites import cluster_site
 from raygpu.engines.profiling.measurer import Measurer
-from raygpu.engines.profiling.sites import cluster_site
 from raygpu.planning.estimates import Estimates, Site
 from raygpu.planning.sweep_plan import Decision, decide
 from raygpu.workflow.trial_groups import Grouped, usable

@@ -18,7 +18,7 @@ from raygpu.records.run_directory import RunDirectory, rounded
 from raygpu.records.training_progress import History
 from raygpu.records.trial_records import Records
 from raygpu.search.trials import TrialRecord
-from raygpu.workflow.problem import Problem
+from raygpu.workflow.user_code import Problem
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster

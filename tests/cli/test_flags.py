@@ -135,7 +135,7 @@ def test_what_help_shows_turns_off(flag: str) -> None:
 def test_an_experiment_whose_framework_is_not_installed(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raygpu.workflow.problem.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("raygpu.workflow.user_code.importlib.util.find_spec", lambda name: None)
     (here / "torch.toml").write_text(GOOD.replace("tests.cases:ramp", "experiments.digits:Mlp"))
     (line,) = faults(capsys, "torch.toml")
     assert line.endswith("experiments.digits:Mlp needs torch, which is not installed here: pip install torch")

@@ -12,7 +12,7 @@ import pytest
 
 from raygpu.errors import TrackingError
 from raygpu.search.trials import EpochResult, TrialRecord
-from raygpu.tracking.batches import Journal, Pending, Write, load
+from raygpu.tracking.pending_writes import Journal, Pending, Write, load
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.writer import NullWriter, Writer
 from tests.tracking.services import Server, epoch, eventually, free_port, log_epochs, start_trial, trial

@@ -19,7 +19,7 @@ import ray
 from raygpu.config.source import Source
 from raygpu.devices import nvml
 from raygpu.devices.nvml import Gpu, Reading
-from raygpu.devices.reference import rgu
+from raygpu.devices.rgu import rgu
 from raygpu.engines.cluster import runtime_env
 from raygpu.engines.cluster.local_nodes import ExtraNode, end
 from raygpu.errors import BadInput, one_line

@@ -1,1 +1,1 @@
-"""Measurements of trainings that share a device, for `raygpu.pack`, `raygpu.balance` and the probe inside a sweep."""
+"""Measurements: trainings that share a device (`raygpu.pack`, a sweep's probe), unequal devices (`raygpu.balance`)."""

@@ -1,1 +1,4 @@
-"""Run a sweep on Ray Tune: its trainables, searchers and callbacks, in process mode and in fused mode."""
+"""A sweep on Ray Tune: trainables, searchers and callbacks, of single trials (`trial_*`) and of arrays (`array_*`).
+
+Arrays serve fused mode and, for Keras, split mode.
+"""

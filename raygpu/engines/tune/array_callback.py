@@ -11,10 +11,10 @@ import ray
 from ray import tune
 
 from raygpu.engines.tune.array_checkpoint import MEMBERS, extract, under_way
-from raygpu.engines.tune.oom_retry import Shares
 from raygpu.engines.tune.sweep_context import SweepContext
-from raygpu.engines.tune.trainable import device_of, share_of
-from raygpu.engines.tune.tune_callback import LiveSweep
+from raygpu.engines.tune.trial_callback import LiveSweep
+from raygpu.engines.tune.trial_shares import Shares
+from raygpu.engines.tune.trial_trainable import device_of, share_of
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.training.fused.groups import Grouper

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from raygpu.engines.tune.trainable import finite, write_score
+from raygpu.engines.tune.trial_trainable import finite, write_score
 from raygpu.search.trials import EpochResult, Scoring, Standing
 
 Save = Callable[[str, Path], None]

@@ -13,7 +13,7 @@ from ray.tune.search import Searcher
 
 from raygpu.engines.tune.array_callback import LiveArrays
 from raygpu.engines.tune.device_slots import DeviceSlots
-from raygpu.engines.tune.trainable import finite, tune_config, with_share
+from raygpu.engines.tune.trial_trainable import finite, tune_config, with_share
 from raygpu.planning.gpu_shares import FusedPlan, Share
 from raygpu.search.samplers import Sampler
 from raygpu.search.signature import MAX_MEMBERS, cut, even

@@ -25,7 +25,7 @@ from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.engines.tune.array_checkpoint import MEMBERS, PROGRESS
 from raygpu.engines.tune.array_results import KeptMembers
 from raygpu.engines.tune.memory_limit import Cap
-from raygpu.engines.tune.trainable import (
+from raygpu.engines.tune.trial_trainable import (
     REPORT_S,
     Shared,
     breaks_device,

@@ -10,11 +10,11 @@ from raygpu.engines.tune.array_callback import ArrayCallback, LiveArrays
 from raygpu.engines.tune.array_searcher import ArraySearcher
 from raygpu.engines.tune.array_trainable import ArrayShared, ArrayTrainable
 from raygpu.engines.tune.device_slots import DeviceSlots
-from raygpu.engines.tune.oom_retry import Shares, signatures
 from raygpu.engines.tune.process_sweep import resources, shared_by_all
 from raygpu.engines.tune.stopping import rule_actor
 from raygpu.engines.tune.sweep_context import SweepContext
-from raygpu.engines.tune.trainable import device_of, share_of
+from raygpu.engines.tune.trial_shares import Shares, signatures
+from raygpu.engines.tune.trial_trainable import device_of, share_of
 from raygpu.engines.tune.tuner import fit
 from raygpu.planning.gpu_shares import FusedPlan, Part
 from raygpu.search.samplers import DrawnTrials

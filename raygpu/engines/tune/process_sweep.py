@@ -8,12 +8,12 @@ from ray import tune
 
 from raygpu.engines.cluster.cluster import Needed
 from raygpu.engines.tune.device_slots import DeviceSlots
-from raygpu.engines.tune.oom_retry import Shares, signatures
-from raygpu.engines.tune.searcher import TrialSearcher
 from raygpu.engines.tune.stopping import RuleScheduler
 from raygpu.engines.tune.sweep_context import SweepContext
-from raygpu.engines.tune.trainable import Shared, TrialTrainable, device_of, share_of
-from raygpu.engines.tune.tune_callback import LiveSweep, TrialCallback
+from raygpu.engines.tune.trial_callback import LiveSweep, TrialCallback
+from raygpu.engines.tune.trial_searcher import TrialSearcher
+from raygpu.engines.tune.trial_shares import Shares, signatures
+from raygpu.engines.tune.trial_trainable import Shared, TrialTrainable, device_of, share_of
 from raygpu.engines.tune.tuner import fit
 from raygpu.planning.gpu_shares import Part, Plan
 from raygpu.search.stopping import decision_epochs, stopping_rule

@@ -15,7 +15,7 @@ from ray.tune.search import Searcher
 from raygpu.engines.tune.array_callback import ArrayCallback
 from raygpu.engines.tune.private_api import withhold_credentials
 from raygpu.engines.tune.sweep_context import SweepContext
-from raygpu.engines.tune.tune_callback import LiveSweep, ResourceUpdate, TrialCallback
+from raygpu.engines.tune.trial_callback import LiveSweep, ResourceUpdate, TrialCallback
 from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
 from raygpu.records.run_directory import RunDirectory

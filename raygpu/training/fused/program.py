@@ -17,8 +17,8 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.training.fused.member_step import OwnTensors, PaddedEmbedding, probed
 from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
-from raygpu.training.fused.probe import OwnTensors, PaddedEmbedding, probed
 from raygpu.training.fused.random_inputs import RandomInputs, traced
 from raygpu.training.fused.tile import Tile
 from raygpu.training.torch.data import Tensors, copied, copied_outputs

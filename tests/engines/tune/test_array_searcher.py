@@ -9,7 +9,7 @@ from typing import Any
 from raygpu.engines.tune.array_callback import LiveArrays
 from raygpu.engines.tune.array_searcher import ArraySearcher
 from raygpu.engines.tune.device_slots import DeviceSlots
-from raygpu.engines.tune.oom_retry import Shares
+from raygpu.engines.tune.trial_shares import Shares
 from raygpu.planning.gpu_shares import Choice, FusedPlan, Node, Share, plan
 from raygpu.records.trial_records import Records
 from raygpu.search.samplers import DrawnTrials

@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 from raygpu import sweep
 from raygpu.cli.console import SweepConsole
 from raygpu.engines.cluster.cluster import Cluster
-from raygpu.engines.tune.oom_retry import MOST_RETRIES, Shares
+from raygpu.engines.tune.trial_shares import MOST_RETRIES, Shares
 from raygpu.planning.gpu_shares import Choice, Node, Plan, Share, plan
 from raygpu.search.signature import Signature
 from raygpu.search.trials import Trial

@@ -11,7 +11,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from raygpu.config import SweepConfig
 from raygpu.engines.tune.stopping import RuleActor, RuleScheduler
-from raygpu.engines.tune.tune_callback import TrialCallback
+from raygpu.engines.tune.trial_callback import TrialCallback
 from raygpu.search.stopping import Rule, decision_epochs, expected_epochs, stopping_rule
 
 STOP, CONTINUE = TrialScheduler.STOP, TrialScheduler.CONTINUE

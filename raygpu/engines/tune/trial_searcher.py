@@ -9,8 +9,8 @@ from ray import cloudpickle
 from ray.tune.search import Searcher
 
 from raygpu.engines.tune.device_slots import DeviceSlots
-from raygpu.engines.tune.trainable import tune_config, with_share
-from raygpu.engines.tune.tune_callback import LiveSweep
+from raygpu.engines.tune.trial_callback import LiveSweep
+from raygpu.engines.tune.trial_trainable import tune_config, with_share
 from raygpu.planning.gpu_shares import Share
 from raygpu.search.samplers import Sampler
 from raygpu.search.trials import Trial

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from raygpu.devices.reference import CARDS, PUBLISHED, formula, rgu
+from raygpu.devices.rgu import CARDS, PUBLISHED, formula, rgu
 
 TABLE = [
     ("Tesla P100-PCIE-12GB", 11.9, 1.0),

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from ray import tune
 
-from raygpu.engines.tune.oom_retry import Shares
 from raygpu.engines.tune.stopping import RuleScheduler
 from raygpu.engines.tune.sweep_context import SweepContext
-from raygpu.engines.tune.trainable import device_of, share_of, trial_of
+from raygpu.engines.tune.trial_shares import Shares
+from raygpu.engines.tune.trial_trainable import device_of, share_of, trial_of
 from raygpu.planning.gpu_shares import Share
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage, StorageError

@@ -3,7 +3,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from raygpu.engines.tune.searcher import TrialSearcher
+from raygpu.engines.tune.trial_searcher import TrialSearcher
 from raygpu.search.trials import Trial
 
 
