@@ -34,16 +34,21 @@ def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
     return lines
 
 
-def decision_lines(decision: Decision, config: SweepConfig, site: Site, *, drawn: bool) -> list[str]:
-    """State the plan, with the prediction behind it. drawn: whether the search has drawn its trials already."""
+def decision_lines(
+    decision: Decision, config: SweepConfig, site: Site, left_out: Sequence[str] = (), *, drawn: bool
+) -> list[str]:
+    """State the plan, with the prediction behind it.
+
+    left_out: lines on GPUs that the plan does not use. drawn: whether the search has drawn its trials already.
+    """
     plan = decision.plan
     if isinstance(plan, Plan):
         lines = plan_lines(config, plan, site.names)
     elif decision.mode == "split":
-        return [*split_lines(plan, site.names), *_predicted_lines(decision)]
+        return [*split_lines(plan, site.names), *left_out, *_predicted_lines(decision)]
     else:
         lines = fused_lines(config, plan, decision.groups if drawn else None, site.names)
-    lines += _predicted_lines(decision)
+    lines += [*left_out, *_predicted_lines(decision)]
     if isinstance(plan, Plan) and config.gpu.mode in NEEDS:
         lines.append(f"plan: {NEEDS[config.gpu.mode]}, so every trial is trained alone")
     if decision.mps and site.device_gib is not None:  # a simulated device has no MPS

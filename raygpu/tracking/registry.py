@@ -100,32 +100,41 @@ def register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str
     registry = mlflow.MlflowClient()
     try:
         versions, champion = _versions(registry, name)
-        for version in versions.values():
-            if (version.run_id, version.claim) == (tree.run_id, claim):
-                before = models.Registered(name, str(version.number))
-                alias = CHAMPION if champion is not None and champion.number == version.number else None
-                return Verdict(f"registered before: {before.uri}", before, alias)
-        best = champion or _best(claim, versions.values())
+        same = next((v for v in versions.values() if (v.run_id, v.claim) == (tree.run_id, claim)), None)
+        if same is not None and (alias := _alias(registry, name, same)) is not None:
+            before = models.Registered(name, str(same.number))
+            return Verdict(f"registered before: {before.uri}, as @{alias}", before, alias)
+        others = [version for version in versions.values() if version is not same]
+        best = champion or _best(claim, others)
         title = "champion" if champion else "best registered version"
         if best is not None and best.claim is not None and claim.unlike(best.claim) is None and best.claim.beats(claim):
             where, score = f"models:/{name}/{best.number}", f"{best.claim.score:.6g}"
             return Verdict(f"{claim.metric} {claim.score:.6g} does not beat the {title}'s {score} ({where})")
-        all_tags = {key: str(value) for key, value in {**tags, **claim.tags()}.items()}
-        with contextlib.redirect_stderr(io.StringIO()):  # which tells in two lines what is told in one
-            made = mlflow.register_model(uri, name, tags=all_tags)
+        if same is None:  # else it was registered, and got no alias
+            all_tags = {key: str(value) for key, value in {**tags, **claim.tags()}.items()}
+            with contextlib.redirect_stderr(io.StringIO()):  # which tells in two lines what is told in one
+                made = mlflow.register_model(uri, name, tags=all_tags)
+            same = Version(int(made.version), claim)
     except Exception as error:
         raise client.fault(tree.uri, error) from error
-    registered = models.Registered(name, str(made.version))
+    registered = models.Registered(name, str(same.number))
     why = _why_challenger(claim, best, name, title)
     try:
         if why is None:
-            why = _claimed(registry, name, Version(int(made.version), claim), best, newest=max(versions, default=0))
+            newest = max((number for number in versions if number != same.number), default=0)
+            why = _claimed(registry, name, same, best, newest=newest)
         if why is not None:
             registry.set_registered_model_alias(name, CHALLENGER, registered.version)
     except Exception as error:  # noqa: BLE001 - the version is there: what is told is that
         return Verdict(f"registered: {registered.uri}, without an alias: {client.fault(tree.uri, error)}", registered)
     alias = CHAMPION if why is None else CHALLENGER
     return Verdict(f"registered: {registered.uri}, as @{alias}: {why or _beaten(claim, best, name)}", registered, alias)
+
+
+def _alias(registry: Any, name: str, version: Version) -> str | None:
+    """Return the alias that raygpu has given to a version."""
+    aliases = registry.get_registered_model(name).aliases
+    return next((alias for alias in (CHAMPION, CHALLENGER) if int(aliases.get(alias, 0)) == version.number), None)
 
 
 def _versions(registry: Any, name: str) -> tuple[dict[int, Version], Version | None]:

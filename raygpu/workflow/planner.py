@@ -76,6 +76,6 @@ class Planner:
         decision = decide(site, config, self._num_trials, groups.groups, groups.sharing, estimates)
         if groups.fuser is not None and decision.alone:  # where trials are drawn later, too
             groups.fuser.alone = dict(decision.alone)
-        self._say([*decision_lines(decision, config, site, drawn=groups.drawn), *left_out])
+        self._say(decision_lines(decision, config, site, left_out, drawn=groups.drawn))
         self._decision = decision
         return decision

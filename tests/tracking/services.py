@@ -17,7 +17,8 @@ import pytest
 
 from raygpu.errors import TrackingError
 from raygpu.search.trials import EpochResult, Trial, TrialRecord
-from raygpu.tracking.pending_writes import Kind, Pending, Write, deliver
+from raygpu.tracking import pending_writes
+from raygpu.tracking.pending_writes import Kind, Pending, Write
 from raygpu.tracking.runs import RunTree
 
 START_S = 180
@@ -97,7 +98,7 @@ def deliver(tree: RunTree, kind: Kind, trial_id: str, value: Any) -> str:
     pending = Pending({})
     pending.add(Write(kind, trial_id, value, int(time.time() * 1000)))
     faults: list[TrackingError] = []
-    deliver(tree, pending.batches[trial_id][0], faults.append)
+    pending_writes.deliver(tree, pending.batches[trial_id][0], faults.append)
     assert not faults
     return tree.children[trial_id].run_id
 

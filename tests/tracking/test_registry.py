@@ -64,7 +64,8 @@ def test_the_better_one_is_the_champion_and_a_worse_one_stays_out(tree: RunTree,
     assert aliases(tree) == {"champion": 2}
     assert mlflow.pyfunc.load_model("models:/digits@champion").predict(np.ones(2)).tolist() == [0, 0]
     again = register(0.95)
-    assert again == Verdict("registered before: models:/digits/2", better.registered, "champion"), "a resumed training"
+    line = "registered before: models:/digits/2, as @champion"
+    assert again == Verdict(line, better.registered, "champion"), "a resumed training"
     assert latest(tree) == 2
     tree.start_sweep("another", {}, {})
     equal = register(0.95)
@@ -153,3 +154,7 @@ def test_without_the_right_to_set_an_alias_the_version_is_told(
     verdict = register(0.9)
     assert verdict.registered is not None
     assert verdict.line.startswith("registered: models:/digits/1, without an alias: ")
+    monkeypatch.undo()
+    again = register(0.9)
+    assert again.line == "registered: models:/digits/1, as @champion: accuracy 0.9, the first with a score", "resumed"
+    assert (aliases(tree), latest(tree)) == ({"champion": 1}, 1)

@@ -84,7 +84,10 @@ def _tuner(
     if resume and tune.Tuner.can_restore(path, file_system):
         try:
             return tune.Tuner.restore(path, trainable, resume_unfinished=True, storage_filesystem=file_system)
-        except (ImportError, AttributeError) as error:  # the state names classes that this version does not have
+        except (ImportError, AttributeError) as error:
+            if "raygpu" not in str(error):
+                raise
+            # The state names classes that this version does not have.
             raise BadInput(
                 f"resume: read {folder.path}, which another version of raygpu began ({one_line(error)}); go on with"
                 " that version, or begin a new sweep"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from raygpu.training.fused.program import Program
+from raygpu.training.fused.program import Drawn, Program
 from raygpu.training.fused.tile import Tile
 from raygpu.training.torch.data import Tensors, copied
 
@@ -22,9 +22,9 @@ class GraphedStep:
     def __init__(
         self, program: Program, tile: Tile, copy: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor
     ) -> None:
-        self._program, self._tile = program, tile
         self._inputs, self._targets, self._numbers = copied(inputs), copied(targets), numbers.clone()
-        drawn = program.drawn(copy, inputs, targets)  # outside: a graph cannot set the members' generators
+        # Drawn outside: a graph cannot set the members' generators.
+        self._drawn = drawn = program.drawn(copy, inputs, targets)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -35,12 +35,16 @@ class GraphedStep:
         with torch.cuda.graph(self._graph):
             self._losses = program.supplied_step(tile, self._inputs, self._targets, self._numbers, drawn)
 
-    def __call__(self, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
-        """Replay the step; return the losses, packed, (width, ...). The next call overwrites them."""
+    def __call__(self, inputs: Tensors, targets: Tensors, numbers: torch.Tensor, drawn: Drawn) -> torch.Tensor:
+        """Replay the step; return the losses, packed, (width, ...). The next call overwrites them.
+
+        drawn: the step's random numbers, as `Program.drawn` returns them.
+        """
         _copy(self._inputs, inputs)
         _copy(self._targets, targets)
         self._numbers.copy_(numbers)
-        self._program.drawn(self._tile, inputs, targets)
+        for own, number in zip(self._drawn, drawn, strict=True):
+            own.copy_(number)
         self._graph.replay()
         return self._losses
 

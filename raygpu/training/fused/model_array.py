@@ -203,7 +203,7 @@ class TorchArray:
             copy = gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
             copy.streams = self.streams(copy)
             tile.graphed = GraphedStep(self.program, tile, copy, inputs, targets, numbers)
-        return tile.graphed(inputs, targets, numbers)
+        return tile.graphed(inputs, targets, numbers, self.program.drawn(tile, inputs, targets))
 
     def _evaluate(self, tile: Tile) -> dict[str, torch.Tensor]:
         """Return means over the validation data for each row, computed as by `TorchSolo.evaluate`."""

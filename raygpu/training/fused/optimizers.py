@@ -1,9 +1,10 @@
 """SGD, Adam and AdamW for an array of models: every number is a row, one value a member.
 
 torch.optim refuses a vector of learning rates. The rules are those of `training/torch/optimizers.py`, which is tested
-against torch.optim's own steps; here every tensor has the members as its first axis. Numbers that change with the step or the member are
-computed on the host in double precision for a whole epoch, so that a step is tensors in, tensors changed: it can be
-compiled, or captured as a CUDA graph. Nothing is summed over members, so one that diverges leaves the others alone.
+against torch.optim's own steps; here every tensor has the members as its first axis. Numbers that change with the step
+or the member are computed on the host in double precision for a whole epoch, so that a step is tensors in, tensors
+changed: it can be compiled, or captured as a CUDA graph. Nothing is summed over members, so one that diverges leaves
+the others alone.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class Program:
         return self.supplied_step(tile, inputs, targets, numbers, [])
 
     def drawn(self, tile: Tile, inputs: Tensors, targets: Tensors) -> Drawn:
-        """Draw the random numbers of the tile's next step, for `supplied_step`, into the same tensors at each call.
+        """Draw the random numbers of the tile's next step, for `supplied_step`.
 
         Raises ValueError for a model whose random numbers depend on its values.
         """

@@ -28,19 +28,14 @@ INDEPENDENT = {
 """Operators whose numbers depend on shapes and constants alone, so that they can be drawn before the step."""
 
 Call = tuple[Any, list[Any], Mapping[str, Any]]
-"""An operator and its arguments, tensors replaced by others of the same shape."""
+"""An operator and its arguments, each tensor replaced by one of the same shape that takes no memory."""
 
 
 class RandomInputs:
-    """Random numbers of all members' step, drawn before it.
-
-    calls: the step's random operators, in order. The numbers are in the same tensors for each step, as a CUDA graph
-    needs it.
-    """
+    """Random numbers of all members' step, drawn before it. calls: the step's random operators, in order."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self._calls = calls
-        self._tensors: list[torch.Tensor] = []
 
     @classmethod
     def of(cls, run: Callable[[], Any], streams: MemberStreams) -> RandomInputs:
@@ -57,14 +52,15 @@ class RandomInputs:
         return cls(recorder.calls)
 
     def draw(self, streams: MemberStreams) -> list[torch.Tensor]:
-        """Draw the numbers of the step that the streams expect. The tensors hold them until the next call."""
-        drawn = [number for call in self._calls for number in _tensors(streams.drawn(*call))]
-        if not self._tensors:
-            self._tensors = [number.clone() for number in drawn]
-        else:
-            for into, number in zip(self._tensors, drawn, strict=True):
-                into.copy_(number)
-        return self._tensors
+        """Draw the numbers of the step that the streams expect: of native dropout the mask, of others their result."""
+        found = []
+        for func, shapes, kwargs in self._calls:
+            args = shapes
+            if func._schema.is_mutable:
+                args = [torch.empty_like(shapes[0], memory_format=torch.contiguous_format), *shapes[1:]]
+            drawn = streams.drawn(func, args, kwargs)
+            found.append(drawn[1] if func is NATIVE_DROPOUT else drawn)
+        return found
 
     @staticmethod
     def supplied(drawn: Sequence[torch.Tensor]) -> TorchDispatchMode:
@@ -90,8 +86,7 @@ class _Recorder(TorchDispatchMode):
         if RANDOM in func.tags:
             if func not in INDEPENDENT:
                 raise ValueError(f"{func.overloadpacket} draws random numbers that depend on a tensor's values")
-            of_shape = torch.ones_like if func is NATIVE_DROPOUT else torch.empty_like
-            shapes = [of_shape(value) if isinstance(value, torch.Tensor) else value for value in args]
+            shapes = [_of_shape(value) if isinstance(value, torch.Tensor) else value for value in args]
             self.calls.append((func, shapes, kwargs))
         return func(*args, **kwargs)
 
@@ -105,10 +100,12 @@ class _Supplied(TorchDispatchMode):
         if RANDOM not in func.tags:
             return func(*args, **(kwargs or {}))
         number = next(self._tensors)
-        if func is NATIVE_DROPOUT:  # of ones: the kept ones, scaled, and the mask
-            return args[0] * number, next(self._tensors)
-        return args[0].copy_(number) if func._schema.is_mutable else number
+        if func is NATIVE_DROPOUT:
+            dropped = args[1]
+            return (args[0] * number) * (0.0 if dropped == 1 else 1 / (1 - dropped)), number.clone()
+        return args[0].copy_(number) if func._schema.is_mutable else number.clone()
 
 
-def _tensors(drawn: Any) -> Sequence[torch.Tensor]:
-    return drawn if isinstance(drawn, tuple) else (drawn,)
+def _of_shape(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of ones of the same shape that takes no memory."""
+    return tensor.new_ones(()).expand(tensor.shape)

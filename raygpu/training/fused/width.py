@@ -18,7 +18,7 @@ from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.planning.array_tiles import LADDER, best_width, level, next_rung, repays, widest
 from raygpu.planning.gpu_shares import Affine
 from raygpu.search.trials import Trial
-from raygpu.training.fused.audit import same_steps
+from raygpu.training.fused.audit import replays
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.memory_usage import GIB, forget_peak, peak_bytes
 from raygpu.training.torch.solo import default_device, initial_model
@@ -92,7 +92,7 @@ def use_graphs(array: TorchArray) -> list[str]:
     array.graphs = True
     try:
         replayed_s, _ = measured(array, width)
-        if not same_steps(array, array.tiles[0]):
+        if not replays(array, array.tiles[0]):
             array.graphs = False
             return ["step not recorded as a CUDA graph: replayed, it differs from the launched one"]
     except Exception as error:  # noqa: BLE001 - an operator that waits for the host: launching is as right

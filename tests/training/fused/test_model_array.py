@@ -20,6 +20,7 @@ from raygpu.experiment import Experiment, Mean, Splits, Sum, TorchExperiment
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone, Settings
 from raygpu.training.fused import model_array
+from raygpu.training.fused.audit import same_steps
 from raygpu.training.fused.model_array import TorchArray, save_saved_members
 from raygpu.training.torch.solo import CHECKPOINT, TorchSolo
 from tests.models import MODELS, NUM_TRAIN, Cnn, Mlp, few
@@ -646,8 +647,46 @@ def test_a_compiled_step_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) 
     array = new_array(Mlp(), members({"hidden": 8}, [{"lr": 1e-4}, {"lr": 1e-4}, {"lr": 0.1}]))
     array.program.compile(3, array.batch_size)
     array.compiled_s[3] = 0.0
-    with pytest.raises(NotAsAlone, match="the compiled or replayed step differs from the eager one"):
+    with pytest.raises(NotAsAlone, match="the compiled step differs from the eager one"):
         run(array, 1)
+
+
+def adam_array() -> TorchArray:
+    return new_array(Mlp(), members({"hidden": 8, "optimizer": "adam"}, [{"lr": 0.01}, {"lr": 0.02}, {"lr": 0.03}]))
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_steps_are_compared_before_the_first_epoch_and_later(epochs: int) -> None:
+    array = adam_array()
+    run(array, epochs)
+    [tile] = array.tiles
+    assert same_steps(array, tile, array.program.step)
+
+    def half(tile: Any, inputs: Any, targets: Any, numbers: Any) -> torch.Tensor:
+        before = {name: value.clone() for name, value in tile.parameters.items()}
+        losses = array.program.eager_step(tile, inputs, targets, numbers)
+        for name, value in tile.parameters.items():
+            value[2].sub_((value[2] - before[name][2]) / 2)
+        return losses
+
+    assert not same_steps(array, tile, half), "one member's step is half as large"
+
+
+def test_a_member_that_diverged_hides_no_other_and_accuses_none() -> None:
+    array = adam_array()
+    [tile] = array.tiles
+    for value in tile.parameters.values():
+        value[0] = math.nan
+    assert same_steps(array, tile, array.program.step)
+
+    def still(tile: Any, inputs: Any, targets: Any, numbers: Any) -> torch.Tensor:
+        before = {name: value.clone() for name, value in tile.parameters.items()}
+        losses = array.program.eager_step(tile, inputs, targets, numbers)
+        for name, value in tile.parameters.items():
+            value[1].copy_(before[name][1])
+        return losses
+
+    assert not same_steps(array, tile, still)
 
 
 class ByNumpy(Dropping):
