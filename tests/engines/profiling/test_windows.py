@@ -13,6 +13,7 @@ from raygpu.engines.profiling import windows as module
 from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark
 from raygpu.engines.profiling.measured_points import Measured
 from raygpu.engines.profiling.windows import APART, TRIES, Windows
+from raygpu.engines.profiling.workload import Repetitions
 from raygpu.training.timing import Window
 
 ALONE = 40_000.0
@@ -26,7 +27,7 @@ class Scripted(ConcurrencyBenchmark):
     def __init__(self, disturb: Disturb, rounds: int = 3) -> None:
         device = SimpleNamespace(uuid=None, memory_gib=None)
         probe: Any = SimpleNamespace(local=False, num_cpus=2, device=device, source=SimpleNamespace(kind="torch"))
-        super().__init__(probe, ["fused"], most=21, rounds=rounds, window_s=1.0, say=self.lines_append)
+        super().__init__(probe, ["fused"], Repetitions(1.0, rounds), most=21, say=self.lines_append)
         self.disturb = disturb
         self.counts: dict[tuple[str, int], int] = {}
 
