@@ -85,7 +85,7 @@ def test_ways_take_turns(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConcurrencyBenchmark, "_window", noted)
     monkeypatch.setattr(module, "marked", lambda points, alone: points)  # two rounds on a busy machine tell nothing
     own = climb("tests.models:Mlp", "process", "fused", "threads", rounds=2)
-    own.patience, own.again = 1, 0
+    own.repetitions = replace(own.repetitions, patience=1, again=0)
     own.run()
     alone, fused, threads = ("process", 1), ("fused", 2), ("threads", 2)
     chosen = 2 * module.THREAD_ROUNDS
