@@ -128,17 +128,18 @@ class Program:
 
         inputs, targets: (width, batch, ...). numbers: see `ArrayOptimizer.step`.
         """
-        if tile.streams and (tile.width, num_samples(inputs)) in self._compiled:
-            return self.supplied_step(tile, inputs, targets, numbers, self.drawn(tile, inputs, targets))
-        return self.supplied_step(tile, inputs, targets, numbers, [])
+        compiled = (tile.width, num_samples(inputs)) in self._compiled
+        drawn = self.drawn(tile, inputs, targets) if compiled else []
+        return self.supplied_step(tile, inputs, targets, numbers, drawn)
 
     def drawn(self, tile: Tile, inputs: Tensors, targets: Tensors) -> Drawn:
         """Draw the random numbers of the tile's next step, for `supplied_step`.
 
         Raises ValueError for a model whose random numbers depend on its values.
         """
-        if tile.streams is None:
+        if not self._step_draws:
             return []
+        assert tile.streams is not None
         key = tile.width, num_samples(inputs)
         if key not in self._random_inputs:
             run = partial(self._losses, tile.parameters, tile.fixed, tile.buffers, copied(inputs), copied(targets))
@@ -154,7 +155,7 @@ class Program:
         if compiled is None:
             return self.eager_step(tile, inputs, targets, numbers, drawn)
         stacks = tile.parameters, tile.fixed, tile.buffers, tile.moments
-        return compiled(*stacks, inputs, targets, numbers, *([drawn] if drawn else []))
+        return compiled(*stacks, inputs, targets, numbers, *([drawn] if self._step_draws else []))
 
     def eager_step(
         self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor, drawn: Drawn | None = None
