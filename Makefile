@@ -9,17 +9,20 @@ SWEEP ?=
 UI_HOST ?= 127.0.0.1
 UI_PORT ?= 5000
 
-.PHONY: sweep test test-slow lint ui bench bench-fused bench-pack bench-train bench-cluster bench-gpu clean
+.PHONY: sweep test test-all lint ui bench bench-fused bench-pack bench-train bench-cluster bench-gpu clean
 
 sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
 
-test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m "not slow and not gpu" --durations=40 --durations-min=8
+# Files are spread over two processes: a test of a whole run waits for Ray's workers more than it computes.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-# A real Ctrl-C and resume, 80 workers on a simulated cluster: minutes on a small machine.
-test-slow: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m slow
+test: $(VENV)/installed-dev
+	$(PYTEST) -m "not slow and not gpu"
+
+# Whole trainings and killed workers, a rehearsed Kubernetes, 80 workers on a simulated cluster, too.
+test-all: $(VENV)/installed-dev
+	$(PYTEST) -m "not gpu"
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .

@@ -249,7 +249,7 @@ class _SweepRun:
 
     def _run_trials(self, mps: Daemons) -> dict[str, float]:
         """Run the planned trials under Tune; return the seconds of arrays by purpose."""
-        from raygpu.engines.tune import fused_sweep, process_sweep
+        from raygpu.engines.tune import engine
         from raygpu.engines.tune.sweep_context import SweepContext
 
         context = SweepContext(
@@ -264,11 +264,8 @@ class _SweepRun:
             mps=mps,
             say=self.console.line,
         )
-        if isinstance(self.decision.plan, FusedPlan):
-            assert self.groups.fuser is not None
-            self.checkpoints = fused_sweep.run(context, self.decision.plan, self.groups.fuser, resume=self.resuming)
-        else:
-            self.checkpoints = process_sweep.run(context, self.decision.plan, resume=self.resuming)
+        fuser = self.groups.fuser if isinstance(self.decision.plan, FusedPlan) else None
+        self.checkpoints = engine.run(context, self.decision.plan, fuser, resume=self.resuming)
         return context.arrays_s
 
     def finish(self) -> tuple[dict[str, Any], RunDirectory]:

@@ -1,11 +1,18 @@
-"""One Ray for all tests that need one: its start is the slowest part of any of them."""
+"""What many tests share, because its start is the slowest part of them: one Ray, and one MLflow store to copy.
+
+At the end, a line for each file that took long says where the time went.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +31,55 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
 
+SHOWN_S = 10.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files with whole runs first: with several workers, a long file that began last would be waited for."""
+    whole: Counter[Path] = Counter()
+    for item in items:
+        whole[item.path] += (
+            "ray_address" in getattr(item, "fixturenames", ()) or item.get_closest_marker("slow") is not None
+        )
+    items.sort(key=lambda item: -whole[item.path])
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say where the time went: the seconds of each file that took long, summed over its tests and fixtures."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if hasattr(report, "duration"):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section("seconds by file")
+    for file, spent in seconds.most_common():
+        if spent >= SHOWN_S:
+            terminalreporter.write_line(f"{spent:6.0f} s  {file}")
+
+
+@pytest.fixture(scope="session")
+def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite store in its first state: MLflow takes some ten seconds to create one."""
+    from raygpu.tracking.runs import RunTree
+
+    path = tmp_path_factory.mktemp("template") / "new folder" / "mlflow.db"
+    RunTree.open(f"sqlite:///{path}", "first")
+    with closing(sqlite3.connect(path)) as database:  # it is copied: what its log holds has to be in it
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path
+
+
+@pytest.fixture(scope="session")
+def new_store(mlflow_template: Path) -> Callable[[Path], str]:
+    """Makes a SQLite store in a folder; returns its URI."""
+
+    def make(folder: Path) -> str:
+        shutil.copy(mlflow_template, folder / "mlflow.db")
+        return f"sqlite:///{folder / 'mlflow.db'}"
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
     """A local Ray cluster of one node with 4 CPUs (as it is told) and one simulated GPU."""
@@ -35,8 +91,8 @@ def ray_address() -> Iterator[str]:
 
 
 @pytest.fixture
-def sweep_config(ray_address: str, tmp_path: Path) -> Any:
-    """Makes the configuration of a small sweep that writes below tmp_path."""
+def sweep_config(ray_address: str, new_store: Callable[[Path], str], tmp_path: Path) -> Any:
+    """Makes the configuration of a small sweep, one trial at a time, that writes below tmp_path."""
 
     def make(**values: Any) -> SweepConfig:
         defaults: dict[str, Any] = {
@@ -46,12 +102,15 @@ def sweep_config(ray_address: str, tmp_path: Path) -> Any:
             "trials": 2,
             "runs_dir": str(tmp_path / "runs"),
             "profiles": str(tmp_path / "profiles"),
-            "gpu": {"fraction": 0.5},
+            "gpu": {"fraction": 1.0},
             "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
             "cluster": {"address": ray_address},
             "space": {"x": 1},
         }
-        return SweepConfig.model_validate(defaults | values)
+        config = SweepConfig.model_validate(defaults | values)
+        if config.tracking.enabled and not (tmp_path / "mlflow.db").exists():
+            new_store(tmp_path)
+        return config
 
     return make
 

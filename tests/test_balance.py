@@ -38,6 +38,7 @@ def config(ray_address: str, tmp_path: Path) -> Make:
     return make
 
 
+@pytest.mark.slow
 def test_a_split_that_does_not_fit_is_lowered_and_written(
     config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

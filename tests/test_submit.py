@@ -169,6 +169,7 @@ def results(name: str) -> Storage:
     return Storage.at(f"s3://{BUCKET}/runs") / name
 
 
+@pytest.mark.slow
 def test_a_sweep_from_outside_survives_a_lost_node(cluster: RayCluster, project: Path) -> None:
     over = threading.Event()
     killer = threading.Thread(target=_kill_once_trials_run, args=(cluster, "lost", over))

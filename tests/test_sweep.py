@@ -49,6 +49,7 @@ def test_every_way_a_trial_can_end(sweep_config: Any) -> None:
         trials=None,
         search={"algorithm": "grid"},
         space={"kind": {"grid_search": kinds}},
+        gpu={"fraction": 0.5},
     )
     result = sweep.run(config)
     assert result.exit_code == 0
@@ -117,6 +118,7 @@ def run_told(config: Any, **options: Any) -> tuple[Result, str]:
     return sweep.run(config, console=SweepConsole(stream=shown), **options), shown.getvalue()
 
 
+@pytest.mark.slow
 def test_a_sweep_where_every_trial_diverges_has_no_best_one(sweep_config: Any) -> None:
     config = sweep_config(experiment="tests.cases:behave", space={"kind": "diverges"}, score="best", keep="all")
     result, shown = run_told(config)
@@ -183,6 +185,7 @@ def test_what_a_locked_store_does_not_take_is_told_and_delivered_by_a_resume(
         assert [m.step for m in client.get_metric_history(child.info.run_id, "score")] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_torch_leaves_a_best_model_that_loads_and_scores_the_same(sweep_config: Any) -> None:
     import torch
 
@@ -293,6 +296,7 @@ def test_two_chosen_gpus_of_three(sweep_config: Any, monkeypatch: pytest.MonkeyP
     assert {child.data.tags["raygpu.gpu_index"] for child in children.values()} == {"0", "1"}
 
 
+@pytest.mark.slow
 def test_workers_are_reused_and_every_checkpoint_can_be_kept(sweep_config: Any) -> None:
     config = sweep_config(
         experiment="tests.cases:tells_its_process",
@@ -306,6 +310,7 @@ def test_workers_are_reused_and_every_checkpoint_can_be_kept(sweep_config: Any) 
     assert {path.name for path in (result.folder / "checkpoints").iterdir()} == set(rows(result))
 
 
+@pytest.mark.slow
 def test_a_torch_experiment_does_not_take_two_gpus(sweep_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeNvml(["NVIDIA A100", "NVIDIA A100"]).install(monkeypatch)
     config = sweep_config(
@@ -343,7 +348,7 @@ def test_a_killed_worker_goes_on_from_its_checkpoint(sweep_config: Any, tmp_path
         assert steps == [1, 2, 3, 4, 5], "no epoch is lost and none is logged twice"
 
 
-def test_a_script_as_it_is(sweep_config: Any, tmp_path: Path) -> None:
+def test_a_script_as_it_is_without_tracking(sweep_config: Any, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import argparse, json, sys\n"
@@ -353,9 +358,12 @@ def test_a_script_as_it_is(sweep_config: Any, tmp_path: Path) -> None:
         "    print(json.dumps({'score': a.x * epoch, 'note': 'text is no metric'}))\n"
         "print('a warning', file=sys.stderr)\n"
     )
-    config = sweep_config(experiment=None, command="python train.py --x {x}", space={"x": {"uniform": [1.0, 2.0]}})
+    values = {"command": "python train.py --x {x}", "space": {"x": {"uniform": [1.0, 2.0]}}}
+    config = sweep_config(experiment=None, tracking={"enabled": False}, **values)
     result = sweep.run(config, source_folder=tmp_path)
     assert result.summary["completed"] == 2
+    assert result.summary["tracking"] == {"uri": None, "run_id": None}
+    assert not (tmp_path / "mlflow.db").exists()
     output = (result.folder / "trials/t0000/output.txt").read_text()
     assert "hello from the script" in output
     assert "a warning" in output
@@ -369,10 +377,3 @@ def test_an_unknown_metric_ends_the_sweep_and_leaves_nothing(sweep_config: Any) 
     assert not (Path(config.runs_dir) / "test").exists()
     experiments = [experiment.experiment_id for experiment in MlflowClient(config.tracking.uri).search_experiments()]
     assert MlflowClient(config.tracking.uri).search_runs(experiments) == []
-
-
-def test_tracking_can_be_off(sweep_config: Any, tmp_path: Path) -> None:
-    result = sweep.run(sweep_config(experiment="tests.cases:quadratic", tracking={"enabled": False}))
-    assert result.summary["tracking"] == {"uri": None, "run_id": None}
-    assert result.summary["completed"] == 2
-    assert not (tmp_path / "mlflow.db").exists()

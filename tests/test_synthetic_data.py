@@ -114,6 +114,7 @@ def test_a_flag(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "synthetic" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_results_say_so_everywhere(sweep_config: Any) -> None:
     config = sweep_config(

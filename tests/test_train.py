@@ -52,8 +52,9 @@ def configuration(address: str, folder: Path, **values: Any) -> TrainConfig:
 
 
 @pytest.fixture
-def config(ray_address: str, tmp_path: Path) -> Make:
+def config(ray_address: str, new_store: Callable[[Path], str], tmp_path: Path) -> Make:
     """Makes configurations of trainings that write below tmp_path."""
+    new_store(tmp_path)
     return partial(configuration, ray_address, tmp_path)
 
 
@@ -206,6 +207,7 @@ def test_a_model_that_does_not_beat_its_trial_stays_out(config: Make, capsys: py
     assert not MlflowClient(result.summary["tracking"]["uri"]).search_registered_models("name = 'worse'")
 
 
+@pytest.mark.slow
 def test_killed_workers_change_nothing(config: Make, tmp_path: Path, undisturbed: train.Result) -> None:
     # 7 steps an epoch: in the second epoch, and after that one has begun anew in the third.
     hp = {"folder": str(tmp_path), "deaths": [11, 9]}
@@ -225,6 +227,7 @@ def keras_last(result: train.Result) -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.slow
 def test_a_keras_model_from_killed_workers_to_the_registry(config: Make, tmp_path: Path) -> None:
     def run(name: str, deaths: list[int]) -> train.Result:
         hp = {"folder": str(tmp_path), "deaths": deaths}
@@ -266,6 +269,7 @@ def test_named_inputs_of_a_keras_model_on_two_devices_of_a_worker(config: Make, 
     assert np.allclose(predicted, keras_predict("KerasNamed", result, inputs), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on_to_the_same_end(
     config: Make, tmp_path: Path, undisturbed: train.Result, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,6 +308,7 @@ def test_an_interrupted_training_goes_on_to_the_same_end(
     assert same(last(whole), last(undisturbed))
 
 
+@pytest.mark.slow
 def test_a_resumed_training_need_not_beat_its_best(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
     first = train.run(config(experiment="tests.train_cases:Growing", metric="size", direction="min", epochs=2))
     assert first.summary["best"]["epoch"] == 1
@@ -327,6 +332,7 @@ def test_a_resumed_training_need_not_beat_its_best(config: Make, capsys: pytest.
     assert "has ended already" in out
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     text = SMALL.replace("Small", "Slow").replace("epochs = 2", "epochs = 50")
     (tmp_path / "case.toml").write_text(text.replace("[tracking]", f'folder = "{tmp_path}"\n[tracking]'))

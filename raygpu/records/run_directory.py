@@ -27,8 +27,6 @@ from raygpu.storage import LOCAL, Storage, is_job
 KINDS = {"sweep": "sweep", "train": "training", "balance": "balance"}
 """Words for a run of each command, in messages."""
 CHECKPOINTS = "checkpoints"
-BEST_EPOCH = "best_epoch"
-"""Folder, in a trial's last checkpoint, of the best epoch's checkpoint if that epoch scores the trial."""
 SCORE = "score.json"
 """File, in the checkpoint of a best epoch, with the epoch and its score."""
 TRAINING = "training"
@@ -313,7 +311,7 @@ class RunDirectory:
         return int(json.loads(file.read_text())["epoch"]) if file.is_file() else None
 
     def keep_checkpoints(self, by_trial: Mapping[str, str], wanted: Sequence[str], *, complete: bool) -> None:
-        """Copy the wanted trials' last checkpoints, or those of their best epochs, to `checkpoints/<id>/`.
+        """Copy the wanted trials' checkpoints, of the last or the best epoch, to `checkpoints/<id>/`.
 
         complete: no trial will go on from a checkpoint, so Tune's own copies are dropped.
         """
@@ -322,10 +320,9 @@ class RunDirectory:
                 (self.shared / CHECKPOINTS / trial_id).remove()
         for trial_id, uri in by_trial.items():
             source, target = Storage(uri), self.checkpoints / trial_id
-            if trial_id in wanted and source.is_dir() and not source.has("failed"):
+            if trial_id in wanted and source.is_dir():
                 shutil.rmtree(target, ignore_errors=True)
-                best = source / BEST_EPOCH
-                (best if best.is_dir() else source).download(target)
+                source.download(target)
             elif trial_id not in wanted:
                 shutil.rmtree(target, ignore_errors=True)
             if complete:

@@ -1,4 +1,4 @@
-"""A trial that cannot be fused, behind the interface of an array."""
+"""A trial that is trained alone, behind the interface of an array."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raygpu.training.base import Training
 
 
 class ArrayOfOne:
-    """One training with the interface of an array: see `TorchArray`."""
+    """One training with the interface of an array."""
 
     def __init__(self, solo: Training, trial: Trial) -> None:
         self.solo = solo
@@ -29,6 +29,10 @@ class ArrayOfOne:
     def drop(self, trial_ids: Collection[str]) -> None:
         """Take the trial out, if it is among these."""
         self.trials = [trial for trial in self.trials if trial.trial_id not in trial_ids]
+
+    def has_saved(self, epoch: int) -> bool:
+        """Return whether the training saves this epoch: a function's or a script's own checkpoint may be older."""
+        return bool(getattr(self.solo, "has_saved", lambda epoch: True)(epoch))
 
     def save_member(self, trial_id: str, folder: Path) -> None:
         """Save the trial's own checkpoint."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from raygpu.config.sections import Precision
-    from raygpu.search.trials import EpochResult
+    from raygpu.search.trials import EpochResult, Trial
 
 
 ARRAY_CHECKPOINT = "array.pt"
@@ -77,3 +78,36 @@ class Training(Protocol):
 
     def close(self) -> None:
         """End early if need be, and free memory, threads and processes. Called once, in any case."""
+
+
+class Array(Protocol):
+    """Interface of an array: trials that train side by side, an epoch of all at a time; or a trial alone."""
+
+    @property
+    def trials(self) -> Sequence[Trial]:
+        """Trials under way: those that were not dropped."""
+
+    @property
+    def epoch(self) -> int:
+        """Last epoch that has ended, or that was loaded."""
+
+    def run_epoch(self) -> Mapping[str, EpochResult] | None:
+        """Train and evaluate the next epoch; return results by trial id, None once the training has ended."""
+
+    def drop(self, trial_ids: Collection[str]) -> None:
+        """Take trials out that will not go on."""
+
+    def has_saved(self, epoch: int) -> bool:
+        """Return whether `save_member` would write the parameters of this epoch, the last one that has ended."""
+
+    def save_member(self, trial_id: str, folder: Path) -> None:
+        """Write the checkpoint that the trial alone would have written."""
+
+    def save(self, folder: Path) -> None:
+        """Write everything needed to go on with all trials under way."""
+
+    def load(self, folder: Path) -> None:
+        """Go on from a folder that `save` wrote."""
+
+    def close(self) -> None:
+        """Free memory, threads and processes. Called once, in any case."""

@@ -63,6 +63,7 @@ begun = "{begun}"
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "text"), [("sweep", SWEEP), ("train", TRAINING)])
 def test_every_listener_of_a_local_run_is_on_loopback(command: str, text: str, tmp_path: Path) -> None:
     """Of a sweep's trials; of a training's ranks, which find each other by a store of torch's."""

@@ -23,7 +23,7 @@ from tests.services.ray_cluster import HEAD
 from tests.services.rehearsal import ADMINISTRATOR, IN_THE_IMAGE, USER, WORKER, Rehearsal, answer, rehearsal
 from tests.services.sleeping import TRIALS, Sleeping, ended, submitted
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 OF_THE_SWEEP = 4
 
 

@@ -1,14 +1,12 @@
 """Real stores for the tests: a SQLite file, an MLflow server on loopback, a PostgreSQL of our own.
 
-MLflow takes ten seconds to import and more to create a database, so each is made once and copied or shared.
+Each is made once and copied or shared.
 """
 
 from __future__ import annotations
 
 import shutil
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,20 +16,9 @@ from tests.services.postgres import postgres
 from tests.tracking.services import Server
 
 
-@pytest.fixture(scope="session")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite store in its first state."""
-    path = tmp_path_factory.mktemp("template") / "new folder" / "mlflow.db"
-    RunTree.open(f"sqlite:///{path}", "first")
-    with closing(sqlite3.connect(path)) as database:  # it is copied: what its log holds has to be in it
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return path
-
-
 @pytest.fixture
-def sqlite_uri(template: Path, tmp_path: Path) -> str:
-    shutil.copy(template, tmp_path / "mlflow.db")
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+def sqlite_uri(new_store: Callable[[Path], str], tmp_path: Path) -> str:
+    return new_store(tmp_path)
 
 
 @pytest.fixture
@@ -42,9 +29,9 @@ def tree(sqlite_uri: str) -> RunTree:
 
 
 @pytest.fixture(scope="session")
-def server(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
-    shutil.copy(template, folder / "server.db")
+    shutil.copy(mlflow_template, folder / "server.db")
     made = Server(folder, folder / "server.db")
     made.start()
     try:

@@ -168,6 +168,7 @@ def test_rates_add_up_only_where_all_work_at_the_same_time() -> None:
     assert covered([one, apart]) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["process", "split"])
 def test_keras(way: str) -> None:
     """In a process of its own: TensorFlow splits a device before it starts, and only once."""

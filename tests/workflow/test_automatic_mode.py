@@ -112,6 +112,7 @@ def test_a_profile_of_other_ways_hides_none(config: Any, tmp_path: Path) -> None
     assert "fused" in result.summary["predicted"]["wall_s"]
 
 
+@pytest.mark.slow
 def test_a_short_sweep_is_planned_by_a_few_steps(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Long enough for a look, too short for a probe: the trainings' own speed is not what is tested.
     monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 10_000.0)
@@ -136,6 +137,7 @@ def test_a_fraction_that_is_asked_for_is_kept_to(config: Any) -> None:
     assert result.summary["predicted"] == {}, "nothing was left to be measured"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("long")
 def test_a_training_that_fails_is_no_reason_to_end_the_sweep(config: Any) -> None:
     result, _ = run(config("failing", experiment="tests.fused_cases:Failing"))
@@ -152,6 +154,7 @@ def test_a_dry_run_says_what_the_sweep_would_do(config: Any, monkeypatch: pytest
     assert "the sweep itself would first measure which way is fastest here" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("long")
 def test_a_resumed_sweep_goes_on_as_it_began(config: Any) -> None:
     result, _ = run(config("first"))

@@ -1,4 +1,4 @@
-"""A sweep on Ray Tune: trainables, searchers and callbacks, of single trials (`trial_*`) and of arrays (`array_*`).
+"""A sweep on Ray Tune: one trainable, one searcher and one callback for every mode.
 
-Arrays serve fused mode and, for Keras, split mode.
+A trial alone is an array of one.
 """

@@ -1,35 +1,15 @@
-"""Apply a sweep's stopping rule under Tune: as Tune's scheduler in process mode, as a Ray actor in fused mode."""
+"""Apply a sweep's stopping rule to trials in many processes, through a Ray actor."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
-
 from raygpu.engines.cluster.pinned import pinned
 from raygpu.search.stopping import Rule
 
 
-class RuleScheduler(FIFOScheduler):
-    """Tune scheduler that stops trials by the rule, after each result of a trial that goes on.
-
-    The last result of a trial that has ended or diverged is not compared with others, as in an array.
-    """
-
-    def __init__(self, rule: Rule) -> None:
-        super().__init__()
-        self.rule = rule
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Return STOP if the rule stops the trial after this result, else CONTINUE."""
-        if result["unknown_metric"] is not None:
-            return str(TrialScheduler.CONTINUE)
-        stopped = self.rule.decide(result["epoch"], [(trial.config["trial_id"], result["score"])])
-        return str(TrialScheduler.STOP if stopped else TrialScheduler.CONTINUE)
-
-
 class RuleActor:
-    """Ray actor that holds the rule for all arrays of a sweep: their members are compared as one population."""
+    """Ray actor that holds the rule for all workers of a sweep: their trials are compared as one population."""
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule

@@ -1,4 +1,4 @@
-"""Input of a sweep's engine, in process mode and in fused mode."""
+"""Input of a sweep's engine."""
 
 from __future__ import annotations
 
@@ -61,4 +61,4 @@ class SweepContext:
     say: Callable[[str], None]
     """Function that shows a line to the user."""
     arrays_s: dict[str, float] = field(default_factory=dict)
-    """Seconds that all arrays together have taken, by activity; empty in process mode."""
+    """Seconds that all fused arrays together have taken, by activity."""

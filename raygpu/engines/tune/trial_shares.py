@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 from raygpu.config.source import Source
 from raygpu.experiment import Splits
-from raygpu.planning.gpu_shares import Plan, Share
+from raygpu.planning.gpu_shares import Part, Plan, Share
 from raygpu.search.signature import Signature
 from raygpu.search.trials import Trial
 from raygpu.training.start import signature
@@ -42,14 +41,12 @@ class Shares:
         own = self._signature_of(trial)
         return [device for device in devices if (own, device) not in self._too_large] or devices
 
-    def of(self, trial: Trial, device: str) -> Share:
-        """Return the share that the trial starts with on a type of device."""
-        planned = self._plan.on(device).share
-        return self._enough.get((self._signature_of(trial), device), planned) if self._enough else planned
+    def of(self, trial: Trial) -> dict[str, Share]:
+        """Return the share that the trial starts with, by device type."""
+        return {part.device: self._starting(trial, part) for part in self._plan.parts}
 
-    def parts(self, trial: Trial) -> dict[str, Fraction]:
-        """Return the trial's starting share as a part of a GPU, by device type."""
-        return {part.device: self.of(trial, part.device).part for part in self._plan.parts}
+    def _starting(self, trial: Trial, part: Part) -> Share:
+        return self._enough.get((self._signature_of(trial), part.device), part.share) if self._enough else part.share
 
     def enlarge(self, trial: Trial, device: str, share: Share) -> tuple[str, Share] | None:
         """Return the device type and the share for another run of a trial for which `share` was too small.
@@ -82,7 +79,7 @@ class Shares:
                 or (trial.trial_id, part.device) in self._failures
             ):
                 continue
-            share = self.of(trial, part.device)
+            share = self._starting(trial, part)
             held_gib = here_gib * float(self._failures[trial.trial_id, device][-1].part)
             most = max(1, int(part.device_gib / held_gib - 1e-9))
             return part.device, share if share.trials_per_gpu <= most else Share(most)

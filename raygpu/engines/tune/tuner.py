@@ -1,21 +1,20 @@
-"""Run one Ray Tune experiment; process mode and fused mode share this code."""
+"""Run one Ray Tune experiment."""
 
 from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ray import tune
-from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from raygpu.engines.tune.array_callback import ArrayCallback
+from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
+from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.private_api import withhold_credentials
 from raygpu.engines.tune.sweep_context import SweepContext
-from raygpu.engines.tune.trial_callback import LiveSweep, ResourceUpdate, TrialCallback
 from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
 from raygpu.records.run_directory import RunDirectory
@@ -26,29 +25,26 @@ def fit(
     context: SweepContext,
     trainable: Any,
     searcher: Searcher,
-    observer: TrialCallback | ArrayCallback,
-    scheduler: TrialScheduler | None,
+    live: LiveSweep,
     *,
     max_concurrent: int,
-    name: Callable[[dict[str, Any]], str],
     resume: bool,
-) -> dict[str, str]:
-    """Run or resume an experiment in the run folder's `tune`; return the location of each trial's last checkpoint.
+) -> None:
+    """Run or resume an experiment in the run folder's `tune`.
 
-    name: returns the name of a Tune trial from its config. Returns early, with trials that have not ended, after
-    SIGINT. Raises BadInput for an unknown metric, StorageError if object storage fails.
+    Returns early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric, StorageError if
+    object storage fails.
     """
-    config, folder, live = context.config, context.folder, observer.live
+    config, folder = context.config, context.folder
     tune_config = tune.TuneConfig(
         metric="score",
         mode="max" if config.maximize else "min",
         search_alg=searcher,
-        scheduler=scheduler,
         num_samples=-1,  # the searcher says when it has no more
         max_concurrent_trials=max_concurrent,
         reuse_actors=True,
-        trial_name_creator=lambda trial: name(trial.config),
-        trial_dirname_creator=lambda trial: f"{name(trial.config)}_{trial.trial_id}",
+        trial_name_creator=lambda trial: trial.config["name"],
+        trial_dirname_creator=lambda trial: f"{trial.config['name']}_{trial.trial_id}",
     )
     path, file_system = folder.shared.for_ray()
     run_config = tune.RunConfig(
@@ -56,7 +52,7 @@ def fit(
         storage_path=path,
         storage_filesystem=file_system,
         stop=_UnknownMetric(live),
-        callbacks=[observer, ResourceUpdate(live)],
+        callbacks=[ArrayCallback(live), ResourceUpdate(live)],
         failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),
         checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
         verbose=0,
@@ -73,7 +69,6 @@ def fit(
             raise StorageError(f"storage: {folder.shared}: {one_line(error)}; go on with: {again}") from error
     if live.unknown_metric is not None:
         raise BadInput(live.unknown_metric)
-    return live.checkpoints
 
 
 def _tuner(

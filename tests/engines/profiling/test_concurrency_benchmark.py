@@ -117,6 +117,7 @@ def test_ways_take_turns(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     assert own.notes == []
 
 
+@pytest.mark.slow
 def test_one_alone_is_the_reference_whatever_is_asked_for(climb: Make) -> None:
     own = climb("tests.models:Mlp", "threads")
     own.run()
@@ -132,6 +133,7 @@ def test_memory_ends_at_a_point(climb: Make) -> None:
     assert own.probe._actors == own._pools.alone, "the others are gone"
 
 
+@pytest.mark.slow
 def test_memory_ends_for_an_array(climb: Make) -> None:
     own = climb("tests.pack_cases:Wide", "fused", "process", most=3, room=2)
     own.run()
@@ -139,12 +141,14 @@ def test_memory_ends_for_an_array(climb: Make) -> None:
     assert ("process", 3, None) in found(own)
 
 
+@pytest.mark.slow
 def test_ways_that_do_not_fit_beside_each_other_go_one_after_the_other(climb: Make) -> None:
     own = climb("tests.pack_cases:Crowded", "process", "threads", most=3, room=3)
     own.run()
     assert found(own)[-2:] == [("process", 3, None), ("threads", 3, None)]
 
 
+@pytest.mark.slow
 def test_too_little_host_memory(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "available_memory_gib", lambda: 0.01)
     own = climb("tests.models:Mlp", "process", "threads", most=5)
@@ -183,6 +187,7 @@ def test_a_process_that_is_lost(climb: Make) -> None:
     assert "\n" not in fault
 
 
+@pytest.mark.slow
 def test_a_lost_process_beside_others(climb: Make) -> None:
     """All of them go, the one alone too: what was measured before stays."""
     own = climb("tests.pack_cases:lost", "process", most=3, room=1)
@@ -193,6 +198,7 @@ def test_a_lost_process_beside_others(climb: Make) -> None:
     assert any("a process was lost" in note for note in own.notes)
 
 
+@pytest.mark.slow
 def test_a_script(climb: Make, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, time\nopen(f'pid-{os.getpid()}', 'w')\nwhile True:\n"
@@ -222,6 +228,7 @@ def test_keras_threads_are_those_of_the_process(climb: Make, monkeypatch: pytest
     assert [threads for _, _, threads in started] == [1, 2, 2, 2]
 
 
+@pytest.mark.slow
 def test_what_a_gpu_tells(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeNvml(["NVIDIA A100-SXM4-40GB"]).install(monkeypatch)
     own = climb("tests.pack_cases:steady", "process", most=3)

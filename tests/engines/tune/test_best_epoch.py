@@ -27,11 +27,11 @@ pytestmark = pytest.mark.timeout(600)
 LRS = {0.0625: 4, 0.125: 2, 0.028: 6, 0.4: 1}
 """By learning rate: the best of six epochs."""
 MODES = {
-    "process": ("Passing", {"mode": "process", "fraction": 0.5}),
+    "process": ("Passing", {"mode": "process", "fraction": 1.0}),
     "fused": ("Passing", {"mode": "fused", "fraction": 1.0}),
     "keras": ("KerasPassing", {"mode": "process", "fraction": 1.0}),
     "split": ("KerasPassing", {"mode": "split", "fraction": 1.0, "width": 2}),
-    "function": ("function", {"mode": "process", "fraction": 0.5}),
+    "function": ("function", {"mode": "process", "fraction": 1.0}),
 }
 
 
@@ -74,7 +74,9 @@ def config(sweep_config: Any) -> Any:
     return make
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [mode if mode in ("process", "fused") else pytest.param(mode, marks=pytest.mark.slow) for mode in MODES]
+)
 def test_a_trial_s_best_epoch_scores_it_and_is_its_checkpoint(config: Any, mode: str) -> None:
     settings = config(mode)
     result, shown = run(settings)
@@ -115,6 +117,7 @@ def test_a_trial_s_best_epoch_scores_it_and_is_its_checkpoint(config: Any, mode:
     assert number(warm) == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["process", "fused"])
 def test_by_default_the_last_epoch_scores_a_trial(config: Any, mode: str) -> None:
     result, shown = run(config(mode, score="last", keep="best", tracking={"enabled": False}))
@@ -125,15 +128,6 @@ def test_by_default_the_last_epoch_scores_a_trial(config: Any, mode: str) -> Non
     assert number(result.folder / "checkpoints" / best["trial_id"]) == pytest.approx(best_cases.value(0.028, 6))
 
 
-@pytest.mark.parametrize("mode", ["process", "fused"])
-def test_only_the_best_trial_s_best_epoch_stays(config: Any, mode: str) -> None:
-    result, _ = run(config(mode, keep="best", tracking={"enabled": False}))
-    assert result.folder is not None
-    (kept,) = (result.folder / "checkpoints").iterdir()
-    assert kept.name == result.summary["best"]["trial_id"]
-    assert number(kept) == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
-
-
 def test_it_is_said_where_the_best_epoch_was_not_saved(config: Any) -> None:
     space = {"lr": {"grid_search": [0.0625]}, "every": 3}
     result, shown = run(config("function", space=space, tracking={"enabled": False}))
@@ -142,16 +136,20 @@ def test_it_is_said_where_the_best_epoch_was_not_saved(config: Any) -> None:
     assert RunDirectory(result.folder).kept_epoch("t0000") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["process", "fused"])
-def test_a_best_epoch_before_a_lost_worker_stays(config: Any, mode: str, tmp_path: Path) -> None:
+def test_a_best_epoch_before_a_lost_worker_stays_alone(config: Any, mode: str, tmp_path: Path) -> None:
     space = {"lr": {"grid_search": [0.0625, 0.028]}, "batch_size": 4, "momentum": 0.0, "folder": str(tmp_path)}
     values = {"experiment": "tests.best_cases:Killed", "checkpoint_s": 1e-6, "tracking": {"enabled": False}}
+    values["keep"] = "best"
     result, _ = run(config(mode, space=space, **values))
     assert (tmp_path / "killed").exists()
     assert result.summary["retries"] == 1
     assert (result.summary["best"]["epoch"], result.summary["best"]["epochs"]) == (4, 6)
     assert result.folder is not None
-    assert number(result.folder / "checkpoints" / "t0000") == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
+    (kept,) = (result.folder / "checkpoints").iterdir()
+    assert kept.name == "t0000"
+    assert number(kept) == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
 
 
 @pytest.mark.slow

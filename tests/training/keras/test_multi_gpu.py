@@ -65,6 +65,7 @@ def fitted(ranks: Any) -> Any:
     return found, sorted({str(device)[-5:] for device in placed if device}), same
 
 
+@pytest.mark.slow
 def test_the_sliced_model_learns_what_the_model_alone_does() -> None:
     """167 = 3 x 50 + 17."""
     found, devices, same = on_keras_ranks(1, fitted, local=2)[0]

@@ -1,4 +1,4 @@
-"""Tune searcher of fused mode: it groups the trials of a `Sampler` into arrays, and reports each trial's score."""
+"""Tune searcher of every mode: it groups a `Sampler`'s trials into arrays, and chooses their device type and share."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 from ray import cloudpickle
 from ray.tune.search import Searcher
 
-from raygpu.engines.tune.array_callback import LiveArrays
+from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.device_slots import DeviceSlots
-from raygpu.engines.tune.trial_trainable import finite, tune_config, with_share
-from raygpu.planning.gpu_shares import FusedPlan, Share
+from raygpu.engines.tune.kept_members import finite
+from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.planning.gpu_shares import FusedPlan, Plan, Share
 from raygpu.search.samplers import Sampler
 from raygpu.search.signature import MAX_MEMBERS, cut, even
 from raygpu.search.trials import Trial
@@ -37,15 +38,15 @@ class Order:
 class ArraySearcher(Searcher):
     """Tune searcher that suggests arrays, and trials that are trained alone.
 
-    live: objects of this process, which group the trials. plan: number of arrays that run at once, and their size.
-    places: slots of the plan's devices. drawn: whether every trial was known at the start, so that its hyper-parameters
-    lie in the object store.
+    live: objects of this process, which group the trials in fused mode. plan: number of arrays that run at once, and
+    their size. places: slots of the plan's devices. drawn: whether every trial was known at the start, so that its
+    hyper-parameters lie in the object store.
     An array that fails is suggested again as two halves, until a single trial fails, or until the failures show that
     not just a few trials are at fault.
     """
 
     def __init__(
-        self, sampler: Sampler, live: LiveArrays, plan: FusedPlan, places: DeviceSlots, *, drawn: bool
+        self, sampler: Sampler, live: LiveSweep, plan: Plan | FusedPlan, places: DeviceSlots, *, drawn: bool
     ) -> None:
         super().__init__()
         self.sampler = sampler
@@ -79,33 +80,44 @@ class ArraySearcher(Searcher):
         self.given[trial_id] = self.waiting.pop(0)
         self.places.take(trial_id, device, share.part)
         self._num_given += 1
-        config = {
-            "array_id": f"a{self._num_given - 1:04d}" if order.fused else order.trial_ids[0],
-            "trial_ids": list(order.trial_ids),
-            "fused": order.fused,
-            "trials": [] if self.drawn else [tune_config(self.live.trials[name]) for name in order.trial_ids],
-        }
-        return with_share(config, device, share, order.checkpoint)
+        config = ArrayConfig(
+            name=f"a{self._num_given - 1:04d}" if order.fused else order.trial_ids[0],
+            trial_ids=order.trial_ids,
+            fused=order.fused,
+            device=device,
+            share=share,
+            checkpoint=order.checkpoint,
+            trials=() if self.drawn else tuple(self.live.trials[name] for name in order.trial_ids),
+        )
+        return config.as_dict()
 
     def _place(self, order: Order) -> tuple[str, Share] | None:
         """Return the device type and the share for an order; None if the order has to wait for a slot."""
         if order.device is not None and order.share is not None:
             return (order.device, order.share) if self.places.has_room(order.share.part) else None
-        staging = len(self.waiting) > self.places.slots
         if order.fused:
-            parts = {part.device: part.share.part for part in self.plan.arrays.parts}
-            device = self.places.choose(self.places.devices, parts, staging=staging)
-            return None if device is None else (device, self.plan.arrays.on(device).share)
-        trial, shares = self.live.trials[order.trial_ids[0]], self.live.shares
-        device = self.places.choose(shares.fitting(trial), shares.parts(trial), staging=staging)
-        return None if device is None else (device, shares.of(trial, device))
+            assert isinstance(self.plan, FusedPlan)
+            shares = {part.device: part.share for part in self.plan.arrays.parts}
+            fitting = self.places.devices
+        else:
+            trial = self.live.trials[order.trial_ids[0]]
+            shares, fitting = self.live.shares.of(trial), self.live.shares.fitting(trial)
+        # The last trials go where a slot is free by then.
+        left = len(self.waiting) + self.sampler.num_trials - len(self.live.trials)
+        parts = {device: share.part for device, share in shares.items()}
+        device = self.places.choose(fitting, parts, staging=left > self.places.slots)
+        return None if device is None else (device, shares[device])
 
     def _draw(self) -> None:
-        """Draw all trials that the sampler gives now, and order them as arrays and as trials alone."""
+        """Draw the next trial; in fused mode all that the sampler gives now, ordered as arrays and as trials alone."""
         drawn: list[Trial] = []
-        while (trial := self.sampler.next()) is not None:
+        while (self.live.fuser is not None or not drawn) and (trial := self.sampler.next()) is not None:
             drawn.append(trial)
         self.live.trials.update({trial.trial_id: trial for trial in drawn})
+        if self.live.fuser is None:
+            self.waiting = [Order((trial.trial_id,), fused=False) for trial in drawn]
+            return
+        assert isinstance(self.plan, FusedPlan)
         groups = self.live.fuser.groups(drawn)
         fused = {group.signature: group for group in groups if group.reason is None}
         counts = {signature: len(group.trials) for signature, group in fused.items()}
@@ -142,7 +154,11 @@ class ArraySearcher(Searcher):
 
     def _allowed(self, order: Order) -> list[Order]:
         """Return the order itself, or one order for each trial of an array whose signature cannot be fused."""
-        if order.fused and self.live.fuser.refused(self.live.trials[order.trial_ids[0]]):
+        if (
+            order.fused
+            and self.live.fuser is not None
+            and self.live.fuser.refused(self.live.trials[order.trial_ids[0]])
+        ):
             return [Order((name,), fused=False) for name in order.trial_ids]
         return [order]
 
@@ -163,27 +179,25 @@ class ArraySearcher(Searcher):
 
     def save(self, checkpoint_path: str) -> None:
         """Write the sampler, the orders and the drawn trials to a file for a resumed sweep."""
-        state = {
-            name: getattr(self, name) for name in ("sampler", "waiting", "given", "failed", "faults", "_num_given")
-        }
-        Path(checkpoint_path).write_bytes(
-            cloudpickle.dumps(
-                state
-                | {"trials": self.live.trials, "alone": self.live.fuser.alone}
-                | {"shares": self.live.shares.state(), "places": self.places.state()}
-            )
-        )
+        names = ("sampler", "waiting", "given", "failed", "faults", "_num_given")
+        state = {name: getattr(self, name) for name in names}
+        state["trials"] = self.live.trials
+        state["alone"] = self.live.fuser.alone if self.live.fuser is not None else {}
+        state["shares"], state["places"] = self.live.shares.state(), self.places.state()
+        Path(checkpoint_path).write_bytes(cloudpickle.dumps(state))
 
     def restore(self, checkpoint_path: str) -> None:
         """Restore the saved state of an interrupted sweep; trials that failed are suggested again."""
         state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
         self.live.trials.update(state.pop("trials"))
-        self.live.fuser.alone.update(state.pop("alone"))
+        alone = state.pop("alone")
+        if self.live.fuser is not None:
+            self.live.fuser.alone.update(alone)
         self.live.shares.restore(state.pop("shares"))
         self.places.restore(state.pop("places"))
         for name, value in state.items():
             setattr(self, name, value)
-        self.waiting += [Order((name,), fused=False) for name in self.failed]
+        self.waiting = [*(Order((name,), fused=False) for name in self.failed), *self.waiting]
         self.failed = []
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from raygpu.engines.tune.array_callback import ArrayCallback
+from raygpu.engines.tune.array_config import ArrayConfig
+from raygpu.engines.tune.callback import ArrayCallback
+from raygpu.planning.gpu_shares import Share
 from raygpu.records.trial_records import Device, Records
 from raygpu.search.trials import EpochResult, Scoring, Trial
 
@@ -16,8 +18,8 @@ def test_hours_of_a_lost_array_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raygpu.records.trial_records.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     records = Records(2, Scoring("accuracy", True), [Device(0, "node", "0", "T4", rgu=2.0)], epochs=4)
     live: Any = SimpleNamespace(records=records)
-    share = {"trials_per_gpu": 2, "gpus_per_trial": 1}
-    array: Any = SimpleNamespace(trial_id="a", config={"trial_ids": ["t0000", "t0001"], "fused": True, **share})
+    config = ArrayConfig("a0000", ("t0000", "t0001"), fused=True, device="T4", share=Share(2))
+    array: Any = SimpleNamespace(trial_id="a", config=config.as_dict())
     records.hold("a")
     for index in range(2):
         records.start(Trial(Trial.name(index), index, {}))

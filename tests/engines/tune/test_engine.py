@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ def config(sweep_config: Any) -> Any:
             "epochs": 4,
             "metric": "accuracy",
             "space": SPACE,
-            "gpu": {"mode": mode, "fraction": 0.5},
+            "gpu": {"mode": mode, "fraction": 1.0},
             "tracking": {"enabled": False},
         }
         return sweep_config(**(defaults | values))
@@ -62,7 +61,7 @@ def config(sweep_config: Any) -> Any:
 def test_fused_and_process_mode_give_the_same(config: Any) -> None:
     space = {**SPACE, "lr": {"choice": [0.05, 0.2, 1e30]}, "batch_size": {"choice": [16, 32]}}
     alone, _ = run(config("process", space=space, trials=10))
-    fused, shown = run(config("fused", space=space, trials=10))
+    fused, shown = run(config("fused", space=space, trials=10, gpu={"mode": "fused", "fraction": 0.5}))
     assert fused.summary["mode"] == "fused"
     assert "go on in smaller parts" not in shown, "no array may fail"
     assert "signature batch_size=16 hidden=16" in shown
@@ -101,17 +100,28 @@ def test_every_member_has_its_run_and_the_best_its_model(config: Any, tmp_path: 
     assert accuracy == pytest.approx(best["score"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_fused_is_trained_alone_in_the_same_sweep(config: Any) -> None:
     space = {**SPACE, "kind": {"grid_search": ["mlp", "lstm"]}, "lr": {"grid_search": [0.05, 0.1]}, "momentum": 0.9}
     result, shown = run(
-        config("fused", experiment="tests.fused_cases:Mixed", space=space, trials=None, search={"algorithm": "grid"})
+        config(
+            "fused",
+            experiment="tests.fused_cases:Mixed",
+            space=space,
+            trials=None,
+            search={"algorithm": "grid"},
+            keep="all",
+        )
     )
     assert {status for status, _, _ in outcome(result).values()} == {"finished"}
     assert len(outcome(result)) == 4
     assert "2 trials are trained alone" in shown
     assert "aten::lstm" in shown
+    assert result.folder is not None
+    assert {path.name for path in (result.folder / "checkpoints").iterdir()} == set(rows(result))
 
 
+@pytest.mark.slow
 def test_a_member_that_raises_fails_alone(config: Any) -> None:
     space = {**SPACE, "lr": {"grid_search": [0.0, 0.2, 0.3, 0.4]}, "momentum": 0.9}
     result, shown = run(
@@ -124,50 +134,34 @@ def test_a_member_that_raises_fails_alone(config: Any) -> None:
     assert "go on in smaller parts" in shown
 
 
+@pytest.mark.slow
 def test_an_array_whose_members_are_not_as_alone_is_trained_alone(config: Any) -> None:
     values: dict[str, Any] = {
         "experiment": "tests.fused_cases:Later",
         "trials": 4,
         "epochs": 9,
         "stopping": {"algorithm": "halving", "grace_epochs": 3, "reduction": 3},
-        "gpu": {"mode": "fused", "fraction": 1.0},
         "tracking": {"enabled": True},
     }
     fused, shown = run(config("fused", **values))
-    alone, _ = run(config("process", **values | {"gpu": {"mode": "process", "fraction": 1.0}}))
+    alone, _ = run(config("process", **values))
     assert "differ from the same steps of the trial alone" in shown
     assert "its 4 trials are trained alone, from the beginning" in shown
     assert outcome(fused) == outcome(alone)
 
 
-def test_halving_is_that_of_process_mode(config: Any) -> None:
+@pytest.mark.slow
+def test_halving_is_that_of_process_mode_and_arrays_share_their_rungs(config: Any) -> None:
     stopping = {"algorithm": "halving", "grace_epochs": 1, "reduction": 3}
-    values: dict[str, Any] = {"stopping": stopping, "trials": 27, "epochs": 9, "gpu": {"mode": "fused"}}
-    fused, _ = run(config("fused", **values))
-    alone, _ = run(config("process", **values | {"gpu": {"mode": "process", "fraction": 1.0}}))
-    assert fused.summary["best"]["trial_id"] == alone.summary["best"]["trial_id"]
-    assert fused.summary["stopped_early"] > 9
-    spent = {
-        result.summary["mode"]: sum(epochs for _, _, epochs in outcome(result).values()) for result in (fused, alone)
-    }
-    assert spent["fused"] == pytest.approx(spent["process"], rel=0.15)
-    assert "halving at epoch" in json.dumps([record.reason for record in fused.best]) or fused.summary["stopped_early"]
-
-
-def test_arrays_share_their_rungs(config: Any) -> None:
-    stopping = {"algorithm": "halving", "grace_epochs": 1, "reduction": 3}
-    values: dict[str, Any] = {"stopping": stopping, "trials": 18, "epochs": 4}
-    one, _ = run(config("fused", name="one", gpu={"mode": "fused", "fraction": 1.0}, **values))
-    two, _ = run(config("fused", name="two", gpu={"mode": "fused", "fraction": 0.5}, **values))
-    spent = [sum(epochs for _, _, epochs in outcome(result).values()) for result in (one, two)]
-    assert spent[0] == pytest.approx(spent[1], rel=0.3)
-    assert two.summary["stopped_early"] >= 6
-
-
-def test_the_median_rule_stops_members(config: Any) -> None:
-    stopping = {"algorithm": "median", "grace_epochs": 1, "min_trials": 2}
-    result, _ = run(config("fused", trials=8, stopping=stopping, space={**SPACE, "lr": {"loguniform": [1e-4, 0.5]}}))
-    assert result.summary["stopped_early"] > 0
+    values: dict[str, Any] = {"stopping": stopping, "trials": 27, "epochs": 9}
+    alone, _ = run(config("process", **values))
+    one, _ = run(config("fused", **values))
+    two, _ = run(config("fused", name="two", **values | {"gpu": {"mode": "fused", "fraction": 0.5}}))
+    spent = [sum(epochs for _, _, epochs in outcome(result).values()) for result in (alone, one, two)]
+    assert spent[1] == pytest.approx(spent[0], rel=0.15)
+    assert spent[2] == pytest.approx(spent[0], rel=0.3)
+    assert alone.summary["best"]["trial_id"] == one.summary["best"]["trial_id"]
+    assert min(result.summary["stopped_early"] for result in (one, two)) > 9
 
 
 @pytest.mark.slow
@@ -191,7 +185,6 @@ def test_an_array_whose_worker_is_lost_goes_on(config: Any, tmp_path: Path) -> N
             epochs=6,
             search={"algorithm": "grid"},
             checkpoint_s=0.001,
-            gpu={"mode": "fused", "fraction": 1.0},
         )
     )
     assert (tmp_path / "killed").exists()
@@ -199,6 +192,7 @@ def test_an_array_whose_worker_is_lost_goes_on(config: Any, tmp_path: Path) -> N
     assert {(status, epochs) for status, _, epochs in outcome(result).values()} == {("finished", 6)}
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_has_its_best_model_and_goes_on(config: Any, tmp_path: Path) -> None:
     space = {
         **SPACE,
@@ -214,7 +208,6 @@ def test_an_interrupted_sweep_has_its_best_model_and_goes_on(config: Any, tmp_pa
         "epochs": 6,
         "search": {"algorithm": "grid"},
         "checkpoint_s": 0.001,
-        "gpu": {"mode": "fused", "fraction": 1.0},
     }
     stopped, shown = run(config("fused", name="stopped", **values))
     assert stopped.interrupted
@@ -229,12 +222,6 @@ def test_an_interrupted_sweep_has_its_best_model_and_goes_on(config: Any, tmp_pa
     whole, _ = run(config("fused", name="whole", **values))  # it happens only once
     assert outcome(resumed) == outcome(whole)
     assert {epochs for _, _, epochs in outcome(resumed).values()} == {6}
-
-
-def test_keep_all_keeps_every_member(config: Any) -> None:
-    result, _ = run(config("fused", keep="all", trials=4, epochs=1))
-    assert result.folder is not None
-    assert {path.name for path in (result.folder / "checkpoints").iterdir()} == set(rows(result))
 
 
 def test_an_unknown_metric_ends_the_sweep(config: Any) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of arrays that fail, without Ray."""
+"""The orders of a sweep, without Ray: in fused mode what becomes of arrays that fail, in process mode trials alone."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from raygpu.engines.tune.array_callback import LiveArrays
-from raygpu.engines.tune.array_searcher import ArraySearcher
 from raygpu.engines.tune.device_slots import DeviceSlots
+from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.engines.tune.trial_shares import Shares
 from raygpu.planning.gpu_shares import Choice, FusedPlan, Node, Share, plan
 from raygpu.records.trial_records import Records
 from raygpu.search.samplers import DrawnTrials
 from raygpu.search.signature import Group, Signature
-from raygpu.search.trials import Scoring, Trial
+from raygpu.search.trials import EpochResult, Scoring, Trial
 from raygpu.training.fused.groups import Fuser
 
 
@@ -36,7 +36,7 @@ def outcome(count: int, bad: set[str]) -> list[tuple[int, bool]]:
     shares = Shares(one_gpu, lambda trial: Signature(()))
     folder = SimpleNamespace(tune=Path())
     context: Any = SimpleNamespace(records=records, writer=None, cluster=None, folder=folder, say=print, arrays_s={})
-    live: Any = LiveArrays(context, shares, OneGroup(), None)
+    live: Any = LiveSweep(context, shares, OneGroup(), None)
     searcher = ArraySearcher(DrawnTrials(trials), live, FusedPlan(one_gpu, one_gpu), DeviceSlots(one_gpu), drawn=True)
     orders = []
     while isinstance(given := searcher.suggest(name := f"tune-{len(orders)}"), dict):
@@ -68,3 +68,46 @@ def test_a_fault_of_all_is_not_halved_to_the_end() -> None:
 
 def test_nothing_fails() -> None:
     assert outcome(5, set()) == [(5, True)]
+
+
+class Told:
+    """A sampler of three trials that notes the scores that it is told."""
+
+    num_trials = 3
+
+    def __init__(self) -> None:
+        self.scores: dict[str, float | None] = {}
+        self.num_drawn = 0
+
+    @property
+    def finished(self) -> bool:
+        return self.num_drawn == self.num_trials
+
+    def next(self) -> Trial | None:
+        if self.finished:
+            return None
+        self.num_drawn += 1
+        return Trial(Trial.name(self.num_drawn - 1), 0, {})
+
+    def tell(self, name: str, score: float | None) -> None:
+        self.scores[name] = score
+
+
+def test_process_mode_draws_a_trial_when_it_is_wanted_and_tells_its_score_and_not_the_last_epoch_s() -> None:
+    records = Records(3, Scoring("accuracy", True, "best"), [], 2)
+    one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 3)
+    folder = SimpleNamespace(tune=Path())
+    context: Any = SimpleNamespace(records=records, writer=None, cluster=None, folder=folder, say=print, arrays_s={})
+    live = LiveSweep(context, Shares(one_gpu, lambda trial: Signature(())), None, None)
+    sampler: Any = Told()
+    searcher = ArraySearcher(sampler, live, one_gpu, DeviceSlots(one_gpu), drawn=False)
+    for index, scores in enumerate([(0.9, 0.2), (0.3, 0.4), ()]):
+        given = searcher.suggest(f"tune{index}")
+        assert (sampler.num_drawn, given["trial_ids"], given["fused"]) == (index + 1, [Trial.name(index)], False)
+        record = records.start(live.trials[Trial.name(index)])
+        records.add(record.trial.trial_id, [EpochResult(i + 1, {"accuracy": s}) for i, s in enumerate(scores)], None)
+        if scores:
+            records.end(record.trial.trial_id, "finished")
+        searcher.on_trial_complete(f"tune{index}", {"score": 0.2, "failure": None if scores else "Traceback"})
+    assert sampler.scores == {"t0000": 0.9, "t0001": 0.4, "t0002": None}
+    assert searcher.suggest("tune3") == searcher.FINISHED

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.engines.tune.array_results import KeptMembers
+from raygpu.engines.tune.kept_members import KeptMembers
 from raygpu.records.run_directory import SCORE
 from raygpu.search.trials import EpochResult, Scoring
 
@@ -14,23 +14,26 @@ NAMES = ("a", "b", "c")
 
 
 class Array:
-    """Members whose parameters are the number of the epoch."""
+    """Members whose parameters are the number of the epoch. every: epochs from one that is saved to the next."""
 
-    def __init__(self, kept: KeptMembers) -> None:
-        self.kept, self.epoch, self.saved = kept, 0, 0
+    def __init__(self, kept: KeptMembers, every: int = 1) -> None:
+        self.kept, self.every, self.epoch, self.saved = kept, every, 0, 0
 
     def train(self, **scores: float) -> None:
         self.epoch += 1
         for name, score in scores.items():
-            self.kept.take(name, EpochResult(self.epoch, {"accuracy": score}), self.save)
+            self.kept.take(name, EpochResult(self.epoch, {"accuracy": score}), self)  # type: ignore[arg-type]
 
-    def save(self, name: str, folder: Path) -> None:
+    def has_saved(self, epoch: int) -> bool:
+        return epoch % self.every == 0
+
+    def save_member(self, name: str, folder: Path) -> None:
         (folder / "epoch").write_text(str(self.epoch))
         self.saved += 1
 
     def end(self, *names: str) -> None:
         for name in names:
-            self.kept.end(name, self.save)
+            self.kept.end(name, self)  # type: ignore[arg-type]
 
     def left(self) -> dict[str, int]:
         return {path.name: int((path / "epoch").read_text()) for path in self.kept.folder.iterdir()}
@@ -103,3 +106,24 @@ def test_all_are_kept_where_that_is_wanted_and_a_checkpoint_brings_them_back(tmp
     assert again.kept.best_of("a") == (0.8, 2)
     again.kept.close()
     assert not again.kept.folder.exists()
+
+
+def test_an_older_best_epoch_goes_where_the_new_one_was_not_saved() -> None:
+    """A function decides itself which epochs it saves: a score must not stand beside another epoch's parameters."""
+    found = Array(KeptMembers(Scoring("accuracy", True, "best"), ("a",), keep_all=False), every=2)
+    found.train(a=0.5)
+    found.train(a=0.7)
+    assert found.left() == {"a": 2}
+    found.train(a=0.9)
+    assert found.left() == {}
+    found.train(a=0.8)
+    found.end("a")
+    assert found.left() == {"a": 4}
+    assert not (found.kept.folder / "a" / SCORE).exists()
+
+
+def test_nothing_stays_of_members_that_begin_anew() -> None:
+    found = array()
+    found.train(a=0.5, b=0.9)
+    found.kept.drop(["b"])
+    assert found.left() == {"a": 1}

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from raygpu.engines.tune.trial_trainable import finite, write_score
+from raygpu.records.run_directory import SCORE
 from raygpu.search.trials import EpochResult, Scoring, Standing
+from raygpu.training.base import Array
 
-Save = Callable[[str, Path], None]
-"""Function that writes a member's current parameters into a folder."""
+# Tune takes percentiles of scores: the worst one is finite, so that a percentile stays a number.
+WORST = 1e300
+
+
+def finite(score: float) -> float:
+    """Return a score bounded to a finite number, as Tune and a search need it."""
+    return max(-WORST, min(WORST, score))
 
 
 class KeptMembers:
@@ -31,27 +38,36 @@ class KeptMembers:
         """Rank and id of the best ended member, whose parameters are kept."""
         self.folder = Path(tempfile.mkdtemp(prefix="raygpu-kept-"))
 
-    def take(self, name: str, result: EpochResult, save: Save) -> None:
+    def take(self, name: str, result: EpochResult, array: Array) -> None:
         """Score an epoch of a member; write its parameters if best epochs count and this is the member's best so far.
 
-        As in process mode, a report without the metric leaves an existing score as it was. Raises UnknownMetric if
-        there is none yet.
+        A report without the metric leaves an existing score as it was. Raises UnknownMetric if there is none yet.
         """
-        is_best = self.standings[name].take(self.scoring, result)
-        if is_best and self.scoring.which == "best" and self._may_stay(name):
-            self._write(name, save)
+        standing = self.standings[name]
+        is_best = standing.take(self.scoring, result)
+        if not is_best or self.scoring.which != "best" or not self._may_stay(name):
+            return
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        if array.has_saved(result.epoch):
+            self._write(name, array)
+            (self.folder / name / SCORE).write_text(json.dumps({"epoch": standing.best_epoch, "score": standing.best}))
 
-    def end(self, name: str, save: Save) -> None:
+    def end(self, name: str, array: Array) -> None:
         """End a member, and keep its parameters if they may be needed."""
         if not self._may_stay(name):
             shutil.rmtree(self.folder / name, ignore_errors=True)
             return
         if not self.keep_all:
             if self.best is not None:
-                shutil.rmtree(self.folder / self.best[1])
+                shutil.rmtree(self.folder / self.best[1], ignore_errors=True)
             self.best = self.rank(name)
         if not (self.folder / name).exists():  # those of its best epoch are there already
-            self._write(name, save)
+            self._write(name, array)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Delete the kept parameters of members that failed or begin anew."""
+        for name in names:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def best_of(self, name: str) -> tuple[float, int] | None:
         """Return a member's best score and its epoch; None if the last epoch counts, or there is no score."""
@@ -79,7 +95,9 @@ class KeptMembers:
         self.standings = {name: Standing(**values) for name, values in state["standings"].items()}
         self.best = state["best"] and tuple(state["best"])
         shutil.rmtree(self.folder, ignore_errors=True)
-        shutil.copytree(folder, self.folder)
+        if folder.is_dir():  # object storage keeps no empty folders
+            shutil.copytree(folder, self.folder)
+        self.folder.mkdir(exist_ok=True)
 
     def close(self) -> None:
         """Delete the folder with the kept parameters."""
@@ -89,13 +107,9 @@ class KeptMembers:
         """Return whether a member's parameters may be needed, compared with the members that have ended."""
         return self.keep_all or self.best is None or self.rank(name) < self.best
 
-    def _write(self, name: str, save: Save) -> None:
-        folder = self.folder / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        save(name, folder)
-        if self.best_of(name) is not None:
-            write_score(folder, self.standings[name])
+    def _write(self, name: str, array: Array) -> None:
+        (self.folder / name).mkdir()
+        array.save_member(name, self.folder / name)
 
     def rank(self, name: str) -> tuple[float, str]:
         """Return a sort key for a member's score: smaller is better."""

@@ -1,0 +1,179 @@
+"""Tune callbacks that pass a sweep's events to raygpu's records and to MLflow, without blocking Tune's event loop."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import ray
+from ray import tune
+
+from raygpu.engines.tune.array_checkpoint import MEMBERS, under_way
+from raygpu.engines.tune.array_config import ArrayConfig
+from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.engines.tune.trainable import MemberReport
+from raygpu.storage import StorageError
+
+logger = logging.getLogger(__name__)
+
+
+class ResourceUpdate(tune.Callback):
+    """Update the resource requests of a resumed sweep's trials: Tune keeps those made to an earlier Ray."""
+
+    def __init__(self, live: LiveSweep) -> None:
+        self.live = live
+        self._done = False
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Update the requests of all pending trials, at Tune's first step only."""
+        if self._done or self.live.resources is None:
+            return
+        self._done = True
+        for trial in trials:
+            if trial.status == "PENDING":
+                wanted = self.live.resources(trial.config)
+                if wanted != trial.placement_group_factory:
+                    trial.update_resources(wanted)
+
+
+class ArrayCallback(tune.Callback):
+    """Tune callback that keeps the records of arrays' members and writes them to MLflow.
+
+    Its saved state gives a resumed sweep the records, the checkpoints and the stopping rule's scores, which
+    `Tuner.restore` alone forgets (ray-project/ray#30838).
+    """
+
+    def __init__(self, live: LiveSweep) -> None:
+        self.live = live
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Start the members' records, and begin or restart their MLflow runs."""
+        self.live.records.hold(trial.trial_id)
+        for name in trial.config["trial_ids"]:
+            known = self.live.records.by_id.get(name)
+            if known is not None and known.status in ("finished", "stopped"):
+                continue  # its array goes on without it
+            started = self.live.trials[name]
+            self.live.records.start(started)
+            if known is not None and known.ended:
+                self.live.writer.restart(started)
+            else:
+                self.live.writer.begin(started)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Record and log the members' new epochs and ends; retrain members alone, or enlarge a share, if needed."""
+        live, config = self.live, ArrayConfig.of(trial.config)
+        for line in result["lines"]:
+            live.say(f"{config.name}: {line}")
+        if config.fused:
+            for activity, seconds in result["seconds"].items():
+                live.seconds[activity] = live.seconds.get(activity, 0.0) + seconds
+        else:
+            live.pids[config.trial_ids[0]] = result["pid"]
+        if result["unknown_metric"] is not None:
+            if not live.records.any_scored():
+                live.unknown_metric = result["unknown_metric"]
+            return
+        gpu_index = live.cluster.device_index(result["node_id"], result["gpu_ids"])
+        live.records.charge(trial.trial_id, config.trial_ids, gpu_index, config.share.fraction)
+        self._record_members(config, result["members"], gpu_index)
+        if result["not_as_alone"] is not None:
+            self._train_alone(config, result["not_as_alone"])
+        if result["out_of_memory"] and not config.fused:
+            live.enlarge(config)
+        result["members"], result["lines"] = [], []  # told and kept: Tune need not carry them in its snapshots
+
+    def _record_members(self, config: ArrayConfig, reports: list[MemberReport], gpu_index: int | None) -> None:
+        """Record and log new epochs and ends of an array's members."""
+        records, writer = self.live.records, self.live.writer
+        for report in reports:
+            record = records.by_id[report.trial_id]
+            if record.ended:
+                continue  # told before its worker was lost
+            if gpu_index is not None and gpu_index != record.gpu_index:
+                writer.place(report.trial_id, gpu_index, config.share.fraction / len(config.trial_ids))
+            new = records.add(report.trial_id, report.epochs, gpu_index, report.best)
+            if new:
+                writer.epochs(report.trial_id, new)
+            if report.status is not None:
+                reason = report.reason and f"{report.reason} at epoch {record.epochs}"
+                writer.end(records.end(report.trial_id, report.status, reason=reason))
+
+    def _train_alone(self, config: ArrayConfig, reason: str) -> None:
+        """Restart all members of an array, ended ones too, because they differ from the same trials trained alone."""
+        live, names = self.live, config.trial_ids
+        assert live.fuser is not None
+        live.say(f"{config.name}: {reason}; its {len(names)} trials are trained alone, from the beginning")
+        live.fuser.refuse(live.trials[names[0]], reason)
+        for name in names:
+            if name in live.records.by_id:
+                live.records.end(name, "failed", error=reason)
+            live.checkpoints.pop(name, None)
+            live.arrays.pop(name, None)
+        if live.rule is not None:
+            ray.get(live.rule.forget.remote(list(names)))
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Handle a failed array or trial; members that ended regularly are recorded by `on_trial_result`."""
+        result, config = trial.last_result or {}, ArrayConfig.of(trial.config)
+        if self.live.enlarged.pop(config.trial_ids[0], None) is not None:
+            return  # the searcher gives it again
+        failure = result.get("failure") or result.get("unknown_metric")
+        if failure is not None and self.live.unknown_metric is None and result.get("not_as_alone") is None:
+            self._failed(config, failure)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Handle an array or trial whose worker was lost more often than `cluster.max_failures` allows."""
+        self._failed(ArrayConfig.of(trial.config), str(trial.get_error() or "the worker was lost"))
+
+    def _failed(self, config: ArrayConfig, error: str) -> None:
+        left = [name for name in config.trial_ids if not self._has_ended(name)]
+        if config.fused:
+            last_line = error.strip().splitlines()[-1]
+            self.live.say(f"{config.name} failed ({last_line}); its {len(left)} trials go on in smaller parts")
+            return
+        for name in left:
+            if name not in self.live.records.by_id:  # lost before it had begun
+                self.live.records.start(self.live.trials[name])
+                self.live.writer.begin(self.live.trials[name])
+            self.live.writer.end(self.live.records.end(name, "failed", error=error))
+
+    def _has_ended(self, name: str) -> bool:
+        record = self.live.records.by_id.get(name)
+        return record is not None and record.status in ("finished", "stopped")
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Count the retry after a lost worker, and charge the members for the GPU time since the last charge."""
+        records, config = self.live.records, ArrayConfig.of(trial.config)
+        records.retries += 1
+        names = [name for name in config.trial_ids if name in records.by_id]
+        gpu_index = next((records.by_id[name].gpu_index for name in names), None)
+        records.charge(trial.trial_id, names, gpu_index, config.share.fraction)
+
+    def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
+        """Note the URIs of the kept members' checkpoints, and of the array's for the members under way."""
+        folder = self.live.scratch.beside(checkpoint.path)
+        members = folder / MEMBERS
+        try:
+            self.live.checkpoints.update({name: (members / name).uri for name in members.folders()})
+            self.live.arrays.update(dict.fromkeys(under_way(folder), folder.uri))
+        except (OSError, StorageError):  # Tune has it all the same, and the next one is read again
+            logger.exception("the checkpoint of array %s", trial.config["name"])
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the records, the checkpoints and the stopping rule for a resumed sweep."""
+        return {
+            "records": self.live.records.state(),
+            "checkpoints": self.live.checkpoints,
+            "arrays": self.live.arrays,
+            "rule": None if self.live.rule is None else ray.get(self.live.rule.state.remote()),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore the saved state; called by a resumed sweep before any trial starts."""
+        self.live.records.restore(state["records"])
+        self.live.checkpoints, self.live.arrays = state["checkpoints"], state["arrays"]
+        if self.live.rule is not None and state["rule"] is not None:
+            ray.get(self.live.rule.restore.remote(state["rule"]))

@@ -1,0 +1,105 @@
+"""Run a sweep on Ray Tune: arrays of trials, and trials alone as arrays of one, are ordinary Tune trials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray import tune
+
+from raygpu.engines.cluster.cluster import Needed
+from raygpu.engines.tune.array_config import ArrayConfig
+from raygpu.engines.tune.device_slots import DeviceSlots
+from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.engines.tune.searcher import ArraySearcher
+from raygpu.engines.tune.shared_settings import FusedSettings, SharedSettings
+from raygpu.engines.tune.stopping import rule_actor
+from raygpu.engines.tune.sweep_context import SweepContext
+from raygpu.engines.tune.trainable import ArrayTrainable
+from raygpu.engines.tune.trial_shares import Shares, signatures
+from raygpu.engines.tune.tuner import fit
+from raygpu.planning.gpu_shares import FusedPlan, Part, Plan
+from raygpu.search.samplers import DrawnTrials
+from raygpu.search.stopping import decision_epochs, expected_epochs, stopping_rule
+from raygpu.search.trials import Scoring
+from raygpu.training.fused.groups import Grouper
+
+
+def run(context: SweepContext, plan: Plan | FusedPlan, fuser: Grouper | None, *, resume: bool) -> dict[str, str]:
+    """Run or resume a sweep; return the location of each kept trial's checkpoint, by trial id.
+
+    plan: in process mode the trials', else that of the arrays and of the trials alone beside them. fuser: groups trials
+    by signature; None in process mode. Returns early, with trials that have not ended, after SIGINT. Raises BadInput
+    for an unknown metric.
+    """
+    arrays, alone = (plan.arrays, plan.alone) if isinstance(plan, FusedPlan) else (plan, plan)
+    rule = rule_actor(stopping_rule(context.config))
+    shared = _shared_settings(context, plan, alone, rule)
+    live = LiveSweep(context, Shares(alone, signatures(context.source, context.splits)), fuser, rule)
+    needed = {part.device: context.cluster.needed(part.device) for part in (*arrays.parts, *alone.parts)}
+
+    def wanted_resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        """Return the resources of a Tune trial, by its config."""
+        part = shared.part(ArrayConfig.of(config))
+        return _resources(part, needed[part.device])
+
+    live.resources = wanted_resources
+    trainable = tune.with_resources(
+        tune.with_parameters(ArrayTrainable, shared=shared, splits=context.splits), wanted_resources
+    )
+    searcher = ArraySearcher(context.sampler, live, plan, DeviceSlots(arrays), drawn=bool(shared.trials))
+    # What a script starts are the clients, and not the worker that starts it.
+    pids = live.running_pids if context.source.kind != "command" else set
+    with context.mps.watched(pids, context.say):
+        # One more is always staged, or Tune would end a worker between two trials instead of reusing it.
+        fit(context, trainable, searcher, live, max_concurrent=2 * max(arrays.slots, alone.slots), resume=resume)
+    return live.checkpoints | live.interrupted(context.folder.members, keep_all=shared.keep_all)
+
+
+def _shared_settings(context: SweepContext, plan: Plan | FusedPlan, alone: Plan, rule: Any) -> SharedSettings:
+    """Return the sweep's settings for the workers of all trials."""
+    config = context.config
+    drawn = context.sampler.trials if isinstance(context.sampler, DrawnTrials) else []
+    return SharedSettings(
+        source=context.cluster.travelled(context.source),
+        scoring=Scoring.of(config),
+        epochs=config.epochs,
+        precision=config.gpu.precision,
+        alone=alone,
+        fused=_fused_settings(context, plan) if isinstance(plan, FusedPlan) else None,
+        trials={trial.trial_id: trial for trial in drawn},
+        keep_all=config.keep == "all",
+        rule=rule,
+        decision_epochs=decision_epochs(config),
+        stop_reason=config.stopping.algorithm,
+        trial_files=context.folder.shared_trials,
+        checkpoint_s=config.checkpoint_s,
+        memory_gib={
+            part.device: context.cluster.device_memory_gib(part.device) if config.gpu.memory_limit else None
+            for part in alone.parts
+        },
+        mps=context.mps.access,
+    )
+
+
+def _fused_settings(context: SweepContext, plan: FusedPlan) -> FusedSettings:
+    config = context.config
+    return FusedSettings(
+        plan=plan.arrays,
+        width=plan.members if config.gpu.width == "auto" else config.gpu.width,
+        host_memory_gib={part.device: _host_memory_gib(context, part) for part in plan.arrays.parts},
+        mean_epochs=expected_epochs(config),
+    )
+
+
+def _host_memory_gib(context: SweepContext, part: Part) -> float:
+    """Return the host memory in GiB for one array that trains on a CPU: its part of the smallest node's memory."""
+    of_type = [node.memory_gib for node in context.cluster.nodes if node.device_type == part.device]
+    return min(of_type) / part.share.trials_per_gpu
+
+
+def _resources(part: Part, needed: Needed) -> tune.PlacementGroupFactory:
+    """Return the resources that one Tune trial reserves. needed: request that places it on the part's device type."""
+    bundle = {"CPU": part.cpus_per_trial, "GPU": part.share.ray_gpus, **needed.resources}
+    if needed.labels is None:
+        return tune.PlacementGroupFactory([bundle])
+    return tune.PlacementGroupFactory([bundle], bundle_label_selector=[dict(needed.labels)])

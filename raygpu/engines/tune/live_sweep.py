@@ -1,0 +1,123 @@
+"""Objects of a running sweep that its searcher and its callback share."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ray import tune
+
+from raygpu.engines.tune.array_checkpoint import MEMBERS, extract
+from raygpu.engines.tune.array_config import ArrayConfig
+from raygpu.engines.tune.sweep_context import SweepContext
+from raygpu.engines.tune.trial_shares import Shares
+from raygpu.planning.gpu_shares import Share
+from raygpu.search.trials import Trial
+from raygpu.storage import Storage, StorageError
+from raygpu.training.fused.groups import Grouper
+
+logger = logging.getLogger(__name__)
+ENLARGED = "enlarged"
+"""Folder, within Tune's, for the last checkpoints of trials that ran out of memory and go on with a larger share."""
+
+
+class LiveSweep:
+    """Objects that a sweep's callback and searcher share, in this process alone.
+
+    fuser: groups trials by signature; None in process mode. rule: Ray actor with the stopping rule, or None.
+    Tune pickles a sweep's callbacks at its start and unpickles them to restore it. There is one sweep at a time in a
+    process, so the pickle stands for the one that is running.
+    """
+
+    current: ClassVar[LiveSweep | None] = None
+
+    def __init__(self, context: SweepContext, shares: Shares, fuser: Grouper | None, rule: Any) -> None:
+        self.records = context.records
+        self.writer = context.writer
+        self.cluster = context.cluster
+        self.say = context.say
+        self.shares = shares
+        self.fuser = fuser
+        self.rule = rule
+        self.scratch = context.folder.tune / ENLARGED
+        self.seconds = context.arrays_s
+        """Seconds that fused arrays have taken so far, by activity."""
+        self.trials: dict[str, Trial] = {}
+        """All trials drawn so far, by id."""
+        self.enlarged: dict[str, tuple[str, Share, str | None]] = {}
+        """Trials that have just run out of memory: device type, share and checkpoint of their next run, by trial id."""
+        self.resources: Callable[[dict[str, Any]], tune.PlacementGroupFactory] | None = None
+        """Function that returns the resources that a Tune trial requests from Ray, by its config."""
+        self.pids: dict[str, int] = {}
+        """Pid of the process in which each trial that is trained alone last ran."""
+        self.checkpoints: dict[str, str] = {}
+        """URI of each trial's own checkpoint: of its end, or of its best epoch so far if best epochs count."""
+        self.arrays: dict[str, str] = {}
+        """URI of the last checkpoint of each trial's array, for trials that were under way in it."""
+        self.unknown_metric: str | None = None
+        """Message set if the first report of the sweep lacks the metric, which ends the sweep; None otherwise."""
+        LiveSweep.current = self
+
+    def running_pids(self) -> set[int]:
+        """Return the pids of the processes in which trials run alone."""
+        running = {name for name, record in list(self.records.by_id.items()) if record.status == "running"}
+        return {pid for name, pid in list(self.pids.items()) if name in running}
+
+    def enlarge(self, config: ArrayConfig) -> None:
+        """Prepare another run, with a larger share, of a trial that ran out of memory; no effect if there is none."""
+        trial = self.trials[config.trial_ids[0]]
+        found = self.shares.enlarge(trial, config.device, config.share)
+        too_small = ", ".join(f"1/{small.trials_per_gpu}" for _, small in self.shares.too_small(trial.trial_id))
+        self.writer.tag(trial.trial_id, {"raygpu.out_of_memory": too_small})
+        if found is None:
+            return
+        device, larger = found
+        self.writer.tag(trial.trial_id, {"raygpu.gpu_share": larger.fraction})
+        self.enlarged[trial.trial_id] = device, larger, self._copy_of_checkpoint(trial.trial_id)
+        self.records.out_of_memory += 1
+
+    def _copy_of_checkpoint(self, name: str) -> str | None:
+        """Copy a trial's last checkpoint, which Tune deletes once it saves the trial's end; return the copy's URI."""
+        last = self.arrays.get(name)
+        if last is None or not Storage(last).is_dir():
+            return None
+        copy = self.scratch / f"{name}-{len(self.shares.too_small(name))}"
+        try:
+            Storage(last).copy_to(copy)
+        except (OSError, StorageError):
+            logger.exception("the checkpoint of trial %s, which begins anew", name)
+            return None
+        self.arrays[name] = copy.uri
+        if name in self.checkpoints:
+            self.checkpoints[name] = (copy / MEMBERS / name).uri
+        return copy.uri
+
+    def interrupted(self, folder: Path, *, keep_all: bool) -> dict[str, str]:
+        """Extract the checkpoints of interrupted trials from their arrays' into `folder`; return the paths by trial id.
+
+        keep_all: extract all interrupted trials; otherwise only the best trial so far, if it was interrupted.
+        """
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier interruption
+        ranked = self.records.ranked()
+        chosen = ranked if keep_all else ranked[:1]
+        by_array: dict[str, dict[str, Path]] = {}
+        kept = self.checkpoints if self.records.scoring.which == "best" else {}  # of best epochs, also of who goes on
+        for name in [record.trial.trial_id for record in chosen if not record.ended]:
+            if name not in kept and name in self.arrays and Storage(self.arrays[name]).is_dir():
+                by_array.setdefault(self.arrays[name], {})[name] = folder / name
+                (folder / name).mkdir(parents=True)
+        for source, folders in by_array.items():
+            with Storage(source).fetched() as checkpoint:
+                extract(checkpoint, folders)
+        return {name: str(path) for folders in by_array.values() for name, path in folders.items()}
+
+    def __reduce__(self) -> tuple[Callable[[], LiveSweep], tuple[()]]:
+        return _current, ()
+
+
+def _current() -> LiveSweep:
+    assert LiveSweep.current is not None
+    return LiveSweep.current

@@ -1,0 +1,66 @@
+"""Settings that all arrays of a sweep have in common, sent to the workers through Ray's object store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raygpu.config.sections import Precision
+from raygpu.config.source import Source
+from raygpu.devices.mps import Access
+from raygpu.engines.tune.array_config import ArrayConfig
+from raygpu.planning.gpu_shares import Part, Plan
+from raygpu.search.trials import Scoring, Trial
+from raygpu.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class FusedSettings:
+    """Settings of arrays that are fused, or split in split mode."""
+
+    plan: Plan
+    width: int | None
+    """Number of members that step as one program, or of logical devices in split mode; None to measure it."""
+    host_memory_gib: Mapping[str, float]
+    """Host memory for an array that trains on a CPU, by device type."""
+    mean_epochs: float
+    """Mean number of epochs of a trial, early stops included."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSettings:
+    """Settings of a sweep for its workers."""
+
+    source: Source
+    scoring: Scoring
+    epochs: int | None
+    precision: Precision
+    alone: Plan
+    """Plan for trials that are trained alone."""
+    fused: FusedSettings | None
+    """None in process mode."""
+    trials: Mapping[str, Trial]
+    """All trials of the sweep, by id, if they were known at its start; else empty."""
+    keep_all: bool
+    """Whether the parameters of every trial are kept, or only the best trial's."""
+    rule: Any
+    """Ray actor with the stopping rule; None for no rule."""
+    decision_epochs: frozenset[int] | None
+    """Epochs at which the stopping rule decides; None for every epoch."""
+    stop_reason: str
+    """Reason recorded for a trial that the rule stops."""
+    trial_files: Storage
+    """Storage for the own files of functions and scripts, with a folder for each trial."""
+    checkpoint_s: float
+    memory_gib: Mapping[str, float | None]
+    """Memory of a whole device in GiB, by device type; each trial is limited to its share. None for no limit."""
+    mps: Mapping[str, Access]
+    """MPS daemons by the GPU's UUID; empty where trials take turns on their GPU."""
+
+    def part(self, config: ArrayConfig) -> Part:
+        """Return the placement of an array, with its own share."""
+        if config.fused:
+            assert self.fused is not None
+            return self.fused.plan.on(config.device)
+        return self.alone.on(config.device).resized(config.share)

@@ -1,0 +1,303 @@
+"""Tune trainable of every mode: it trains one array after another in a worker that is reused.
+
+A trial alone is an array of one. An error of the experiment is a result and no exception: the result carries the
+traceback, and the worker lives on. So Tune's own `max_failures` counts lost workers alone, and only those are tried
+again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.result import DONE, SHOULD_CHECKPOINT
+
+from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.engines.tune.array_checkpoint import MEMBERS, PROGRESS
+from raygpu.engines.tune.array_config import ArrayConfig
+from raygpu.engines.tune.array_sequence import ArraySequence, arrays_of
+from raygpu.engines.tune.kept_members import KeptMembers
+from raygpu.engines.tune.memory_limit import Cap
+from raygpu.engines.tune.shared_settings import SharedSettings
+from raygpu.errors import UnknownMetric
+from raygpu.experiment import Splits
+from raygpu.search.trials import EpochResult, Status
+from raygpu.storage import Storage, StorageError
+from raygpu.training.base import NotAsAlone, surroundings
+
+logger = logging.getLogger(__name__)
+# Tune hears of an array about this often; every epoch is in the result.
+REPORT_S = 1.0
+
+
+@dataclass(slots=True)
+class MemberReport:
+    """New epochs and the end of one member, as part of an array's result."""
+
+    trial_id: str
+    epochs: list[EpochResult] = field(default_factory=list)
+    status: Status | None = None
+    """Final status; None while the member is under way."""
+    reason: str | None = None
+    best: tuple[float, int] | None = None
+    """Best score of the member and its epoch; None if the last epoch counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Error that ends an array."""
+
+    text: str
+    """Traceback."""
+    out_of_memory: bool = False
+    not_as_alone: str | None = None
+    """Reason why the array's members differ from the same trials trained alone; None if they do not."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Describe the exception that is being handled."""
+        not_as_alone = str(error) if isinstance(error, NotAsAlone) else None
+        return cls(traceback.format_exc(), is_out_of_memory(error), not_as_alone)
+
+    @property
+    def breaks_device(self) -> bool:
+        """Whether it lost the CUDA context, after which nothing runs in this process."""
+        return "CUDA error" in self.text or "AcceleratorError" in self.text
+
+
+class ArrayTrainable(tune.Trainable):
+    """Tune trainable of one array at a time; each `step` trains whole epochs of all its members."""
+
+    def setup(self, config: dict[str, Any], shared: SharedSettings | None = None, splits: Splits | None = None) -> None:
+        """Set the worker's environment, working directory and memory limit, and take its first array."""
+        assert shared is not None
+        self.shared = shared
+        self.splits = splits
+        own = ArrayConfig.of(config)
+        part = shared.part(own)
+        # Members' results come by the hundred: the driver writes them to MLflow on the same cores meanwhile.
+        variables = surroundings(part.threads_per_trial, yielding=shared.fused is not None)
+        os.environ.update(variables | ({} if own.fused else _mps_environment(shared, own)))
+        os.chdir(shared.source.folder)
+        self.cap = Cap(shared.source.kind, shared.memory_gib[part.device])
+        self.code: Any = None
+        self._device_is_broken = False
+        self._take_array(own)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Close the last array and take the next one, so that Tune reuses this worker."""
+        self._device_is_broken = self._device_is_broken or (self._failure is not None and self._failure.breaks_device)
+        self._close()
+        self._take_array(ArrayConfig.of(new_config))
+        return True
+
+    def _take_array(self, config: ArrayConfig) -> None:
+        self.array_config = config
+        self.trials = list(config.trials) or [self.shared.trials[name] for name in config.trial_ids]
+        self.kept = KeptMembers(self.shared.scoring, config.trial_ids, keep_all=self.shared.keep_all)
+        self.ended: set[str] = set()
+        self.arrays: ArraySequence | None = None
+        self._failure: Failure | None = None
+        self._saved_at = time.monotonic()
+
+    def step(self) -> dict[str, Any]:
+        """Train for at least a second or to the end of all members; return every epoch since the last result.
+
+        Raises RuntimeError if an earlier array lost this worker's CUDA context.
+        """
+        if self._device_is_broken:
+            # Nothing runs in a process whose CUDA context is lost. Raised here and not when the worker was handed its
+            # array: Tune starts a running trial again in a fresh worker, and gives up one that never ran.
+            raise RuntimeError("this worker's CUDA context was lost by an earlier trial")
+        reports: dict[str, MemberReport] = {}
+        unknown_metric: str | None = None
+        try:
+            self._train(reports)
+        except UnknownMetric as fault:
+            unknown_metric = str(fault)
+        except StorageError:
+            raise  # no fault of the members': they are tried again, as after a lost worker
+        except BaseException as error:  # noqa: BLE001 - the user's code: its traceback is the result, SystemExit included
+            self._fail(error)
+        arrays, failure = self.arrays, self._failure
+        done = unknown_metric is not None or failure is not None or (arrays is not None and arrays.has_ended)
+        result = {
+            "score": self.kept.tune_score(),
+            "members": list(reports.values()),
+            "failure": failure and failure.text,
+            "not_as_alone": failure and failure.not_as_alone,
+            "out_of_memory": failure is not None and failure.out_of_memory,
+            "unknown_metric": unknown_metric,
+            "lines": arrays.lines if arrays is not None else [],
+            "seconds": arrays.seconds if arrays is not None else {},
+            "node_id": ray.get_runtime_context().get_node_id(),
+            "gpu_ids": [str(gpu_id) for gpu_id in ray.get_gpu_ids()],
+            DONE: done,
+            SHOULD_CHECKPOINT: not done and self._checkpoint_due(),
+        }
+        if arrays is not None:
+            arrays.lines, arrays.seconds = [], {}
+        return result
+
+    def _train(self, reports: dict[str, MemberReport]) -> None:
+        """Train until there is a result to report."""
+        started = time.monotonic()
+        arrays = self.arrays or self._begin()
+        while (array := arrays.current()) is not None:
+            began = time.monotonic()
+            results = array.run_epoch()
+            if results is None:  # a function or script that ended by itself
+                self._end_by_itself(array.epoch, reports)
+                return
+            train_s = next(iter(results.values())).train_s or 0.0
+            arrays.spend(train=train_s, evaluation=time.monotonic() - began - train_s)
+            self._take_results(results, reports)
+            if time.monotonic() - started >= REPORT_S:
+                return
+
+    def _begin(self, checkpoint: Path | None = None) -> ArraySequence:
+        """Load the experiment and make the array; go on from the checkpoint, or from the config's."""
+        self.cap.set(self.array_config.share)
+        if self.code is None and self.shared.source.kind != "command":
+            self.code = self.shared.source.resolve()
+        arrays = self.arrays = arrays_of(self.array_config, self.shared, self.splits, self.code)
+        if checkpoint is not None:
+            self._go_on(checkpoint)
+        elif self.array_config.checkpoint is not None:
+            with Storage(self.array_config.checkpoint).fetched() as folder:
+                self._go_on(folder)
+        else:
+            arrays.waiting = self.trials
+        return arrays
+
+    def _go_on(self, checkpoint: Path) -> None:
+        assert self.arrays is not None
+        progress = json.loads((checkpoint / PROGRESS).read_text())
+        self.ended = set(progress["ended"])
+        self.kept.restore(progress, checkpoint / MEMBERS)
+        left = [trial for trial in self.trials if trial.trial_id not in self.ended]
+        under_way = [trial for trial in left if trial.trial_id in progress["under_way"]]
+        self.arrays.waiting = [trial for trial in left if trial not in under_way]
+        if under_way:
+            self.arrays.begin(under_way, checkpoint)
+
+    def _end_by_itself(self, epoch: int, reports: dict[str, MemberReport]) -> None:
+        if not epoch:
+            raise RuntimeError("it ended without a metric: call raygpu.report(...), or print a line of JSON")
+        self._end({trial.trial_id: None for trial in self.trials}, reports)
+
+    def _take_results(self, results: Mapping[str, EpochResult], reports: dict[str, MemberReport]) -> None:
+        """Score an epoch of all members, decide who goes on, and end the others."""
+        shared, arrays = self.shared, self.arrays
+        assert arrays is not None
+        assert arrays.array is not None
+        epoch = next(iter(results.values())).epoch
+        ending: dict[str, str | None] = {}
+        for name, result in results.items():
+            report = reports.setdefault(name, MemberReport(name))
+            report.epochs.append(result)
+            self.kept.take(name, result, arrays.array)
+            report.best = self.kept.best_of(name)
+            if shared.scoring.diverged(result.metrics) or epoch == shared.epochs:
+                ending[name] = None
+        if epoch == shared.epochs and ending:
+            arrays.audit(min(ending, key=self.kept.rank))
+        stopped = self._stopped(epoch, [name for name in results if name not in ending])
+        self._end(ending | dict.fromkeys(stopped, shared.stop_reason), reports)
+
+    def _stopped(self, epoch: int, names: Sequence[str]) -> Sequence[str]:
+        """Ask the stopping rule, at its epochs, which of these members stop."""
+        rule, decisions = self.shared.rule, self.shared.decision_epochs
+        if rule is None or not names or (decisions is not None and epoch not in decisions):
+            return []
+        stopped: list[str] = ray.get(rule.decide.remote(epoch, [(name, self.kept.last(name)) for name in names]))
+        return stopped
+
+    def _end(self, ending: Mapping[str, str | None], reports: dict[str, MemberReport]) -> None:
+        """End members. ending: the reason why each was stopped, None for one that finished."""
+        if not ending:
+            return
+        assert self.arrays is not None
+        assert self.arrays.array is not None
+        for name, reason in ending.items():
+            report = reports.setdefault(name, MemberReport(name))
+            report.status, report.reason = "finished" if reason is None else "stopped", reason
+            self.kept.end(name, self.arrays.array)
+        self.arrays.drop(ending.keys())
+        self.ended |= ending.keys()
+
+    def _fail(self, error: BaseException) -> None:
+        """Go on with a narrower array after an out-of-memory; else end this one, and free its memory."""
+        failure = Failure.of(error)
+        if failure.out_of_memory and self.arrays is not None and self.arrays.narrow():
+            return
+        self._failure = failure
+        self.kept.drop(name for name in self.array_config.trial_ids if name not in self.ended or failure.not_as_alone)
+        self._close_array()
+
+    def _checkpoint_due(self) -> bool:
+        if time.monotonic() - self._saved_at < self.shared.checkpoint_s:
+            return False
+        self._saved_at = time.monotonic()
+        return True
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Save the array, the kept parameters of its members, and the members' progress."""
+        folder = Path(checkpoint_dir)
+        under_way = [] if self.arrays is None or self._failure is not None else self.arrays.trials
+        if self.arrays is not None and under_way:
+            self.arrays.save(folder)
+        shutil.copytree(self.kept.folder, folder / MEMBERS)
+        progress = {
+            **self.kept.state(),
+            "ended": sorted(self.ended),
+            "under_way": [trial.trial_id for trial in under_way],
+        }
+        (folder / PROGRESS).write_text(json.dumps(progress))
+
+    def load_checkpoint(self, checkpoint_dir: str | None) -> None:
+        """Go on with a lost or interrupted array from its checkpoint."""
+        if checkpoint_dir is None:
+            return
+        try:
+            self._begin(Path(checkpoint_dir))
+        except StorageError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - as in `step`
+            self._fail(error)
+
+    def cleanup(self) -> None:
+        """Close the array, free its memory, and delete its local files."""
+        self._close()
+
+    def _close(self) -> None:
+        self._close_array()
+        self.kept.close()
+
+    def _close_array(self) -> None:
+        try:
+            if self.arrays is not None:
+                self.arrays.end()
+        except Exception:
+            # What a broken device raises here must not look like a lost worker: the members have their own results.
+            logger.exception("closing %s", self.array_config.name)
+        self.cap.lift()
+
+
+def _mps_environment(shared: SharedSettings, config: ArrayConfig) -> dict[str, str]:
+    """Return the variables that make this process a client of its GPU's MPS daemon; empty without a daemon."""
+    access = next((shared.mps[gpu_id] for gpu_id in map(str, ray.get_gpu_ids()) if gpu_id in shared.mps), None)
+    if access is None:
+        return {}
+    memory_gib = shared.memory_gib[shared.part(config).device]
+    return access.environment(config.share.fraction, memory_gib and config.share.fraction * memory_gib)
