@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from raygpu.config import SweepConfig
 from raygpu.planning.estimates import Site
-from raygpu.planning.gpu_shares import FusedPlan, Part, Plan
+from raygpu.planning.gpu_shares import DevicePlan, FusedPlan, Plan
 from raygpu.planning.sweep_plan import Decision
 from raygpu.search.signature import ITS_OWN, Group, Signature, cut, differing
 
@@ -169,12 +169,12 @@ def _arrays(count: int) -> str:
     return "1 array" if count == 1 else f"{count} arrays"
 
 
-def _held(part: Part) -> str:
+def _held(part: DevicePlan) -> str:
     """Return the reason for a share that is not the requested one, in parentheses; empty otherwise."""
     return "" if part.reason.startswith("asked for") and "," not in part.reason else f" ({part.reason})"
 
 
-def _cards(part: Part) -> str:
+def _cards(part: DevicePlan) -> str:
     return part.device if part.num_gpus == 1 else f"{part.num_gpus} x {part.device}"
 
 
@@ -184,7 +184,7 @@ def _shares(made: Plan) -> str:
     return "; ".join(f"on {part.device}, {part.share}" for part in made.parts)
 
 
-def _per_trial(made: Part) -> str:
+def _per_trial(made: DevicePlan) -> str:
     cpus = "1 CPU" if made.cpus_per_trial == 1 else f"{made.cpus_per_trial:g} CPUs"
     threads = "1 thread" if made.threads_per_trial == 1 else f"{made.threads_per_trial} threads"
     return f"{cpus} and {threads}"

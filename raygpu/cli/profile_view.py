@@ -11,9 +11,9 @@ from typing import Any
 
 from raygpu.config.sections import Way
 from raygpu.planning.confidence import spread_text
-from raygpu.planning.gpu_shares import Affine
 from raygpu.planning.plausibility import is_alone
 from raygpu.planning.profiles import FALLING, FILLED, Point, Profile
+from raygpu.planning.scaling_laws import Affine
 
 NAMES: Mapping[Way, str] = {
     "process": "packed processes",

@@ -11,8 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from raygpu.planning.cost_model import RESERVE, Option, Part, Room, at_once
-from raygpu.planning.gpu_shares import Affine, Choice, Node, Share, auto_share, by_type, held_to, snap
+from raygpu.planning.cost_model import RESERVE, Option, ProfiledGroup, Room, at_once
+from raygpu.planning.gpu_shares import Choice, Node, Share, auto_share, by_type, held_to, snap
+from raygpu.planning.scaling_laws import Affine
 
 MAX_MPS_CLIENTS = 48
 """Largest number of processes of one CUDA MPS server, from Volta on (60 from CUDA 13.1)."""
@@ -43,7 +44,7 @@ def automatic(nodes: Sequence[Node]) -> dict[str, Choice]:
 
 
 def measured(
-    nodes: Sequence[Node], best: Option, parts: Mapping[str, Part], num_gpus: int, reference: str
+    nodes: Sequence[Node], best: Option, parts: Mapping[str, ProfiledGroup], num_gpus: int, reference: str
 ) -> dict[str, Choice]:
     """Return the measured share for each type.
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from raygpu.planning.gpu_shares import Affine
+from raygpu.planning.scaling_laws import Affine
 
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Widths to measure."""
@@ -21,7 +21,7 @@ FIRST_COMPILE_S = {"cpu": 15.0, "cuda": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TilePlan:
     """A tile of an array: `members` in `width` rows; rows without a member repeat the first one's work."""
 
     members: range
@@ -62,20 +62,20 @@ def repays(device: str, eager_s: float, *, first: bool = False) -> bool:
     return eager_s * (1 - 1 / COMPILED_SPEEDUP) > COMPILE_S[device] + first * FIRST_COMPILE_S[device]
 
 
-def arrange(count: int, width: int, eager: Affine, compiled: Mapping[int, float]) -> list[Part]:
+def arrange(count: int, width: int, eager: Affine, compiled: Mapping[int, float]) -> list[TilePlan]:
     """Cut `count` members into tiles of `width` and a last one for the rest.
 
     eager: seconds of a step by its width. compiled: seconds of a step at the compiled widths. A rest is filled up to a
     compiled width if that costs less than an eager step of its own width.
     """
-    parts = [Part(range(start, start + width), width) for start in range(0, count - count % width, width)]
+    parts = [TilePlan(range(start, start + width), width) for start in range(0, count - count % width, width)]
     rest = range(count - count % width, count)
     if rest:
         fitting = {w: seconds for w, seconds in compiled.items() if w >= len(rest)}
         filled = min(fitting, default=len(rest))
         if filled != len(rest) and fitting[filled] >= eager.at(len(rest)):
             filled = len(rest)
-        parts.append(Part(rest, filled))
+        parts.append(TilePlan(rest, filled))
     return parts
 
 

@@ -1,7 +1,7 @@
 """The choice of the way that trains a sweep's trials: pure, from profiles, the sweep's size and the bounds of the
 machine.
 
-    choice = choose([Part(profile, Size(trials=64, epochs=20, at_once=64), fusable=True)], room, num_gpus=1)
+    choice = choose([ProfiledGroup(profile, Size(trials=64, epochs=20, at_once=64), fusable=True)], room, num_gpus=1)
 
 Start-up counts: four short trials must not pay for what only forty repay.
 """
@@ -44,7 +44,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ProfiledGroup:
     """The trials of one signature."""
 
     profile: Profile
@@ -80,7 +80,7 @@ class Option:
     n: int
     """Number of trials at once on a device, of those that are not fused."""
     fused: tuple[bool, ...]
-    """Whether each part is trained as arrays."""
+    """Whether each group is trained as arrays."""
     wall_s: float
     gib: float | None
     """Peak memory of a device; of the host if the device is simulated."""
@@ -115,25 +115,29 @@ PLACES: Mapping[Way, str] = {
 
 
 def options(
-    parts: Sequence[Part], room: Room, num_gpus: int = 1, ways: Iterable[Way] = PACKED, asked: int | None = None
+    groups: Sequence[ProfiledGroup],
+    room: Room,
+    num_gpus: int = 1,
+    ways: Iterable[Way] = PACKED,
+    asked: int | None = None,
 ) -> list[Option]:
     """Return the best option of each kind, the fastest first: one at a time, packed, all fused, and fused in part.
 
     ways: the packed ways that may be used. asked: the only number of trials at once on a device that may be used.
     """
-    largest = max(parts, key=lambda part: part.size.trials)
+    largest = max(groups, key=lambda group: group.size.trials)
     found: list[Option] = []
-    nothing = tuple(False for _ in parts)
-    everything = tuple(part.can_fuse for part in parts)
+    nothing = tuple(False for _ in groups)
+    everything = tuple(group.can_fuse for group in groups)
     packings: list[tuple[Way, int, str]] = [("process", asked or 1, "asked for")]
     if asked is None:
         packings = list(_packings(largest, room, num_gpus, ways))
     for way, n, bound in packings:
         fast = tuple(
-            part.can_fuse and _fused_s(part, room, num_gpus) < _packed_s(part, way, n, num_gpus) for part in parts
+            group.can_fuse and _fused_s(group, room, num_gpus) < _packed_s(group, way, n, num_gpus) for group in groups
         )
         for fused in dict.fromkeys((nothing, everything, fast)):
-            found.append(_option(parts, way, n, bound, fused, room, num_gpus))
+            found.append(_option(groups, way, n, bound, fused, room, num_gpus))
     best: dict[tuple[bool, bool, str], Option] = {}
     for option in sorted(found, key=lambda option: option.wall_s):
         kind = all(option.fused), any(option.fused), "" if all(option.fused) or option.n > 1 else "alone"
@@ -141,27 +145,27 @@ def options(
     return list(best.values())
 
 
-def _packings(part: Part, room: Room, num_gpus: int, ways: Iterable[Way]) -> Iterator[tuple[Way, int, str]]:
+def _packings(group: ProfiledGroup, room: Room, num_gpus: int, ways: Iterable[Way]) -> Iterator[tuple[Way, int, str]]:
     """Yield each way at each number of trainings that was measured and has room."""
     for way in ways:
-        most, bound = at_once(part, way, room, num_gpus)
-        numbers = {min(p.n, most) for p in part.profile.of(way) if p.samples_per_s} | (
+        most, bound = at_once(group, way, room, num_gpus)
+        numbers = {min(p.n, most) for p in group.profile.of(way) if p.samples_per_s} | (
             {1} if way == "process" else set()
         )
         yield from ((way, n, bound) for n in sorted(numbers))
 
 
-def at_once(part: Part, way: Way, room: Room, num_gpus: int = 1) -> tuple[int, str]:
+def at_once(group: ProfiledGroup, way: Way, room: Room, num_gpus: int = 1) -> tuple[int, str]:
     """Return the largest number of trainings at once on a device in this way, and the limit that binds, as text."""
-    best = part.profile.best([way])
+    best = group.profile.best([way])
     curve = best.n if best is not None else 1
-    highest = max((p.n for p in part.profile.of(way)), default=1)
+    highest = max((p.n for p in group.profile.of(way)), default=1)
     bounds = {
         f"throughput peaks at {curve}" if curve < highest or curve == 1 else f"measured up to {curve}": curve,
-        f"{part.size.at_once} trials at once": math.ceil(part.size.at_once / num_gpus),
+        f"{group.size.at_once} trials at once": math.ceil(group.size.at_once / num_gpus),
     }
     for what, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
-        line = part.profile.memory(way, what)  # type: ignore[arg-type] # two names that are literals
+        line = group.profile.memory(way, what)  # type: ignore[arg-type] # two names that are literals
         if line is not None and line.each > 0 and free_gib is not None:
             count = math.floor((RESERVE * free_gib - line.fixed) / line.each)
             bounds[f"{what[:-4]} memory: {line.each:.2f} GiB each, {free_gib:.1f} GiB free"] = count
@@ -170,22 +174,22 @@ def at_once(part: Part, way: Way, room: Room, num_gpus: int = 1) -> tuple[int, s
 
 
 def _option(
-    parts: Sequence[Part], way: Way, n: int, bound: str, fused: tuple[bool, ...], room: Room, num_gpus: int
+    groups: Sequence[ProfiledGroup], way: Way, n: int, bound: str, fused: tuple[bool, ...], room: Room, num_gpus: int
 ) -> Option:
     wall_s, off_s = TUNE_S, 0.0
     gibs: list[float | None] = []
     if not all(fused):
-        wall_s += max(_start_s(part.profile, way, n) for part in parts)
+        wall_s += max(_start_s(group.profile, way, n) for group in groups)
     if any(fused):
-        wall_s += max(_start_s(part.profile, "fused", 1) for part in parts)
-    for part, array in zip(parts, fused, strict=True):
-        part_s = _fused_s(part, room, num_gpus) if array else _packed_s(part, way, n, num_gpus)
-        wall_s += part_s
-        off_s += part_s * (
-            _off(part.profile, "fused", _members(part, room, num_gpus)) if array else _off(part.profile, way, n)
+        wall_s += max(_start_s(group.profile, "fused", 1) for group in groups)
+    for group, array in zip(groups, fused, strict=True):
+        group_s = _fused_s(group, room, num_gpus) if array else _packed_s(group, way, n, num_gpus)
+        wall_s += group_s
+        off_s += group_s * (
+            _off(group.profile, "fused", _members(group, room, num_gpus)) if array else _off(group.profile, way, n)
         )
         gibs.append(
-            _gib(part.profile, "fused", _members(part, room, num_gpus)) if array else _gib(part.profile, way, n)
+            _gib(group.profile, "fused", _members(group, room, num_gpus)) if array else _gib(group.profile, way, n)
         )
     known = [gib for gib in gibs if gib is not None]
     return Option(way, n, fused, wall_s, max(known, default=None), bound, off_s)
@@ -200,9 +204,9 @@ def _off(profile: Profile, way: Way, n: int) -> float:
     return near.spread.width**0.5 - 1
 
 
-def _packed_s(part: Part, way: Way, n: int, num_gpus: int) -> float:
+def _packed_s(group: ProfiledGroup, way: Way, n: int, num_gpus: int) -> float:
     """Return the seconds of waves of trials, n on each device; the last wave may be smaller, and is then faster."""
-    profile, size = part.profile, part.size
+    profile, size = group.profile, group.size
     each = size.epochs * (profile.num_train or 1) * (1 + _evaluation_share(profile, way))
     full, rest = divmod(size.trials, n * num_gpus)
     last = math.ceil(rest / num_gpus)
@@ -213,10 +217,10 @@ def _packed_s(part: Part, way: Way, n: int, num_gpus: int) -> float:
     return max(seconds + between_s * size.trials, DRIVER_S * size.trials)
 
 
-def _fused_s(part: Part, room: Room, num_gpus: int) -> float:
+def _fused_s(group: ProfiledGroup, room: Room, num_gpus: int) -> float:
     """Return the seconds of one array per device, or of as many in turn as a generation or the memory asks for."""
-    profile, size = part.profile, part.size
-    members = _members(part, room, num_gpus)
+    profile, size = group.profile, group.size
+    members = _members(group, room, num_gpus)
     waves = math.ceil(size.trials / num_gpus / members)
     work = waves * members * size.epochs * (profile.num_train or 1) * (1 + _evaluation_share(profile, "fused"))
     eager = {p.n: p.samples_per_s for p in profile.of("fused") if p.samples_per_s}
@@ -231,11 +235,11 @@ def _fused_s(part: Part, room: Room, num_gpus: int) -> float:
     return max(seconds, DRIVER_S * size.trials)
 
 
-def _members(part: Part, room: Room, num_gpus: int) -> int:
+def _members(group: ProfiledGroup, room: Room, num_gpus: int) -> int:
     """Return the members of an array: all trials of a device, if they may run at once and memory holds them."""
-    most = math.ceil(min(part.size.trials, part.size.at_once) / num_gpus)
+    most = math.ceil(min(group.size.trials, group.size.at_once) / num_gpus)
     on_device = room.device_gib is not None
-    line = part.profile.memory("fused", "device_gib" if on_device else "host_gib")
+    line = group.profile.memory("fused", "device_gib" if on_device else "host_gib")
     if line is None or line.each <= 0:
         return most
     free_gib = room.device_gib if room.device_gib is not None else room.host_gib

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from raygpu.config import SweepConfig
-from raygpu.planning.cost_model import Part, Size
-from raygpu.planning.gpu_shares import Affine, Node
+from raygpu.planning.cost_model import ProfiledGroup, Size
+from raygpu.planning.gpu_shares import Node
 from raygpu.planning.profiles import Profile
+from raygpu.planning.scaling_laws import Affine
 from raygpu.search.signature import Group, Signature
 from raygpu.search.stopping import expected_epochs
 
@@ -62,12 +63,12 @@ class Estimates:
             if profile is not None and (line := profile.memory("process", "device_gib")) is not None
         }
 
-    def parts(self, groups: Sequence[Group], config: SweepConfig) -> list[Part]:
+    def parts(self, groups: Sequence[Group], config: SweepConfig) -> list[ProfiledGroup]:
         """Return the sweep's trials by signature, with their profiles."""
         assert self.reference is not None
         known = sum(len(group.trials) for group in groups)
         return [
-            Part(
+            ProfiledGroup(
                 self.own.get(group.signature, self.reference),
                 size(config, len(group.trials) / known),
                 fusable=group.reason is None,

@@ -1,4 +1,7 @@
-"""The number of trainings per GPU: pure arithmetic from fractions, processors and memory to a plan, and curve fits."""
+"""The number of trainings per GPU: arithmetic from fractions, processors and memory to a plan.
+
+Workers import this, so it imports nothing that is slow to load.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-from scipy.optimize import nnls
-
 # Ray counts resources in steps of 1/10000: https://docs.ray.io/en/latest/ray-core/scheduling/resources.html
 RAY_STEP = 10_000
 AUTO_LIMIT = 8
 AUTO_MEMORY_GIB = 1.5
-NOTHING = 1e-9
-"""Effects below this share of the single-training time, at the most trainings measured, are treated as zero."""
-SMALLEST = 0.1
-"""Smallest fitted time of a single training, relative to the first point's; less is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +91,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DevicePlan:
     """The placement of trials on the GPUs of one type."""
 
     share: Share
@@ -110,7 +106,7 @@ class Part:
     num_gpus: int = 1
     device_gib: float | None = None
 
-    def resized(self, share: Share) -> Part:
+    def resized(self, share: Share) -> DevicePlan:
         """Return the part for a trial with another share; its CPUs are in proportion to the share."""
         cpus = floor_to_step(Fraction(self.cpus_per_trial).limit_denominator(RAY_STEP) * share.part / self.share.part)
         return replace(self, share=share, cpus_per_trial=cpus, threads_per_trial=max(1, math.floor(cpus)))
@@ -128,13 +124,13 @@ class Part:
 class Plan:
     """The placement of the sweep's trials: on the GPUs of each type, the fastest first."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[DevicePlan, ...]
     slots: int
     """Trials that run at once."""
     most_gpus: Fraction | None = None
     """Largest number of GPUs that the trials may reserve at once; None for all."""
 
-    def on(self, device: str) -> Part:
+    def on(self, device: str) -> DevicePlan:
         """Return the part of a device type; the first part if the type is gone, as after a resume on another
         machine."""
         return next((part for part in self.parts if part.device == device), self.parts[0])
@@ -240,7 +236,7 @@ def plan(
     return Plan(tuple(parts), min(sum(part.slots for part in parts), num_trials), most_gpus)
 
 
-def _held_below(most_gpus: Fraction, parts: Sequence[Part]) -> list[Part]:
+def _held_below(most_gpus: Fraction, parts: Sequence[DevicePlan]) -> list[DevicePlan]:
     """Reduce the slots until all parts together reserve at most `most_gpus`; the fastest type comes first."""
     found, left = [], most_gpus
     for part in parts:
@@ -254,7 +250,7 @@ def _held_below(most_gpus: Fraction, parts: Sequence[Part]) -> list[Part]:
     return found
 
 
-def _part(nodes: Sequence[Node], choice: Choice, num_trials: int) -> Part | None:
+def _part(nodes: Sequence[Node], choice: Choice, num_trials: int) -> DevicePlan | None:
     """Return the part of nodes of one type; None if none of them can hold a trial."""
     slots = [_slots(node, choice.share) for node in nodes]
     if not sum(slots):
@@ -264,7 +260,7 @@ def _part(nodes: Sequence[Node], choice: Choice, num_trials: int) -> Part | None
         for node, count in zip(nodes, slots, strict=True)
         if count
     )
-    return Part(
+    return DevicePlan(
         choice.share,
         cpus,
         max(1, math.floor(cpus)),
@@ -282,79 +278,3 @@ def _slots(node: Node, share: Share) -> int:
 
 def _gpus(count: int) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"
-
-
-@dataclass(frozen=True, slots=True)
-class Affine:
-    """y(n) = fixed + each * n: the seconds of an array's step and its memory, as functions of the width n."""
-
-    fixed: float
-    each: float
-
-    def at(self, n: float) -> float:
-        """Return y(n)."""
-        return self.fixed + self.each * n
-
-    @classmethod
-    def fit(cls, measured: Mapping[int, float]) -> Affine:
-        """Fit by least squares of the relative error, neither coefficient below 0.
-
-        measured: y > 0 by n; a single point is taken as proportional.
-        """
-        n, y = _columns(measured)
-        if len(n) == 1:
-            return cls(0.0, float(y[0] / n[0]))
-        fixed, each = nnls(np.column_stack([1 / y, n / y]), np.ones(len(n)))[0]
-        return cls(float(fixed), float(each))
-
-
-@dataclass(frozen=True, slots=True)
-class Usl:
-    """The Universal Scalability Law: the throughput of n processes side by side,
-
-        X(n) = rate * n / (1 + contention * (n - 1) + coherency * n * (n - 1))
-
-    N. J. Gunther, Guerrilla Capacity Planning (2007), chapters 4 to 6, where the coefficients are called gamma, sigma
-    and kappa.
-    """
-
-    rate: float
-    """Throughput of one process alone."""
-    contention: float
-    """Share of the work that is serial: one process at a time."""
-    coherency: float
-    """Cost per pair of processes: with it, throughput has a peak and falls after it."""
-
-    def at(self, n: float) -> float:
-        """Return the throughput X(n)."""
-        return self.rate * n / (1 + self.contention * (n - 1) + self.coherency * n * (n - 1))
-
-    @property
-    def peak(self) -> float:
-        """Number of processes with the highest throughput; infinite if it rises for ever."""
-        if self.coherency == 0:
-            return math.inf
-        return math.sqrt(max(0.0, 1 - self.contention) / self.coherency)
-
-    @classmethod
-    def fit(cls, measured: Mapping[int, float]) -> Usl:
-        """Fit by least squares of the relative error of n / X(n), no coefficient below 0. measured: X > 0 by n.
-
-        Two points cannot tell contention from coherency, and are taken for contention; one is taken as linear.
-        """
-        n, x = _columns(measured)
-        # n / X is linear in 1 / rate, contention / rate and coherency / rate.
-        terms = np.column_stack([np.ones(len(n)), n - 1, n * (n - 1)])[:, : len(n)] * (x / n)[:, None]
-        found = np.zeros(3)
-        found[: terms.shape[1]] = nnls(terms, np.ones(len(n)))[0]
-        if found[0] < SMALLEST * n[0] / x[0]:  # of noise that falls steeply: one alone is then as the first point
-            found[0] = n[0] / x[0]
-            found[1 : terms.shape[1]] = nnls(terms[:, 1:], 1 - terms[:, 0] * found[0])[0]
-        if found[2] * n[-1] ** 2 < NOTHING * found[0]:  # what is left of rounding
-            found[2] = 0.0
-        return cls(float(1 / found[0]), float(found[1] / found[0]), float(found[2] / found[0]))
-
-
-def _columns(measured: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    points = sorted(measured.items())
-    return np.array([n for n, _ in points], float), np.array([y for _, y in points], float)

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from raygpu.config.sections import WAYS, Way
 from raygpu.errors import BadInput
 from raygpu.planning.confidence import Interval
-from raygpu.planning.gpu_shares import Affine, Usl
+from raygpu.planning.scaling_laws import Affine, Usl
 
 FILLED = 1.1
 """Gain over one training that sharing has to reach: below it, one training fills the device."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, TextIO
 
 from raygpu.errors import TrackingError
 from raygpu.search.trials import EpochResult, Standing, Trial, TrialRecord
-from raygpu.tracking.runs import Point, Refused, RunTree, final_points, final_tags, points
+from raygpu.tracking.runs import MetricValue, Refused, RunTree, final_points, final_tags, points
 
 Kind = Literal["begin", "restart", "place", "epochs", "end", "gpu"]
 POINTS_AT_ONCE = 800
@@ -41,7 +41,7 @@ class Batch:
     """Trial whose run the batch begins; None if the run exists already."""
     replace: bool = False
     """Whether an earlier run of the trial is to be deleted first."""
-    points: list[Point] = field(default_factory=list)
+    points: list[MetricValue] = field(default_factory=list)
     tags: dict[str, Any] = field(default_factory=dict)
     end: TrialRecord | None = None
     unsure: bool = False
@@ -67,7 +67,9 @@ class Batch:
                 self.points.extend(final_points(write.value, write.time_ms))
             case "gpu":
                 elapsed_s, metrics = write.value
-                self.points.extend(Point(name, value, elapsed_s, write.time_ms) for name, value in metrics.items())
+                self.points.extend(
+                    MetricValue(name, value, elapsed_s, write.time_ms) for name, value in metrics.items()
+                )
 
 
 class Pending:

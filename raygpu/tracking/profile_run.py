@@ -10,7 +10,7 @@ from typing import Any
 from raygpu.config import PackConfig
 from raygpu.planning.profiles import Profile
 from raygpu.search.trials import Status
-from raygpu.tracking.runs import Point, RunTree
+from raygpu.tracking.runs import MetricValue, RunTree
 from raygpu.tracking.session import flat
 
 READINGS = (
@@ -32,13 +32,13 @@ def log(config: PackConfig, name: str, profile: Profile, verdict: Mapping[str, A
     now_ms = int(time.time() * 1000)
     sound = [p for p in profile.points if p.doubt is None]
     points = [
-        Point(f"pack/{p.label.replace(', ', '_')}/{reading}", value, p.n, now_ms)
+        MetricValue(f"pack/{p.label.replace(', ', '_')}/{reading}", value, p.n, now_ms)
         for p in sound
         for reading in READINGS
         if (value := getattr(p, reading)) is not None
     ]
     points += [
-        Point(f"pack/{p.label.replace(', ', '_')}/time_per_training_s", seconds, p.n, now_ms)
+        MetricValue(f"pack/{p.label.replace(', ', '_')}/time_per_training_s", seconds, p.n, now_ms)
         for p in sound
         if (seconds := profile.time_per_training_s(p, config.epochs or 1)) is not None
     ]

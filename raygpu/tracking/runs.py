@@ -25,7 +25,7 @@ from raygpu.tracking import client
 from raygpu.tracking.client import Refused
 from raygpu.tracking.stores import check, scheme
 
-__all__ = ["Child", "Point", "Refused", "RunTree", "check", "final_points", "final_tags", "points", "redacted"]
+__all__ = ["Child", "MetricValue", "Refused", "RunTree", "check", "final_points", "final_tags", "points", "redacted"]
 
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
 """Maximum number of metrics, parameters and tags that MLflow accepts in one call."""
@@ -60,7 +60,7 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MetricValue:
     """One value of one metric."""
 
     name: str
@@ -153,7 +153,7 @@ class RunTree:
     ) -> None:
         """End the parent run with its last metrics and tags; tried again for `patience_s` while the store fails."""
         now = _now_ms()
-        results = [Point(name, value, 0, now) for name, value in (metrics or {}).items()]
+        results = [MetricValue(name, value, 0, now) for name, value in (metrics or {}).items()]
         stopped = {"raygpu.stopped": "interrupted"} if status == "interrupted" else {}
         self._patiently(lambda: self.log(run_id, results, tags={"raygpu.status": status, **stopped, **(tags or {})}))
         self._patiently(lambda: self.finish(run_id, status, now))
@@ -221,7 +221,7 @@ class RunTree:
     def log(
         self,
         run_id: str,
-        metrics: Iterable[Point] = (),
+        metrics: Iterable[MetricValue] = (),
         params: Mapping[str, Any] | None = None,
         tags: Mapping[str, Any] | None = None,
     ) -> None:
@@ -301,20 +301,20 @@ class RunTree:
                 return
 
 
-def points(result: EpochResult, time_ms: int) -> list[Point]:
+def points(result: EpochResult, time_ms: int) -> list[MetricValue]:
     """Return an epoch's numeric metrics and its throughput as points; the epoch is the step."""
     values: dict[str, Any] = dict(result.metrics)
     if (rate := result.samples_per_s) is not None:
         values["samples_per_s"] = rate
-    return [Point(name, value, result.epoch, time_ms) for name, value in values.items() if _is_number(value)]
+    return [MetricValue(name, value, result.epoch, time_ms) for name, value in values.items() if _is_number(value)]
 
 
-def final_points(record: TrialRecord, time_ms: int) -> list[Point]:
+def final_points(record: TrialRecord, time_ms: int) -> list[MetricValue]:
     """Return the metrics of a trial's run at its end; its best epoch only where that one scores the trial."""
     values = {"rgu_hours": record.rgu_hours}
     if record.which == "best" and not record.diverged:
         values |= {"best/score": record.standing.best, "best/epoch": record.best_epoch}
-    return [Point(name, value, 0, time_ms) for name, value in values.items() if value is not None]
+    return [MetricValue(name, value, 0, time_ms) for name, value in values.items() if value is not None]
 
 
 def final_tags(record: TrialRecord) -> dict[str, Any]:

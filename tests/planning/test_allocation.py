@@ -14,9 +14,10 @@ from raygpu.devices import host
 from raygpu.devices.nvml import Gpu, gpus
 from raygpu.errors import BadInput
 from raygpu.planning import allocation
-from raygpu.planning.cost_model import RESERVE, Option, Part, Size
-from raygpu.planning.gpu_shares import Affine, Choice, Node, Share
+from raygpu.planning.cost_model import RESERVE, Option, ProfiledGroup, Size
+from raygpu.planning.gpu_shares import Choice, Node, Share
 from raygpu.planning.profiles import Point, Profile, Subject
+from raygpu.planning.scaling_laws import Affine
 from raygpu.planning.sweep_plan import make_fused_plan, make_plan
 from raygpu.workflow.trial_groups import usable
 from tests.fakes.nvml import FakeNvml
@@ -70,12 +71,12 @@ def test_automatic_is_told_for_each_type() -> None:
 
 def test_measured_memory_is_compared_with_each_types_own() -> None:
     here = profile("large", 2.5, best=5)
-    part = Part(here, Size(trials=64, epochs=5, at_once=64), fusable=False)
+    part = ProfiledGroup(here, Size(trials=64, epochs=5, at_once=64), fusable=False)
     best = Option("process", 5, (False,), 10.0, None, "throughput peaks at 5")
     choices = allocation.measured([SMALL, LARGE], best, {ON_LARGE: part, ON_SMALL: part}, 2, "large")
     assert (choices[ON_LARGE].share, choices[ON_SMALL].share) == (Share(5), Share(2))
     assert choices[ON_SMALL].reason == "device memory: 2.50 GiB each, 6.5 GiB free"
-    own = Part(profile("small", 1.0, best=3), part.size, fusable=False)
+    own = ProfiledGroup(profile("small", 1.0, best=3), part.size, fusable=False)
     choices = allocation.measured([SMALL, LARGE], best, {ON_LARGE: part, ON_SMALL: own}, 2, "large")
     assert choices[ON_SMALL] == Choice(Share(3), "throughput peaks at 3"), "its own profile"
     fewer = replace(best, n=2, bound="asked by the sweep's size")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raygpu.planning.array_tiles import arrange, best_width, level, next_rung, repays, widest
-from raygpu.planning.gpu_shares import Affine
+from raygpu.planning.scaling_laws import Affine
 
 EAGER = Affine(fixed=0.004, each=0.0001)
 

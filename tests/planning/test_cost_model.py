@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raygpu.config.sections import Way
-from raygpu.planning.cost_model import DRIVER_S, TRIAL_S, TUNE_S, Option, Part, Room, Size, at_once, options
+from raygpu.planning.cost_model import DRIVER_S, TRIAL_S, TUNE_S, Option, ProfiledGroup, Room, Size, at_once, options
 from raygpu.planning.profiles import Point, Profile, Subject
 
 ROOMY = Room(host_gib=1000, device_gib=None)
@@ -35,7 +35,7 @@ LARGE = profile({"process": {1: 100, 2: 180, 3: 240}, "fused": {1: 90, 8: 150, 6
 
 def best(measured: Profile, trials: int, epochs: float = 20, room: Room = ROOMY, **more: int) -> Option:
     size = Size(trials, epochs, more.pop("at_once", trials))
-    return options([Part(measured, size, fusable=True)], room, **more)[0]
+    return options([ProfiledGroup(measured, size, fusable=True)], room, **more)[0]
 
 
 def test_many_trials_of_a_small_network_are_fused() -> None:
@@ -60,20 +60,23 @@ def test_a_large_network_is_packed() -> None:
 
 
 def test_what_cannot_be_fused_is_packed_beside_what_can() -> None:
-    parts = [Part(SMALL, Size(64, 20, 64), fusable=True), Part(SMALL, Size(10, 20, 10), fusable=False)]
+    parts = [
+        ProfiledGroup(SMALL, Size(64, 20, 64), fusable=True),
+        ProfiledGroup(SMALL, Size(10, 20, 10), fusable=False),
+    ]
     chosen = options(parts, ROOMY)[0]
     assert chosen.fused == (True, False)
     assert chosen.name.startswith("fused in part")
 
 
 def test_each_group_has_the_way_that_is_its_own() -> None:
-    parts = [Part(SMALL, Size(64, 20, 64), fusable=True), Part(LARGE, Size(30, 20, 30), fusable=True)]
+    parts = [ProfiledGroup(SMALL, Size(64, 20, 64), fusable=True), ProfiledGroup(LARGE, Size(30, 20, 30), fusable=True)]
     assert options(parts, ROOMY)[0].fused == (True, False)
 
 
 def test_a_generation_bounds_what_runs_at_once() -> None:
     assert best(SMALL, 64, at_once=8).wall_s > best(SMALL, 64).wall_s
-    part = Part(SMALL, Size(64, 20, 1), fusable=True)
+    part = ProfiledGroup(SMALL, Size(64, 20, 1), fusable=True)
     assert at_once(part, "process", ROOMY) == (1, "1 trials at once")
 
 
@@ -89,18 +92,18 @@ def test_a_generation_bounds_what_runs_at_once() -> None:
 )
 def test_the_bound_that_binds_is_named(room: Room, n: int, bound: str) -> None:
     measured = profile({"process": {1: 100, 2: 180, 3: 240}}, device_gib=6.0)
-    part = Part(measured, Size(30, 20, 30), fusable=False)
+    part = ProfiledGroup(measured, Size(30, 20, 30), fusable=False)
     assert at_once(part, "process", room) == (n, bound)
     assert max(option.n for option in options([part], room)) <= n
 
 
 def test_mps_is_used_where_it_gains() -> None:
     both = profile({"process": {1: 100, 2: 120, 3: 110}, "mps": {2: 180, 3: 210}})
-    part = Part(both, Size(60, 20, 60), fusable=False)
+    part = ProfiledGroup(both, Size(60, 20, 60), fusable=False)
     assert (options([part], ROOMY)[0].way, options([part], ROOMY)[0].n) == ("mps", 3)
     assert options([part], ROOMY, ways=("process",))[0].way == "process"
     worse = profile({"process": {1: 100, 2: 120}, "mps": {2: 110}})
-    assert options([Part(worse, Size(60, 20, 60), fusable=False)], ROOMY)[0].way == "process"
+    assert options([ProfiledGroup(worse, Size(60, 20, 60), fusable=False)], ROOMY)[0].way == "process"
 
 
 def test_compiling_is_counted_where_it_was_measured() -> None:
@@ -115,7 +118,7 @@ def test_no_way_is_faster_than_the_driver() -> None:
 
 
 def test_what_was_asked_for_is_not_changed() -> None:
-    part = Part(SMALL, Size(64, 20, 64), fusable=False)
+    part = ProfiledGroup(SMALL, Size(64, 20, 64), fusable=False)
     assert {option.n for option in options([part], ROOMY, asked=5)} == {5}
 
 
@@ -141,9 +144,9 @@ def test_a_prediction_states_its_spread() -> None:
         points = [replace(p, gain_low=p.gain * (1 - off), gain_high=p.gain * (1 + off)) for p in LARGE.points if p.gain]
         return replace(LARGE, points=tuple(points))
 
-    first, second, *_ = options([Part(noisy(0.4), Size(30, 20, 30), fusable=True)], ROOMY)
+    first, second, *_ = options([ProfiledGroup(noisy(0.4), Size(30, 20, 30), fusable=True)], ROOMY)
     assert first.within_noise_of(second)
     assert first.told().startswith(f"{first.name} {first.wall_s:.0f} s (± ")
-    exact, other, *_ = options([Part(LARGE, Size(30, 20, 30), fusable=True)], ROOMY)
+    exact, other, *_ = options([ProfiledGroup(LARGE, Size(30, 20, 30), fusable=True)], ROOMY)
     assert not exact.within_noise_of(other)
     assert exact.told() == f"{exact.name} {exact.wall_s:.0f} s (0.6 GiB)"

@@ -12,7 +12,7 @@ import pytest
 
 from raygpu.errors import TrackingError
 from raygpu.search.trials import EpochResult, Status, TrialRecord
-from raygpu.tracking.runs import Point, Refused, RunTree, points
+from raygpu.tracking.runs import MetricValue, Refused, RunTree, points
 from tests.tracking.services import Server, end_trial, epoch, log_epochs, restart_trial, start_trial, trial
 
 STATUSES: dict[Status, str] = {
@@ -94,7 +94,7 @@ def test_more_than_one_call_can_hold(tree: RunTree) -> None:
 def test_names_that_mlflow_refuses_are_made_to_fit(tree: RunTree) -> None:
     run_id = start_trial(tree, trial(0, **{"lr@start": 1, "../up": 2}))
     metrics = {"acc@1": 0.5, "/a//b/": 1.0, "x" * 300: 2.0}
-    tree.log(run_id, [Point(name, value, step=7, time_ms=1000500) for name, value in metrics.items()])
+    tree.log(run_id, [MetricValue(name, value, step=7, time_ms=1000500) for name, value in metrics.items()])
     data = run(tree, run_id).data
     assert data.params == {"lr_start": "1", "up": "2"}
     assert set(data.metrics) == {"acc_1", "a/b", "x" * 250}

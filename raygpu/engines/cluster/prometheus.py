@@ -76,7 +76,7 @@ METRICS = (SAMPLES, TRIALS, TRIALS_PER_GPU, MEMORY, RETRIES, TRAINING_SAMPLES)
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MetricSample:
     """Current value of a metric for one set of tags."""
 
     metric: Metric
@@ -84,7 +84,7 @@ class Point:
     value: float
 
 
-def of_sweep(run: str, records: Records, snapshot: Snapshot, readings: Mapping[int, Reading]) -> Iterator[Point]:
+def of_sweep(run: str, records: Records, snapshot: Snapshot, readings: Mapping[int, Reading]) -> Iterator[MetricSample]:
     """Yield the metrics of a sweep; a GPU without a known throughput gets no throughput point.
 
     run: name of the run. readings: NVML's, by device index.
@@ -93,35 +93,37 @@ def of_sweep(run: str, records: Records, snapshot: Snapshot, readings: Mapping[i
     statuses: Counter[str] = Counter("diverged" if diverged(record) else record.status for record in known)
     statuses["waiting"] += records.num_trials - len(known)
     for status in (*get_args(Status), "diverged"):
-        yield Point(TRIALS, {"run": run, "status": status}, statuses[status])
+        yield MetricSample(TRIALS, {"run": run, "status": status}, statuses[status])
     running = Counter(record.gpu_index for record in known if record.status == "running")
     for device in records.devices:
-        yield Point(TRIALS_PER_GPU, {"run": run, "gpu": str(device.index)}, running[device.index])
+        yield MetricSample(TRIALS_PER_GPU, {"run": run, "gpu": str(device.index)}, running[device.index])
         rate = snapshot.samples_per_s.get(device.index)
         if rate is not None:
-            yield Point(SAMPLES, _of_device(run, device), rate)
-    yield Point(RETRIES, {"run": run, "reason": "out_of_memory"}, records.out_of_memory)
-    yield Point(RETRIES, {"run": run, "reason": "lost_worker"}, records.retries)
+            yield MetricSample(SAMPLES, _of_device(run, device), rate)
+    yield MetricSample(RETRIES, {"run": run, "reason": "out_of_memory"}, records.out_of_memory)
+    yield MetricSample(RETRIES, {"run": run, "reason": "lost_worker"}, records.retries)
     yield from _memory(run, records.devices, readings)
 
 
-def of_training(run: str, history: History, told: Progress | None, readings: Mapping[int, Reading]) -> Iterator[Point]:
+def of_training(
+    run: str, history: History, told: Progress | None, readings: Mapping[int, Reading]
+) -> Iterator[MetricSample]:
     """Yield the metrics of a production training.
 
     run: name of the run. told: progress since the last export; None for no new one. readings: NVML's, by device index.
     """
     if told is not None:
         for rank, samples in enumerate(told.samples):
-            yield Point(TRAINING_SAMPLES, {"run": run, "rank": str(rank)}, samples / told.wall_s)
-    yield Point(RETRIES, {"run": run, "reason": "lost_worker"}, max(0, history.starts - 1))
+            yield MetricSample(TRAINING_SAMPLES, {"run": run, "rank": str(rank)}, samples / told.wall_s)
+    yield MetricSample(RETRIES, {"run": run, "reason": "lost_worker"}, max(0, history.starts - 1))
     yield from _memory(run, history.devices, readings)
 
 
-def _memory(run: str, devices: Sequence[Device], readings: Mapping[int, Reading]) -> Iterator[Point]:
+def _memory(run: str, devices: Sequence[Device], readings: Mapping[int, Reading]) -> Iterator[MetricSample]:
     for device in devices:
         reading = readings.get(device.index)
         if reading is not None and reading.memory_gib is not None:
-            yield Point(MEMORY, _of_device(run, device), reading.memory_gib * GIB)
+            yield MetricSample(MEMORY, _of_device(run, device), reading.memory_gib * GIB)
 
 
 def _of_device(run: str, device: Device) -> dict[str, str]:
@@ -137,7 +139,7 @@ class _Exporter:
         self._gauges: dict[str, Any] = {}
         self._broken = False
 
-    def _export(self, points: Callable[[], Iterable[Point]]) -> None:
+    def _export(self, points: Callable[[], Iterable[MetricSample]]) -> None:
         if self._broken:
             return
         try:

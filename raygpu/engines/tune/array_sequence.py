@@ -14,7 +14,7 @@ from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.shared_settings import FusedSettings, SharedSettings
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits
-from raygpu.planning.gpu_shares import Part
+from raygpu.planning.gpu_shares import DevicePlan
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.training.array_of_one import ArrayOfOne
@@ -32,7 +32,7 @@ class ArraySequence:
     code: result of the source's `resolve()`; None for a command. part: placement of the array.
     """
 
-    def __init__(self, shared: SharedSettings, splits: Splits | None, code: Any, part: Part) -> None:
+    def __init__(self, shared: SharedSettings, splits: Splits | None, code: Any, part: DevicePlan) -> None:
         self.shared = shared
         self.splits = splits
         self.code = code
@@ -162,7 +162,7 @@ class FusedArrays(ArraySequence):
     array: Any
 
     def __init__(
-        self, shared: SharedSettings, splits: Splits | None, code: Any, part: Part, settings: FusedSettings
+        self, shared: SharedSettings, splits: Splits | None, code: Any, part: DevicePlan, settings: FusedSettings
     ) -> None:
         super().__init__(shared, splits, code, part)
         self.settings = settings

@@ -17,7 +17,7 @@ from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.engines.tune.trial_shares import Shares, signatures
 from raygpu.engines.tune.tuner import fit
-from raygpu.planning.gpu_shares import FusedPlan, Part, Plan
+from raygpu.planning.gpu_shares import DevicePlan, FusedPlan, Plan
 from raygpu.search.samplers import DrawnTrials
 from raygpu.search.stopping import decision_epochs, expected_epochs, stopping_rule
 from raygpu.search.trials import Scoring
@@ -91,13 +91,13 @@ def _fused_settings(context: SweepContext, plan: FusedPlan) -> FusedSettings:
     )
 
 
-def _host_memory_gib(context: SweepContext, part: Part) -> float:
+def _host_memory_gib(context: SweepContext, part: DevicePlan) -> float:
     """Return the host memory in GiB for one array that trains on a CPU: its part of the smallest node's memory."""
     of_type = [node.memory_gib for node in context.cluster.nodes if node.device_type == part.device]
     return min(of_type) / part.share.trials_per_gpu
 
 
-def _resources(part: Part, needed: Needed) -> tune.PlacementGroupFactory:
+def _resources(part: DevicePlan, needed: Needed) -> tune.PlacementGroupFactory:
     """Return the resources that one Tune trial reserves. needed: request that places it on the part's device type."""
     bundle = {"CPU": part.cpus_per_trial, "GPU": part.share.ray_gpus, **needed.resources}
     if needed.labels is None:

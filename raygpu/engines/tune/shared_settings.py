@@ -10,7 +10,7 @@ from raygpu.config.sections import Precision
 from raygpu.config.source import Source
 from raygpu.devices.mps import Access
 from raygpu.engines.tune.array_config import ArrayConfig
-from raygpu.planning.gpu_shares import Part, Plan
+from raygpu.planning.gpu_shares import DevicePlan, Plan
 from raygpu.search.trials import Scoring, Trial
 from raygpu.storage import Storage
 
@@ -58,7 +58,7 @@ class SharedSettings:
     mps: Mapping[str, Access]
     """MPS daemons by the GPU's UUID; empty where trials take turns on their GPU."""
 
-    def part(self, config: ArrayConfig) -> Part:
+    def part(self, config: ArrayConfig) -> DevicePlan:
         """Return the placement of an array, with its own share."""
         if config.fused:
             assert self.fused is not None

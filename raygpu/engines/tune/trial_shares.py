@@ -7,7 +7,7 @@ from typing import Any
 
 from raygpu.config.source import Source
 from raygpu.experiment import Splits
-from raygpu.planning.gpu_shares import Part, Plan, Share
+from raygpu.planning.gpu_shares import DevicePlan, Plan, Share
 from raygpu.search.signature import Signature
 from raygpu.search.trials import Trial
 from raygpu.training.start import signature
@@ -45,7 +45,7 @@ class Shares:
         """Return the share that the trial starts with, by device type."""
         return {part.device: self._starting(trial, part) for part in self._plan.parts}
 
-    def _starting(self, trial: Trial, part: Part) -> Share:
+    def _starting(self, trial: Trial, part: DevicePlan) -> Share:
         return self._enough.get((self._signature_of(trial), part.device), part.share) if self._enough else part.share
 
     def enlarge(self, trial: Trial, device: str, share: Share) -> tuple[str, Share] | None:

@@ -181,7 +181,7 @@ class Conductor:
         """Whether the next step is measured for the gradient noise scale."""
         return self.ranks.world > 1 and self.taken % NOISE_EVERY == 0
 
-    def exchange(self, own: Sequence[Report], norms: Sequence[Norm], wall_s: float) -> Told:
+    def exchange(self, own: Sequence[Report], norms: Sequence[Norm], wall_s: float) -> ExchangeResult:
         """Exchange reports with the other ranks, and decide alike on the next split and the next exchange.
 
         own: reports of this process' ranks. norms: of each step measured for the noise scale. wall_s: seconds since the
@@ -196,7 +196,7 @@ class Conductor:
             self.balance.most = [r.most for r in reports]
             self.balance.tell(self.shares, [rate or 0.0 for rate in rates])
         self._plan_next(told[0][1])
-        return Told(
+        return ExchangeResult(
             tuple(r.samples for r in reports),
             rates,
             self.noise.scale(),
@@ -218,7 +218,7 @@ class Conductor:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ExchangeResult:
     """Result of an exchange, the same on every rank."""
 
     samples: tuple[int, ...]

@@ -25,7 +25,7 @@ from torch import nn
 from raygpu.experiment import Experiment, Hyperparameters, Splits
 from raygpu.planning.array_tiles import arrange
 from raygpu.planning.batches import batch_bounds, epoch_order, num_batches
-from raygpu.planning.gpu_shares import Affine
+from raygpu.planning.scaling_laws import Affine
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone, Settings
 from raygpu.training.fused.audit import audit, is_due

@@ -16,7 +16,7 @@ import torch
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.planning.array_tiles import LADDER, best_width, level, next_rung, repays, widest
-from raygpu.planning.gpu_shares import Affine
+from raygpu.planning.scaling_laws import Affine
 from raygpu.search.trials import Trial
 from raygpu.training.fused.audit import replays
 from raygpu.training.fused.model_array import TorchArray

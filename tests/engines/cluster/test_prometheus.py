@@ -12,7 +12,7 @@ import pytest
 
 from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster import prometheus
-from raygpu.engines.cluster.prometheus import Point, SweepExporter, TrainingExporter, of_sweep, of_training
+from raygpu.engines.cluster.prometheus import MetricSample, SweepExporter, TrainingExporter, of_sweep, of_training
 from raygpu.records.training_progress import History, Progress
 from raygpu.records.trial_records import Device, Records
 from raygpu.search.trials import EpochResult, Scoring, Trial
@@ -51,7 +51,7 @@ def swept(num_trials: int = 6) -> Records:
     return records
 
 
-def values(points: Iterable[Point], metric: prometheus.Metric) -> dict[tuple[str, ...], float]:
+def values(points: Iterable[MetricSample], metric: prometheus.Metric) -> dict[tuple[str, ...], float]:
     """By all tags but the run's name."""
     found = {}
     for point in points:
