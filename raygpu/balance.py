@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from raygpu.cli import balance_view, flags
+from raygpu.cli import balance_view
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import SweepConsole, hyperparameters
+from raygpu.cli.flags import Arguments
 from raygpu.config import BalanceConfig, TrainConfig
+from raygpu.config.source import code_folder
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.batch_balancing import (
@@ -373,13 +375,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return COMMAND.main(argv, _main)
 
 
-def _main(arguments: flags.Arguments) -> Outcome:
+def _main(arguments: Arguments) -> Outcome:
     path, config = COMMAND.read(arguments)
     write = arguments.options.get("write")
     result = run(
         config,
         stem=f"{path.stem}-balance",
-        source_folder=flags.source_folder(config.experiment, path),
+        source_folder=code_folder(config.experiment, path),
         write=Path(write) if write is not None else None,
         console=SweepConsole(json="json" in arguments.switches),
     )

@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli import console as views
-from raygpu.cli import flags, profile_view
+from raygpu.cli import profile_view
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import SweepConsole
+from raygpu.cli.flags import Arguments
 from raygpu.config import PackConfig
 from raygpu.config.sections import Way
+from raygpu.config.source import code_folder
 from raygpu.devices import host
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.mps import Access, Mps, NoMps
@@ -278,9 +280,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return COMMAND.main(argv, _main)
 
 
-def _main(arguments: flags.Arguments) -> Outcome:
+def _main(arguments: Arguments) -> Outcome:
     path, config = COMMAND.read(arguments)
-    folder = flags.source_folder(config.experiment, path)
+    folder = code_folder(config.experiment, path)
     console = SweepConsole(json="json" in arguments.switches)
     if "compare" in arguments.switches:
         compared = compare(config, stem=path.stem, source_folder=folder, console=console)

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli import console as views
-from raygpu.cli import flags
 from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
 from raygpu.cli.console import SweepConsole
+from raygpu.cli.flags import Arguments
 from raygpu.cli.plan_view import sweep_lines
 from raygpu.config import SweepConfig
+from raygpu.config.source import code_folder
 from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.measurer import Measurer
 from raygpu.errors import BadInput, RaygpuError
@@ -356,12 +357,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return COMMAND.main(argv, _main)
 
 
-def _main(arguments: flags.Arguments) -> Outcome:
+def _main(arguments: Arguments) -> Outcome:
     result = _run(arguments)
     return Outcome(result.exit_code, result.summary or None)
 
 
-def _run(arguments: flags.Arguments) -> Result:
+def _run(arguments: Arguments) -> Result:
     console = SweepConsole(json="json" in arguments.switches)
     if "resume" in arguments.options:
         if "dry-run" in arguments.switches:
@@ -373,7 +374,7 @@ def _run(arguments: flags.Arguments) -> Result:
     return run(
         config,
         stem=path.stem,
-        source_folder=flags.source_folder(config.experiment, path),
+        source_folder=code_folder(config.experiment, path),
         dry_run="dry-run" in arguments.switches,
         console=console,
     )
