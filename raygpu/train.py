@@ -220,7 +220,7 @@ class _TrainingRun:
         assert self.found.splits is not None
         return Setup(
             cluster=self.cluster,
-            job=self._job(warm_start),
+            task=self._task(warm_start),
             splits=self.found.splits,
             placing=self.placing,
             folder=self.folder.shared_checkpoints,
@@ -228,15 +228,15 @@ class _TrainingRun:
             max_failures=self.config.max_failures,
         )
 
-    def _job(self, warm_start: Path | None) -> Any:
-        from raygpu.engines.train.worker import Job
+    def _task(self, warm_start: Path | None) -> Any:
+        from raygpu.engines.train.worker import WorkerTask
 
         config = self.config
         assert config.epochs is not None
         start = self.folder.shared_checkpoints / START
         if warm_start is not None:
             start.upload(warm_start)
-        return Job(
+        return WorkerTask(
             source=self.cluster.travelled(self.found.source),
             trial=self.prepared.trial,
             epochs=config.epochs,
