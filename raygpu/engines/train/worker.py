@@ -160,8 +160,8 @@ class _Wishes:
 def train(config: dict[str, Any]) -> None:
     """Run one worker of Ray Train.
 
-    config: "task", a WorkerTask; "mailbox", a Mailbox's handle; "splits", a reference to the data. An error of the user's
-    code is reported to the mailbox before it is raised; the next try of Ray Train then returns at once.
+    config: "task", a WorkerTask; "mailbox", a Mailbox's handle; "splits", a reference to the data. An error of the
+    user's code is reported to the mailbox before it is raised; the next try of Ray Train then returns at once.
     """
     task, mailbox = config["task"], config["mailbox"]
     rank = ray.train.get_context().get_world_rank()
