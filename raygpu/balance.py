@@ -27,7 +27,6 @@ from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import SweepConsole, hyperparameters
 from raygpu.cli.flags import Arguments
 from raygpu.config import BalanceConfig, TrainConfig
-from raygpu.config.source import code_folder
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.batch_balancing import (
@@ -307,10 +306,8 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: Verdict, write:
 
 def _summary(measuring: _Measuring, devices: Sequence[Device], verdict: Verdict) -> dict[str, Any]:
     """Return the content of `summary.json`."""
-    tried, equal, speedup = verdict.tried, verdict.equal, verdict.speedup
-    ranks = zip(
-        devices, verdict.curves, relative(verdict.curves), tried.shares, verdict.shares, tried.by_rank, strict=True
-    )
+    own, equal, speedup = verdict.tried, verdict.equal, verdict.speedup
+    ranks = zip(devices, verdict.curves, relative(verdict.curves), own.shares, verdict.shares, own.by_rank, strict=True)
     return {
         "name": measuring.prepared.config.name,
         "ranks": [
@@ -334,7 +331,7 @@ def _summary(measuring: _Measuring, devices: Sequence[Device], verdict: Verdict)
         "equal_speeds": verdict.groups,
         "verdict": "equal" if verdict.is_equal else "balanced",
         "predicted_samples_per_s": rounded(verdict.split.samples_per_s),
-        "balanced_samples_per_s": rounded(tried.samples_per_s),
+        "balanced_samples_per_s": rounded(own.samples_per_s),
         "equal_samples_per_s": rounded(equal.samples_per_s) if equal is not None else None,
         "balanced_over_equal": _ends(speedup) if speedup is not None else None,
     }
@@ -377,12 +374,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Arguments) -> Outcome:
-    path, config = COMMAND.read(arguments)
+    config, stem, folder = COMMAND.read(arguments)
     write = arguments.options.get("write")
     result = run(
         config,
-        stem=f"{path.stem}-balance",
-        source_folder=code_folder(config.experiment, path),
+        stem=f"{stem}-balance",
+        source_folder=folder,
         write=Path(write) if write is not None else None,
         console=SweepConsole(json="json" in arguments.switches),
     )

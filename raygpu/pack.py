@@ -27,7 +27,6 @@ from raygpu.cli.console import SweepConsole
 from raygpu.cli.flags import Arguments
 from raygpu.config import PackConfig
 from raygpu.config.sections import Way
-from raygpu.config.source import code_folder
 from raygpu.devices import host
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.mps import Access, Mps, NoMps
@@ -281,13 +280,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Arguments) -> Outcome:
-    path, config = COMMAND.read(arguments)
-    folder = code_folder(config.experiment, path)
+    config, stem, folder = COMMAND.read(arguments)
     console = SweepConsole(json="json" in arguments.switches)
     if "compare" in arguments.switches:
-        compared = compare(config, stem=path.stem, source_folder=folder, console=console)
+        compared = compare(config, stem=stem, source_folder=folder, console=console)
         return Outcome(0, [profile.as_dict() for profile in compared.profiles])
-    result = run(config, stem=path.stem, source_folder=folder, console=console)
+    result = run(config, stem=stem, source_folder=folder, console=console)
     return Outcome(int(result.profile.best() is None), result.profile.as_dict())
 
 

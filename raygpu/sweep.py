@@ -19,7 +19,6 @@ from raygpu.cli.console import SweepConsole
 from raygpu.cli.flags import Arguments
 from raygpu.cli.plan_view import sweep_lines
 from raygpu.config import SweepConfig
-from raygpu.config.source import code_folder
 from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.measurer import Measurer
 from raygpu.errors import BadInput, RaygpuError
@@ -368,16 +367,10 @@ def _run(arguments: Arguments) -> Result:
         if "dry-run" in arguments.switches:
             raise BadInput("--dry-run: shows the plan of a new sweep; leave out --resume")
         overrides = COMMAND.read_resumed(arguments)
-        folder = RunDirectory.existing(arguments.options["resume"])
-        return run(folder.read_config(overrides), source_folder=folder.source_folder, resume=folder, console=console)
-    path, config = COMMAND.read(arguments)
-    return run(
-        config,
-        stem=path.stem,
-        source_folder=code_folder(config.experiment, path),
-        dry_run="dry-run" in arguments.switches,
-        console=console,
-    )
+        earlier = RunDirectory.existing(arguments.options["resume"])
+        return run(earlier.read_config(overrides), source_folder=earlier.source_folder, resume=earlier, console=console)
+    config, stem, folder = COMMAND.read(arguments)
+    return run(config, stem=stem, source_folder=folder, dry_run="dry-run" in arguments.switches, console=console)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 from raygpu import config
 from raygpu.cli import console as views
 from raygpu.cli.flags import Arguments, Flags
+from raygpu.config.source import code_folder
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.records import interrupts
 from raygpu.records.run_directory import as_json
@@ -119,7 +120,9 @@ class Command:
             raise BadInput(f"--resume: takes the run's own configuration; give no file, and no flag but {where}")
         return arguments.overrides
 
-    def read(self, arguments: Arguments) -> tuple[Path, Any]:
-        """Return the configuration's path, and the configuration with the flags applied. Raises BadInput."""
+    def read(self, arguments: Arguments) -> tuple[Any, str, Path]:
+        """Return the configuration with the flags applied, its file's stem, and the folder of its code. Raises
+        BadInput."""
         path = Path(arguments.file) if arguments.file else self.default
-        return path, config.load(path, arguments.overrides, self.schema)
+        found = config.load(path, arguments.overrides, self.schema)
+        return found, path.stem, code_folder(found.experiment, path)
