@@ -1,4 +1,4 @@
-"""Measure how a batch is split best over unequal devices: on each device, then as a job; write it for raygpu.train.
+"""Measure how a batch is split best over unequal devices: on each device, then on all; write it for raygpu.train.
 
 python -m raygpu.balance conf/train/digits.toml
 python -m raygpu.balance conf/train/digits.toml --batches 40,24          a split of your own
@@ -7,7 +7,7 @@ python -m raygpu.balance conf/train/digits.toml --write conf/train/balanced.toml
 
 The training stays as it is, with the configuration's global batch and learning rate; --best-batch searches for the
 fastest batch, of at most a tenth of the training data, and says what that changes. Each device is measured several
-times by turns, and so are the balanced job and the one with equal shares. Shares are unequal only where both show a
+times by turns, and so are trainings with balanced and with equal shares. Shares are unequal only where both show a
 difference beyond their spread (95 % confidence); otherwise the verdict is "equal shares; within noise".
 """
 
@@ -22,16 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
-from raygpu.cli import balance_view, flags
+from raygpu.cli import balance_view
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import SweepConsole, hyperparameters
+from raygpu.cli.flags import Arguments
 from raygpu.config import BalanceConfig, TrainConfig
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.batch_balancing import (
     LARGEST_PART,
     Curve,
-    Job,
+    MeasuredSplit,
     Verdict,
     alike,
     around,
@@ -54,7 +55,7 @@ from raygpu.workflow.validation import PreparedTrain, prepare_train
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
-    from raygpu.engines.profiling.short_jobs import ShortJobs
+    from raygpu.engines.profiling.short_trainings import ShortTrainings
     from raygpu.engines.train.production import Placing
 
 DEFAULT = Path("conf/train/digits.toml")
@@ -79,7 +80,7 @@ def run(
     write: Path | None = None,
     console: SweepConsole | None = None,
 ) -> Result:
-    """Measure each device, train the balanced job and the equal one by turns, and leave the results in `runs/<name>/`.
+    """Measure each device, train with balanced and equal shares by turns, and leave the results in `runs/<name>/`.
 
     write: the file of a configuration with the verdict's shares; by default in the run's folder. Raises BadInput, with
     a line for each fault.
@@ -168,21 +169,21 @@ class _Measuring:
         return spread(_equal(self.config), self.where.ranks, self.num_train).parallel.global_batch
 
     def verdict(self) -> Verdict:
-        """Measure the devices, then the job with the resulting shares and with equal ones, and decide by both."""
+        """Measure the devices, then trainings with the resulting shares and with equal ones, and decide by both."""
         curves, wanted = self.devices()
         asked = self.config.chosen_batches is not None
-        jobs = self._jobs()
-        first, shares = self._first(jobs, wanted)
+        trainings = self._short_trainings()
+        first, shares = self._first(trainings, wanted)
         equal = split(sum(shares), [1.0] * len(shares))
         same = list(shares) == equal
-        own, its = ([first], []) if same else self._by_turns(jobs, shares, first, equal)
-        self.readings |= jobs.readings
+        own, its = ([first], []) if same else self._by_turns(trainings, shares, first, equal)
+        self.readings |= trainings.readings
         return Verdict(
             curves=curves,
             groups=[] if asked else alike(curves),
             split=predicted(curves, shares),
-            job=Job(shares, tuple(own)),
-            equal=Job(tuple(equal), tuple(its)) if its else None,
+            tried=MeasuredSplit(shares, tuple(own)),
+            equal=MeasuredSplit(tuple(equal), tuple(its)) if its else None,
             fits=same or bool(its),
             asked=asked,
         )
@@ -226,22 +227,22 @@ class _Measuring:
         most = max(self.configured, int(LARGEST_PART * self.num_train))
         return min(balanced(curves).global_batch, most)
 
-    def _jobs(self) -> ShortJobs:
-        from raygpu.engines.profiling.short_jobs import ShortJobs
+    def _short_trainings(self) -> ShortTrainings:
+        from raygpu.engines.profiling.short_trainings import ShortTrainings
 
         checkpoints = self.folder.shared_checkpoints
-        return ShortJobs(self.config, self._workload(), self.cluster, self.where, checkpoints, self.console.line)
+        return ShortTrainings(self.config, self._workload(), self.cluster, self.where, checkpoints, self.console.line)
 
     def _workload(self) -> Workload:
         return Workload(self.found.source, self.found.splits, self.prepared.trial, self.config.gpu.precision)
 
-    def _first(self, jobs: ShortJobs, shares: Sequence[int]) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """Train a first turn of the job with these shares, lowered by a fifth while memory does not hold them."""
+    def _first(self, trainings: ShortTrainings, shares: Sequence[int]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """Train a first turn with these shares, lowered by a fifth while memory does not hold them."""
         from raygpu.engines.train.production import TrainingFailed
 
         while True:
             try:
-                return jobs.train(shares, self.config.job_s), tuple(shares)
+                return trainings.train(shares, self.config.job_s), tuple(shares)
             except TrainingFailed as error:
                 if not error.out_of_memory:
                     raise
@@ -252,22 +253,21 @@ class _Measuring:
                     raise RaygpuError(str(error)) from nothing_left
 
     def _by_turns(
-        self, jobs: ShortJobs, shares: Sequence[int], first: tuple[float, ...], equal: Sequence[int]
+        self, trainings: ShortTrainings, shares: Sequence[int], first: tuple[float, ...], equal: Sequence[int]
     ) -> tuple[list[tuple[float, ...]], list[tuple[float, ...]]]:
-        """Train both jobs in pairs of turns, until they differ clearly or there are as many pairs as rounds.
+        """Train with both shares in pairs of turns, until they differ clearly or there are as many pairs as rounds.
 
-        Returns the turns of the job with `shares`, and those with equal shares; none of these where memory does not
-        hold them.
+        Returns the turns with `shares`, and those with equal shares; none of these where memory does not hold them.
         """
         from raygpu.engines.train.production import TrainingFailed
 
         own, its, seconds = [first], [], self.config.job_s
         try:
-            its.append(jobs.train(equal, seconds))
+            its.append(trainings.train(equal, seconds))
             while undecided(own, its, self.config.rounds):
                 order = [(its, equal), (own, shares)]  # neither has always the quieter moment
                 for turns, part in order if len(own) % 2 else reversed(order):
-                    turns.append(jobs.train(part, seconds))
+                    turns.append(trainings.train(part, seconds))
         except TrainingFailed as error:
             if not error.out_of_memory:
                 raise
@@ -292,7 +292,7 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: Verdict, write:
     console.lines(balance_view.training(config, before, after, num_train))
     folder.trials.rmdir()
     folder.write_config(config, source_folder, kind="balance")
-    title = f"{config.experiment}, {sum(verdict.job.shares)} samples a step"
+    title = f"{config.experiment}, {sum(verdict.tried.shares)} samples a step"
     balance_view.plot(title, devices, verdict, folder.path / "balance.png")
     summary = _summary(measuring, devices, verdict)
     folder.write_summary(summary)
@@ -306,8 +306,8 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: Verdict, write:
 
 def _summary(measuring: _Measuring, devices: Sequence[Device], verdict: Verdict) -> dict[str, Any]:
     """Return the content of `summary.json`."""
-    job, equal, speedup = verdict.job, verdict.equal, verdict.speedup
-    ranks = zip(devices, verdict.curves, relative(verdict.curves), job.shares, verdict.shares, job.by_rank, strict=True)
+    own, equal, speedup = verdict.tried, verdict.equal, verdict.speedup
+    ranks = zip(devices, verdict.curves, relative(verdict.curves), own.shares, verdict.shares, own.by_rank, strict=True)
     return {
         "name": measuring.prepared.config.name,
         "ranks": [
@@ -331,7 +331,7 @@ def _summary(measuring: _Measuring, devices: Sequence[Device], verdict: Verdict)
         "equal_speeds": verdict.groups,
         "verdict": "equal" if verdict.is_equal else "balanced",
         "predicted_samples_per_s": rounded(verdict.split.samples_per_s),
-        "balanced_samples_per_s": rounded(job.samples_per_s),
+        "balanced_samples_per_s": rounded(own.samples_per_s),
         "equal_samples_per_s": rounded(equal.samples_per_s) if equal is not None else None,
         "balanced_over_equal": _ends(speedup) if speedup is not None else None,
     }
@@ -373,13 +373,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return COMMAND.main(argv, _main)
 
 
-def _main(arguments: flags.Arguments) -> Outcome:
-    path, config = COMMAND.read(arguments)
+def _main(arguments: Arguments) -> Outcome:
+    config, stem, folder = COMMAND.read(arguments)
     write = arguments.options.get("write")
     result = run(
         config,
-        stem=f"{path.stem}-balance",
-        source_folder=flags.source_folder(config.experiment, path),
+        stem=f"{stem}-balance",
+        source_folder=folder,
         write=Path(write) if write is not None else None,
         console=SweepConsole(json="json" in arguments.switches),
     )

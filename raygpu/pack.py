@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli import console as views
-from raygpu.cli import flags, profile_view
+from raygpu.cli import profile_view
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import SweepConsole
+from raygpu.cli.flags import Arguments
 from raygpu.config import PackConfig
 from raygpu.config.sections import Way
 from raygpu.devices import host
@@ -278,14 +279,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return COMMAND.main(argv, _main)
 
 
-def _main(arguments: flags.Arguments) -> Outcome:
-    path, config = COMMAND.read(arguments)
-    folder = flags.source_folder(config.experiment, path)
+def _main(arguments: Arguments) -> Outcome:
+    config, stem, folder = COMMAND.read(arguments)
     console = SweepConsole(json="json" in arguments.switches)
     if "compare" in arguments.switches:
-        compared = compare(config, stem=path.stem, source_folder=folder, console=console)
+        compared = compare(config, stem=stem, source_folder=folder, console=console)
         return Outcome(0, [profile.as_dict() for profile in compared.profiles])
-    result = run(config, stem=path.stem, source_folder=folder, console=console)
+    result = run(config, stem=stem, source_folder=folder, console=console)
     return Outcome(int(result.profile.best() is None), result.profile.as_dict())
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli import console as views
-from raygpu.cli import flags
 from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
 from raygpu.cli.console import SweepConsole
+from raygpu.cli.flags import Arguments
 from raygpu.cli.plan_view import sweep_lines
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster.sites import local_site
@@ -353,27 +353,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return COMMAND.main(argv, _main)
 
 
-def _main(arguments: flags.Arguments) -> Outcome:
+def _main(arguments: Arguments) -> Outcome:
     result = _run(arguments)
     return Outcome(result.exit_code, result.summary or None)
 
 
-def _run(arguments: flags.Arguments) -> Result:
+def _run(arguments: Arguments) -> Result:
     console = SweepConsole(json="json" in arguments.switches)
     if "resume" in arguments.options:
         if "dry-run" in arguments.switches:
             raise BadInput("--dry-run: shows the plan of a new sweep; leave out --resume")
         overrides = COMMAND.read_resumed(arguments)
-        folder = RunDirectory.existing(arguments.options["resume"])
-        return run(folder.read_config(overrides), source_folder=folder.source_folder, resume=folder, console=console)
-    path, config = COMMAND.read(arguments)
-    return run(
-        config,
-        stem=path.stem,
-        source_folder=flags.source_folder(config.experiment, path),
-        dry_run="dry-run" in arguments.switches,
-        console=console,
-    )
+        earlier = RunDirectory.existing(arguments.options["resume"])
+        return run(earlier.read_config(overrides), source_folder=earlier.source_folder, resume=earlier, console=console)
+    config, stem, folder = COMMAND.read(arguments)
+    return run(config, stem=stem, source_folder=folder, dry_run="dry-run" in arguments.switches, console=console)
 
 
 if __name__ == "__main__":

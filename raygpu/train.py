@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli import console as views
-from raygpu.cli import flags
 from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
+from raygpu.cli.flags import Arguments
 from raygpu.cli.training_view import TrainConsole, beginning, ending
 from raygpu.config import TrainConfig, load, read_toml
 from raygpu.config.sections import TrackingSection
+from raygpu.config.source import code_folder
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.experiment import take
 from raygpu.records.clock import process_age_s
@@ -219,7 +220,7 @@ class _TrainingRun:
         assert self.found.splits is not None
         return Setup(
             cluster=self.cluster,
-            job=self._job(warm_start),
+            task=self._task(warm_start),
             splits=self.found.splits,
             placing=self.placing,
             folder=self.folder.shared_checkpoints,
@@ -227,15 +228,15 @@ class _TrainingRun:
             max_failures=self.config.max_failures,
         )
 
-    def _job(self, warm_start: Path | None) -> Any:
-        from raygpu.engines.train.worker import Job
+    def _task(self, warm_start: Path | None) -> Any:
+        from raygpu.engines.train.worker import WorkerTask
 
         config = self.config
         assert config.epochs is not None
         start = self.folder.shared_checkpoints / START
         if warm_start is not None:
             start.upload(warm_start)
-        return Job(
+        return WorkerTask(
             source=self.cluster.travelled(self.found.source),
             trial=self.prepared.trial,
             epochs=config.epochs,
@@ -349,13 +350,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return COMMAND.main(argv, _main)
 
 
-def _main(arguments: flags.Arguments) -> Outcome:
+def _main(arguments: Arguments) -> Outcome:
     result = _run(arguments)
     ended = INCOMPLETE if incomplete(result.summary) else 0
     return Outcome(130 if result.interrupted else ended, result.summary)
 
 
-def _run(arguments: flags.Arguments) -> Result:
+def _run(arguments: Arguments) -> Result:
     console = TrainConsole(json="json" in arguments.switches)
     options = arguments.options
     if "resume" in options:
@@ -372,7 +373,7 @@ def _run(arguments: flags.Arguments) -> Result:
     if "register" in options:
         arguments.overrides["registered_name"] = options["register"]
     config = load(path, arguments.overrides, TrainConfig, origin.values if origin is not None else None)
-    folder = origin.source_folder if origin is not None else flags.source_folder(config.experiment, path or DEFAULT)
+    folder = origin.source_folder if origin is not None else code_folder(config.experiment, path or DEFAULT)
     return run(
         config,
         stem=path.stem if path is not None else f"{origin.name if origin is not None else ''}-train",
@@ -382,7 +383,7 @@ def _run(arguments: flags.Arguments) -> Result:
     )
 
 
-def _tracking(arguments: flags.Arguments, path: Path | None) -> TrackingSection:
+def _tracking(arguments: Arguments, path: Path | None) -> TrackingSection:
     """Return the tracking settings for a run that is named by its id. Raises BadInput."""
     flags = {name: text for name, text in arguments.overrides.items() if name.startswith("tracking.")}
     file = {"tracking": read_toml(path).get("tracking", {})} if path is not None else {}

@@ -1,4 +1,4 @@
-"""The view of a balance: each device's best batch and share, and the balanced job beside the equal split."""
+"""The view of a balance: each device's best batch and share, and balanced beside equal shares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from raygpu.cli.console import throughput
 from raygpu.config import TrainConfig
-from raygpu.planning.batch_balancing import LARGEST_PART, Job, Verdict, relative
+from raygpu.planning.batch_balancing import LARGEST_PART, MeasuredSplit, Verdict, relative
 from raygpu.planning.batches import num_batches
 from raygpu.planning.confidence import interval, spread_text
 from raygpu.records.trial_records import Device
@@ -22,7 +22,7 @@ def table(devices: Sequence[Device], verdict: Verdict, readings: Mapping[int, Ma
     told = [name for name in READINGS if any(name in reading for reading in readings.values())]
     head = ["rank", "device", "best batch", "samples/s", "speed over the mean", "share", "alone with it"]
     rows = [[*head, *(READINGS[name][0] for name in told)]]
-    ranks = zip(devices, verdict.curves, relative(verdict.curves), verdict.job.shares, strict=True)
+    ranks = zip(devices, verdict.curves, relative(verdict.curves), verdict.tried.shares, strict=True)
     for rank, (device, curve, speed, share) in enumerate(ranks):
         row = [str(rank), f"gpu {device.index} {device.name}", str(curve.best), f"{curve.rates[curve.best]:,.0f}"]
         row += ["" if verdict.asked else f"{speed.middle:.2f}{spread_text(speed.low, speed.high, '{:.2f}')}"]
@@ -34,13 +34,13 @@ def table(devices: Sequence[Device], verdict: Verdict, readings: Mapping[int, Ma
 
 
 def lines(verdict: Verdict) -> list[str]:
-    """Return lines on the measured devices and jobs, and the shares that follow."""
-    job, equal, speedup = verdict.job, verdict.equal, verdict.speedup
+    """Return lines on the measured devices and trainings, and the shares that follow."""
+    tried, equal, speedup = verdict.tried, verdict.equal, verdict.speedup
     found = [f"predicted, without the exchange between devices: {throughput(verdict.split.samples_per_s)}"]
     name = "equal shares" if equal is None and verdict.fits else "balanced"
-    found += [f"{name}, {_job(job)}"]
+    found += [f"{name}, {_speed(tried)}"]
     if equal is not None:
-        found += [f"equal shares, {_job(equal)}"]
+        found += [f"equal shares, {_speed(equal)}"]
     if not verdict.fits:
         return [*found, "equal shares: out of memory"]
     if equal is None or speedup is None:
@@ -103,24 +103,24 @@ def training(config: TrainConfig, before: Step, after: Step, num_train: int) -> 
     return found
 
 
-def _job(job: Job) -> str:
-    shares, parts = " + ".join(map(str, job.shares)), " + ".join(f"{rate:,.0f}" for rate in job.by_rank)
-    speed = interval(job.rates)
-    spread = spread_text(speed.low, speed.high, "{:,.0f}") if len(job.rates) > 1 else ""
-    turns = f", {len(job.turns)} turns" if len(job.turns) > 1 else ""
-    return f"{shares}: {throughput(job.samples_per_s)}{spread} in all ({parts}){turns}"
+def _speed(split: MeasuredSplit) -> str:
+    shares, parts = " + ".join(map(str, split.shares)), " + ".join(f"{rate:,.0f}" for rate in split.by_rank)
+    speed = interval(split.rates)
+    spread = spread_text(speed.low, speed.high, "{:,.0f}") if len(split.rates) > 1 else ""
+    turns = f", {len(split.turns)} turns" if len(split.turns) > 1 else ""
+    return f"{shares}: {throughput(split.samples_per_s)}{spread} in all ({parts}){turns}"
 
 
 def plot(title: str, devices: Sequence[Device], verdict: Verdict, path: Path) -> None:
-    """Plot each device's samples/s by its batch, with rounds and share; beside it, the job against equal shares, turn
-    by turn."""
+    """Plot each device's samples/s by its batch, with rounds and share; beside it, the tried against equal shares,
+    turn by turn."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 5), dpi=110, layout="constrained")
     figure.suptitle(title)
     speeds, bars = figure.subplots(1, 2, width_ratios=(2, 1))
-    curves, job, split = verdict.curves, verdict.job, verdict.split
-    for rank, (device, curve, share) in enumerate(zip(devices, curves, job.shares, strict=True)):
+    curves, tried, split = verdict.curves, verdict.tried, verdict.split
+    for rank, (device, curve, share) in enumerate(zip(devices, curves, tried.shares, strict=True)):
         sizes = sorted(curve.rates)
         (line,) = speeds.plot(
             sizes, [curve.rates[size] for size in sizes], marker="o", label=f"rank {rank}: {device.name}"
@@ -139,10 +139,10 @@ def plot(title: str, devices: Sequence[Device], verdict: Verdict, path: Path) ->
     speeds.set_xlabel("samples of a step on this device (diamonds: its share)")
     speeds.set_ylabel("samples/s, alone")
     speeds.legend(frameon=False, loc="lower right")
-    jobs = [("equal", verdict.equal), ("balanced", job)]
+    measured = [("equal", verdict.equal), ("balanced", tried)]
     if verdict.equal is None and verdict.fits:
-        jobs = [("equal", job)]
-    for place, (_, each) in enumerate(jobs):
+        measured = [("equal", tried)]
+    for place, (_, each) in enumerate(measured):
         base = 0.0
         for rank, rate in enumerate(each.by_rank if each is not None else ()):
             bars.bar(place, rate, bottom=base, color=f"C{rank}", width=0.6)
@@ -152,7 +152,7 @@ def plot(title: str, devices: Sequence[Device], verdict: Verdict, path: Path) ->
             bars.plot([place] * len(each.rates), each.rates, "o", color="0.2", markersize=5, markerfacecolor="white")
         bars.annotate(f"{base:,.0f}" if each is not None else "out of memory", (place, top), ha="center", va="bottom",
                       xytext=(0, 5), textcoords="offset points")  # fmt: skip
-    bars.set_xticks(range(len(jobs)), [name for name, _ in jobs])
+    bars.set_xticks(range(len(measured)), [name for name, _ in measured])
     bars.axhline(split.samples_per_s, color="0.4", linestyle="--", linewidth=1)
     text = f"without exchange {split.samples_per_s:,.0f}"
     bars.annotate(text, (-0.55, split.samples_per_s), xytext=(0, 4), textcoords="offset points", color="0.4")

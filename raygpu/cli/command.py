@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from raygpu import config
 from raygpu.cli import console as views
-from raygpu.cli import flags
+from raygpu.cli.flags import Arguments, Flags
+from raygpu.config.source import code_folder
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.records import interrupts
 from raygpu.records.run_directory import as_json
@@ -57,6 +59,16 @@ def framed(run: Callable[[], int], interrupted: str) -> int:
         return 130
 
 
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """End the block without an error once the reader of standard output, as `head`, has enough."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """`python -m raygpu.<name> [CONFIG] [flags]`."""
@@ -73,13 +85,13 @@ class Command:
     interrupted: str = "interrupted; nothing was kept"
     """Line after a Ctrl-C without a message of its own."""
 
-    def main(self, argv: Sequence[str] | None, run: Callable[[flags.Arguments], Outcome]) -> int:
+    def main(self, argv: Sequence[str] | None, run: Callable[[Arguments], Outcome]) -> int:
         """Run the command; return its exit code: that of `run`, or of `framed`."""
         words = sys.argv[1:] if argv is None else list(argv)
         return framed(lambda: self._run(words, run), self.interrupted)
 
-    def _run(self, argv: Sequence[str], run: Callable[[flags.Arguments], Outcome]) -> int:
-        arguments = flags.split(argv, self.schema, switches=list(self.switches), options=list(self.options))
+    def _run(self, argv: Sequence[str], run: Callable[[Arguments], Outcome]) -> int:
+        arguments = self.flags.parse(argv)
         if "help" in arguments.switches:
             self._print_help()
             return 0
@@ -89,15 +101,18 @@ class Command:
                 print(json.dumps(as_json(outcome.told), allow_nan=False), file=output)
         return outcome.exit_code
 
-    def _print_help(self) -> None:
-        program, what = f"python -m raygpu.{self.name}", self.description or ""
-        try:
-            flags.print_help(program, what, self.schema, self.default, self.switches, self.options)
-            sys.stdout.flush()
-        except BrokenPipeError:  # its reader, as `head`, has enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    @property
+    def flags(self) -> Flags:
+        """All flags of the command."""
+        return Flags(self.switches, self.options, self.schema)
 
-    def read_resumed(self, arguments: flags.Arguments) -> dict[str, str]:
+    def _print_help(self) -> None:
+        usage = f"python -m raygpu.{self.name} [CONFIG] [flags]"
+        file = f"CONFIG is a TOML file, by default {self.default}; flags override it."
+        with reader_may_leave():
+            print(self.flags.parser(usage, f"{self.description or ''}\n{file}").format_help())
+
+    def read_resumed(self, arguments: Arguments) -> dict[str, str]:
         """Return the flags in which a run that goes on may differ from its start. Raises BadInput for anything else."""
         others = [name for name in arguments.overrides if not name.startswith(ELSEWHERE)]
         if arguments.file or others or len(arguments.options) > 1 or arguments.switches - {JSON}:
@@ -105,7 +120,9 @@ class Command:
             raise BadInput(f"--resume: takes the run's own configuration; give no file, and no flag but {where}")
         return arguments.overrides
 
-    def read(self, arguments: flags.Arguments) -> tuple[Path, Any]:
-        """Return the configuration's path, and the configuration with the flags applied. Raises BadInput."""
+    def read(self, arguments: Arguments) -> tuple[Any, str, Path]:
+        """Return the configuration with the flags applied, its file's stem, and the folder of its code. Raises
+        BadInput."""
         path = Path(arguments.file) if arguments.file else self.default
-        return path, config.load(path, arguments.overrides, self.schema)
+        found = config.load(path, arguments.overrides, self.schema)
+        return found, path.stem, code_folder(found.experiment, path)

@@ -1,146 +1,157 @@
-"""The command line of every command: a configuration file first, then its fields as flags.
+"""The command line of every command: argparse splits it and prints `--help`, the schema checks the values.
 
-Faults of flags are one line each, like those of files, which tyro's and argparse's own messages are not: so flags are
-read here and checked by the schema, and tyro renders `--help`.
+argparse by itself ends at the first fault. Here no flag requires its value, so that one look at the line finds every
+missing value and every unknown flag, each reported in a line.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
 
 from raygpu import config
 from raygpu.errors import BadInput
 
-
-@dataclass(slots=True)
-class Arguments:
-    """A command line, split but not yet checked."""
-
-    file: str | None = None
-    overrides: dict[str, str] = field(default_factory=dict)
-    """Values of fields by dotted name."""
-    switches: set[str] = field(default_factory=set)
-    options: dict[str, str] = field(default_factory=dict)
-
-
-def split(
-    argv: Sequence[str], schema: type[config.ProblemConfig], *, switches: Sequence[str], options: Sequence[str]
-) -> Arguments:
-    """Sort a command line into the file, fields and the command's own switches and options.
-
-    `--gpu.fraction 0.2`, `--gpu.fraction=0.2`; a bool field also as `--tracking.enabled`, `--tracking.no-enabled`
-    and `--no-tracking.enabled`.
-    Raises BadInput with a line for each fault.
-    """
-    annotations = dict(config.fields(schema))
-    known = [*annotations, *(name.replace("-", "_") for name in (*switches, *options))]
-    arguments = Arguments()
-    faults: list[str] = []
-    words = list(argv)
-    while words:
-        word = words.pop(0)
-        if not word.startswith("--"):
-            if word == "-h":
-                arguments.switches.add("help")
-            elif word.startswith("-") and len(word) > 1:
-                _drop_value(words)
-                faults.append(f"read {word!r}; flags begin with two dashes and are listed by --help")
-            elif arguments.file is not None:
-                faults.append(f"read a second file {word!r}; one configuration is wanted")
-            else:
-                arguments.file = word
-            continue
-        name, has_value, value = word[2:].partition("=")
-        key = name.replace("-", "_")
-        negated = _NO.sub("", key)
-        if name == "help" or (name in switches and not has_value):
-            arguments.switches.add(name)
-        elif key != negated and annotations.get(negated) is bool and not has_value:
-            arguments.overrides[negated] = "false"
-        elif key in annotations or name in options or _is_own_name(key, schema):
-            bare = annotations.get(key) is bool and (not words or words[0].lower() not in _BOOLS)
-            if not has_value and bare:
-                value = "true"
-            elif not has_value:
-                if not words or words[0].startswith("--"):
-                    faults.append(f"--{name}: no value given; {expected(annotations.get(key, str))} is wanted")
-                    continue
-                value = words.pop(0)
-            if name in options:
-                arguments.options[name] = value
-            else:
-                arguments.overrides[key] = value
-        elif key == "space" or key.startswith("space."):
-            _drop_value(words)
-            faults.append(f"--{name}: the search space has no flags; write it in the file's [space]")
-        else:
-            _drop_value(words)
-            hint = config.suggestion(key, known).replace("_", "-")
-            faults.append(f"--{name}: unknown flag{hint}; the flags are listed by --help")
-    if faults:
-        raise BadInput(faults)
-    return arguments
-
-
-def _is_own_name(key: str, schema: type[config.ProblemConfig]) -> bool:
-    """Return whether a flag's name is chosen by a person, as in `hyperparameters.lr`."""
-    table, _, name = key.partition(".")
-    return table + "." == config.OWN_NAMES and table in schema.model_fields and bool(name)
-
-
-def _drop_value(words: list[str]) -> None:
-    """Skip the value of an unknown flag, so that it is no second fault."""
-    if words and not words[0].startswith("-") and not words[0].endswith(".toml"):
-        words.pop(0)
-
-
-_NO = re.compile(r"^no_|(?<=\.)no_(?=[^.]+$)")
-"""Prefix that turns a bool field off, before the whole name or before its last part."""
 _BOOLS = ("true", "false", "1", "0", "yes", "no", "on", "off")
+_HYPERPARAMETER = re.compile(r"--hyperparameters\.[^=]+")
+"""Flag whose name a person chooses."""
+_NEGATIVE = re.compile(r"-[\d.i]")
+"""Beginning of a negative number, with which no flag begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A command line whose flags are known, and whose values are not checked yet."""
+
+    words: list[str]
+    """Words that belong to no flag."""
+    overrides: dict[str, str]
+    """Values of the schema's fields by dotted name."""
+    switches: set[str]
+    options: dict[str, str]
+
+    @property
+    def file(self) -> str | None:
+        """The configuration file; None if none is named."""
+        return self.words[0] if self.words else None
+
+    def argv(self, overrides: dict[str, str]) -> list[str]:
+        """Return the flags as a command line again, with these values of fields and without the file."""
+        values = [word for name, value in (self.options | overrides).items() for word in (_flag(name), value)]
+        return [*map(_flag, sorted(self.switches)), *values]
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The flags of a command: the fields of its schema, switches and options of its own."""
+
+    switches: Mapping[str, str]
+    """Flags without a value, each with its help."""
+    options: Mapping[str, str]
+    """Flags with a value, each with its help."""
+    schema: type[config.ProblemConfig] | None = None
+    """None for a command that passes the words it does not know on to another one."""
+
+    def parse(self, argv: Sequence[str]) -> Arguments:
+        """Sort a command line. Raises BadInput with a line for each fault."""
+        fields, parser = self._fields(), self.parser()
+        words = _normalized(argv, [_flag(name) for name, field in fields.items() if field.annotation is bool])
+        if self.schema is not None and "hyperparameters" in self.schema.model_fields:
+            for flag in sorted({match[0] for word in words if (match := _HYPERPARAMETER.match(word))}):
+                parser.add_argument(flag, dest=flag[2:].replace("-", "_"), nargs="?")
+        try:
+            known, rest = parser.parse_known_args(words)
+        except argparse.ArgumentError as error:
+            raise BadInput(f"{error.argument_name}: takes no value") from error
+        values = vars(known)
+        wanted = {name: f"{expected(field.annotation)} is wanted" for name, field in fields.items()} | {**self.options}
+        missing = [name for name, value in values.items() if value is None]
+        faults = [f"{_flag(name)}: no value given; {wanted.get(name, 'a value is wanted')}" for name in missing]
+        if self.schema is not None:
+            faults += _unknown(rest, [*fields, *self.switches, *self.options])
+        if faults:
+            raise BadInput(faults)
+        switches = {name for name in ("help", *self.switches) if values.pop(name, False)}
+        options = {name: values.pop(name) for name in self.options if name in values}
+        return Arguments(rest, values, switches, options)
+
+    def parser(self, usage: str = "", description: str = "", epilog: str = "") -> argparse.ArgumentParser:
+        """Return argparse's parser of these flags, which prints the help too."""
+        parser = argparse.ArgumentParser(
+            usage=usage, description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter,
+            add_help=False, allow_abbrev=False, exit_on_error=False, argument_default=argparse.SUPPRESS,
+        )  # fmt: skip
+        own = parser.add_argument_group("flags of this command")
+        own.add_argument("-h", "--help", dest="help", action="store_true", help="Print this help.")
+        for name, text in self.switches.items():
+            own.add_argument(f"--{name}", dest=name, action="store_true", help=text)
+        for name, text in self.options.items():
+            own.add_argument(f"--{name}", dest=name, nargs="?", metavar="text", help=text)
+        keys = parser.add_argument_group("flags for the keys of the file, each with [its values]")
+        for name, field in self._fields().items():
+            default = f" (default: {field.default})" if field.default is not None else ""
+            text = f"{field.description}{default}".replace("%", "%%")
+            keys.add_argument(_flag(name), dest=name, nargs="?", metavar=expected(field.annotation), help=text)
+            if field.annotation is bool:
+                table, dot, leaf = _flag(name)[2:].rpartition(".")
+                off = (f"--no-{table}{dot}{leaf}", f"--{table}{dot}no-{leaf}")
+                keys.add_argument(*off, dest=name, action="store_const", const="false", help=argparse.SUPPRESS)
+        return parser
+
+    def _fields(self) -> dict[str, FieldInfo]:
+        return dict(config.fields(self.schema)) if self.schema is not None else {}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _normalized(argv: Sequence[str], bools: Sequence[str]) -> list[str]:
+    """Return the words as argparse understands them: dashes in names, `=true` at a bare bool, `=` before a negative
+    number."""
+    words: list[str] = []
+    for word, following in zip_longest(argv, argv[1:], fillvalue=""):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            bare = _flag(name[2:]) in bools and not equals and following.lower() not in _BOOLS
+            words.append(_flag(name[2:]) + ("=true" if bare else equals + value))
+        elif _NEGATIVE.match(word) and words and words[-1].startswith("--") and "=" not in words[-1]:
+            words[-1] += f"={word}"
+        else:
+            words.append(word)
+    return words
+
+
+def _unknown(words: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return a line for each word that is neither a known flag nor the one file."""
+    flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+    files = [word for word in words if not word.startswith("-") and (not flags or word.endswith(".toml"))]
+    faults = [f"read a second file {file!r}; one configuration is wanted" for file in files[1:]]
+    for flag in flags:
+        if not flag.startswith("--"):
+            faults.append(f"read {flag!r}; flags begin with two dashes and are listed by --help")
+        elif flag.partition(".")[0] == "--space":
+            faults.append(f"{flag}: the search space has no flags; write it in the file's [space]")
+        else:
+            hint = config.suggestion(flag[2:], [_flag(name)[2:] for name in known])
+            faults.append(f"{flag}: unknown flag{hint}; the flags are listed by --help")
+    return faults
 
 
 def expected(annotation: object) -> str:
     """Return a field's annotation in words."""
-    origin = get_origin(annotation)
-    arguments = get_args(annotation)
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        return " or ".join(expected(a) for a in arguments if a is not type(None))
-    if origin is not None and hasattr(annotation, "__metadata__"):
+        return " or ".join(expected(argument) for argument in arguments if argument is not type(None))
+    if hasattr(annotation, "__metadata__"):
         return expected(arguments[0])
     if arguments:
         return ", ".join(map(str, arguments))
     return {int: "a whole number", float: "a number", bool: "true or false"}.get(annotation, "text")  # type: ignore[call-overload]
-
-
-def source_folder(experiment: str | None, file: Path) -> Path:
-    """Return the folder at which an experiment's relative paths start: the working directory, or the configuration's
-    own folder if the experiment's file or module is there and not here."""
-    beside = file.resolve().parent
-    if experiment is None:
-        return Path.cwd()
-    module = experiment.rpartition(":")[0]
-    parts = [module] if module.endswith(".py") else [f"{module.split('.')[0]}.py", module.split(".")[0]]
-    here = any((Path.cwd() / part).exists() for part in parts)
-    return beside if not here and any((beside / part).exists() for part in parts) else Path.cwd()
-
-
-def print_help(
-    program: str,
-    description: str,
-    schema: type[config.ProblemConfig],
-    default: Path,
-    switches: Mapping[str, str],
-    options: Mapping[str, str],
-) -> None:
-    """Print the flags of every field with its type, default and meaning, drawn by tyro from the schema."""
-    import tyro
-
-    own = [f"  --{name:<12} {text}" for name, text in (*switches.items(), *options.items())]
-    usage = f"usage: {program} [CONFIG] [flags]\n\nCONFIG is a TOML file, by default {default}; flags override it."
-    print(f"{description.strip()}\n\n{usage}\n\n" + "\n".join(own) + "\n")
-    tyro.cli(schema, prog=program, description="", args=["--help"], config=(tyro.conf.AvoidSubcommands,))

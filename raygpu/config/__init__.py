@@ -4,7 +4,7 @@ Gives `load` and a schema for each command; the tables that they share are in `s
 code by its name. Imports `errors`, `redaction`, `storage` and `experiment`; never torch, TensorFlow, Ray or MLflow.
 """
 
-from raygpu.config.loading import OWN_NAMES, fields, load, read_toml, suggestion
+from raygpu.config.loading import fields, load, read_toml, suggestion
 from raygpu.config.schemas import (
     NAME_PATTERN,
     BalanceConfig,
@@ -17,7 +17,6 @@ from raygpu.config.schemas import (
 
 __all__ = [
     "NAME_PATTERN",
-    "OWN_NAMES",
     "BalanceConfig",
     "PackConfig",
     "ProblemConfig",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from raygpu.config.schemas import BalanceConfig, PackConfig, ProblemConfig, SweepConfig, TrainConfig
@@ -85,13 +86,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path}: not valid TOML: {error}") from error
 
 
-def fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the annotation of every field that is a flag."""
+def fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the dotted name and pydantic's description of every field that is a flag."""
     for name, info in section.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
             yield from fields(info.annotation, f"{prefix}{name}.")
         elif prefix + name not in TABLES_OF_VALUES:
-            yield prefix + name, info.annotation
+            yield prefix + name, info
 
 
 def suggestion(word: str, known: list[str]) -> str:

@@ -81,6 +81,18 @@ def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], 
     raise BadInput(f"experiment: {name} is neither a TorchExperiment, a KerasExperiment nor a function")
 
 
+def code_folder(experiment: str | None, file: Path) -> Path:
+    """Return the folder at which an experiment's relative paths start: the working directory, or the configuration's
+    own folder if the experiment's file or module is there and not here."""
+    beside = file.resolve().parent
+    if experiment is None:
+        return Path.cwd()
+    module = experiment.rpartition(":")[0]
+    parts = [module] if module.endswith(".py") else [f"{module.split('.')[0]}.py", module.split(".")[0]]
+    here = any((Path.cwd() / part).exists() for part in parts)
+    return beside if not here and any((beside / part).exists() for part in parts) else Path.cwd()
+
+
 def _import_module(module_name: str, name: str, folder: Path) -> Any:
     try:
         return importlib.import_module(module_name)

@@ -2,7 +2,7 @@
 
     groups = alike(curves)                              # [[0, 1], [2]]: ranks without a proven difference
     split = balanced(leveled(curves, groups), 512)      # equal shares within a group
-    compared(balanced_rates, equal_rates)               # how much faster the whole job is, with its spread
+    compared(balanced_rates, equal_rates)               # how much faster balanced shares are, with the spread
 
 Measurements differ by noise, so a difference counts only where the rounds, paired in time, show one: their ratio's
 confidence interval (`raygpu.planning.confidence`) excludes equality, and by more than NEGLIGIBLE.
@@ -28,7 +28,7 @@ TURNS = 20
 NEGLIGIBLE = 0.02
 """Relative difference up to which two speeds count as equal: less than a split by whole samples can use."""
 LEAST_PAIRS = 3
-"""Smallest number of pairs of turns in a comparison of two jobs: with fewer, even a clear difference has no narrow
+"""Smallest number of pairs of turns in a comparison of two splits: with fewer, even a clear difference has no narrow
 interval."""
 LARGEST_PART = 0.1
 """Largest part of the training data in one step: a larger batch leaves fewer than ten steps an epoch."""
@@ -136,7 +136,7 @@ def leveled(curves: Sequence[Curve], groups: Sequence[Sequence[int]]) -> list[Cu
 
 
 def compared(balanced_rates: Sequence[float], equal_rates: Sequence[float]) -> Interval:
-    """Return the balanced job's speed over the equal one's. Both jobs were trained by turns, in pairs."""
+    """Return the balanced split's speed over the equal one's. Both were trained by turns, in pairs."""
     return ratio(balanced_rates, equal_rates)
 
 
@@ -149,8 +149,8 @@ def around(share: int, most: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A data-parallel job that was trained for a while, several times by turns with another one."""
+class MeasuredSplit:
+    """Shares of a batch, and the speed of a data-parallel training with them, by turns with other shares."""
 
     shares: tuple[int, ...]
     turns: tuple[tuple[float, ...], ...]
@@ -168,7 +168,7 @@ class Job:
 
     @property
     def by_rank(self) -> tuple[float, ...]:
-        """Samples/s of each rank; their sum is the whole job's."""
+        """Samples/s of each rank; their sum is that of all."""
         means = [fmean(rates) for rates in zip(*self.turns, strict=True)]
         return tuple(mean * self.samples_per_s / sum(means) for mean in means)
 
@@ -223,10 +223,10 @@ class Verdict:
     """Ranks in groups of equal speed, within noise; empty if a person chose the shares."""
     split: Balanced
     """The shares that were tried, with their predicted throughput."""
-    job: Job
-    """The job with the shares that were tried."""
-    equal: Job | None
-    """The job with equal shares; None if the tried shares are equal, or memory does not hold equal ones."""
+    tried: MeasuredSplit
+    """The measured speed with the shares that were tried."""
+    equal: MeasuredSplit | None
+    """The measured speed with equal shares; None if the tried shares are equal, or memory does not hold equal ones."""
     fits: bool = True
     """Whether memory holds equal shares."""
     asked: bool = False
@@ -234,16 +234,16 @@ class Verdict:
 
     @property
     def speedup(self) -> Interval | None:
-        """Speed of the job over that of the job with equal shares; None without the latter."""
-        return compared(self.job.rates, self.equal.rates) if self.equal is not None else None
+        """Speed with the tried shares over that with equal shares; None without the latter."""
+        return compared(self.tried.rates, self.equal.rates) if self.equal is not None else None
 
     @property
     def shares(self) -> tuple[int, ...]:
         """The tried shares if they are proven faster, were chosen by a person, or alone fit in memory; else equal
         ones."""
         if self.equal is None or self.asked or not self.fits:
-            return self.job.shares
-        return self.job.shares if compared(self.job.rates, self.equal.rates).low > 1 else self.equal.shares
+            return self.tried.shares
+        return self.tried.shares if compared(self.tried.rates, self.equal.rates).low > 1 else self.equal.shares
 
     @property
     def is_equal(self) -> bool:
@@ -252,7 +252,7 @@ class Verdict:
 
 
 def undecided(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]], most: int) -> bool:
-    """Return whether another pair of turns of two jobs may show that the first is faster. Each turn: samples/s by rank.
+    """Return whether another pair of turns may show that the first split is faster. Each turn: samples/s by rank.
 
     most: largest number of pairs; LEAST_PAIRS of them are always trained.
     """

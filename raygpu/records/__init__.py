@@ -1,4 +1,4 @@
-"""A run on disk and in memory: its folder, the records of its trials, its progress, and its orderly end.
+"""A run on disk and in memory: its folder, its trials, its progress, its orderly end, and the job that it runs in.
 
 Imports `planning`, `search` and `config`; never torch, TensorFlow, Ray or MLflow.
 """

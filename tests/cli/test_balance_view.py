@@ -9,7 +9,7 @@ import pytest
 from raygpu.cli import balance_view
 from raygpu.cli.balance_view import Step
 from raygpu.config import TrainConfig
-from raygpu.planning.batch_balancing import Balanced, Curve, Job, Verdict
+from raygpu.planning.batch_balancing import Balanced, Curve, MeasuredSplit, Verdict
 from raygpu.records.trial_records import Device
 
 DEVICES = [Device(0, "node", "0", "A100"), Device(1, "node", "1", "T4")]
@@ -19,8 +19,8 @@ def verdict(turns: list[float], equal: list[float] | None, **values: object) -> 
     rates = {16: [900.0, 950.0, 1000.0], 32: [1800.0, 1700.0, 2000.0]}
     curves = [Curve({size: each[0] for size, each in rates.items()}, "asked", dict(rates)) for _ in DEVICES]
     shares = (42, 22) if equal is not None else (32, 32)
-    job = Job(shares, tuple((0.6 * rate, 0.4 * rate) for rate in turns))
-    other = Job((32, 32), tuple((0.5 * rate, 0.5 * rate) for rate in equal)) if equal is not None else None
+    job = MeasuredSplit(shares, tuple((0.6 * rate, 0.4 * rate) for rate in turns))
+    other = MeasuredSplit((32, 32), tuple((0.5 * rate, 0.5 * rate) for rate in equal)) if equal is not None else None
     groups = values.pop("groups", [[0], [1]])
     return Verdict(curves, groups, Balanced(shares, 4000.0), job, other, **values)  # type: ignore[arg-type]
 

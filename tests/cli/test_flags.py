@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu import sweep
-from raygpu.cli import flags
+from raygpu import sweep, train
 from raygpu.config import SweepConfig
 
 GOOD = 'experiment = "tests.cases:ramp"\ntrials = 2\nepochs = 2\nmetric = "score"\n[space]\nx = { uniform = [0, 1] }\n'
@@ -128,8 +127,35 @@ def test_dry_run_prints_the_plan_and_starts_nothing(here: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("flag", ["--gpu.no-memory-limit", "--no-gpu.memory-limit", "--gpu.memory-limit=false"])
 def test_what_help_shows_turns_off(flag: str) -> None:
-    split = flags.split(["good.toml", flag], SweepConfig, switches=[], options=[])
+    split = sweep.COMMAND.flags.parse(["good.toml", flag])
     assert split.overrides == {"gpu.memory_limit": "false"}
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "overrides"),
+    [
+        (["--compile", "my.toml"], "my.toml", {"compile": "true"}),
+        (["--compile", "no", "my"], "my", {"compile": "no"}),
+        (["--tracking.enabled", "my", "--devices_per_worker=2"], "my",
+         {"tracking.enabled": "true", "devices_per_worker": "2"}),
+        (["--no-tracking.enabled", "my", "--workers", "2"], "my", {"tracking.enabled": "false", "workers": "2"}),
+        (["--hyperparameters.lr", "-1e-3", "--hyperparameters.weight-decay=-.5"], None,
+         {"hyperparameters.lr": "-1e-3", "hyperparameters.weight_decay": "-.5"}),
+    ],
+)  # fmt: skip
+def test_a_flag_takes_its_own_value_and_the_file_may_follow(
+    words: list[str], file: str | None, overrides: dict[str, str]
+) -> None:
+    found = train.COMMAND.flags.parse(words)
+    assert (found.file, found.overrides) == (file, overrides)
+
+
+def test_all_flags_that_are_wrong_are_told_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = faults(capsys, "good.toml", "other.toml", "--trails", "3", "--seed", "--resume", "--json", "-n")
+    told = ("second file 'other.toml'", "--trails: unknown", "--seed: no value", "--resume: no value", "read '-n'")
+    assert len(lines) == len(told)
+    assert all(any(text in line for line in lines) for text in told)
+    assert "--json: takes no value" in faults(capsys, "good.toml", "--json=3")[0]
 
 
 def test_an_experiment_whose_framework_is_not_installed(
@@ -151,9 +177,7 @@ def test_a_name_that_looks_misspelt_is_shown_and_taken(here: Path, capsys: pytes
 def test_help_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     from raygpu.config import fields
 
-    with pytest.raises(SystemExit) as ended:
-        sweep.main(["--help"])
-    assert ended.value.code == 0
+    assert sweep.main(["--help"]) == 0
     out = capsys.readouterr().out
     for name, _ in fields(SweepConfig):
         assert f"--{name.replace('_', '-')}" in out

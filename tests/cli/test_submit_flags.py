@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from raygpu import submit
-from raygpu.engines.cluster.jobs import JOB_FILE, Submission, _packed
+from raygpu.engines.cluster.jobs import JOB_FILE, _packed
 from raygpu.errors import BadInput
+from raygpu.records.submitted_job import Submission
+from raygpu.workflow.submission import checked_submission
 
 CONFIGURATION = """
 experiment = "mine:Mine"
@@ -83,9 +85,10 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def asked(*words: str) -> Submission:
-    split = submit._split(list(words))
-    command, *rest = split.words
-    return submit._submission(submit.COMMANDS[command], rest, split)
+    split = submit.FLAGS.parse(words)
+    name, *rest = split.words
+    command = submit.COMMANDS[name]
+    return checked_submission(command, command.flags.parse(rest), split.options, print)
 
 
 def test_gpus_may_be_asked_of_the_cluster_that_a_job_runs_in(project: Path) -> None:

@@ -15,7 +15,6 @@ import yaml
 
 import raygpu
 from raygpu import config, submit, sweep, train
-from raygpu.cli import flags
 from tests.services.manifests import DEPLOY, JOBS, KUBERNETES, OVERLAYS, ROOT, Pod, one, pods, rendered
 
 EVERY = [*(f"overlays/{name}" for name in OVERLAYS), *(f"jobs/{name}" for name in JOBS)]
@@ -250,7 +249,7 @@ def test_a_team_with_a_cluster_gets_by_with_a_submit(job: str) -> None:
     assert document["spec"].get("suspend", False) is (job == "train")
     (container,) = document["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["python", "-m", "raygpu.submit"]
-    asked = submit._split(container["args"])
+    asked = submit.FLAGS.parse(container["args"])
     assert asked.words[0] == job
     assert asked.options.keys() == {"env", "requirements"}
     assert_taken(job, asked.words[1:])
@@ -259,7 +258,7 @@ def test_a_team_with_a_cluster_gets_by_with_a_submit(job: str) -> None:
 
 def assert_taken(job: str, words: list[str]) -> None:
     command = {"sweep": sweep.COMMAND, "train": train.COMMAND}[job]
-    arguments = flags.split(words, command.schema, switches=list(command.switches), options=list(command.options))
+    arguments = command.flags.parse(words)
     if arguments.file is not None:
         config.load(ROOT / arguments.file, arguments.overrides, command.schema)
     else:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from raygpu import submit
-from raygpu.cli import flags
 from raygpu.cli.command import Command
 from raygpu.config import load
 from raygpu.errors import BadInput
@@ -42,7 +41,7 @@ def commands(page: Path) -> list[tuple[str, list[str]]]:
 
 def check(command: Command, words: list[str]) -> None:
     """Read a command line, and the file and the values that it names, as the command does."""
-    arguments = flags.split(words, command.schema, switches=list(command.switches), options=list(command.options))
+    arguments = command.flags.parse(words)
     file = ROOT / (arguments.file or command.default)
     if file.is_relative_to(ROOT / "conf"):
         load(file, arguments.overrides, command.schema)
@@ -68,7 +67,7 @@ def test_commands_are_taken(page: Path) -> None:
         if package != "raygpu":
             continue
         if name == "submit":
-            words = submit._split(words).words
+            words = submit.FLAGS.parse(words).words
             if not words or words[0] in submit.VERBS:
                 continue
             name, *words = words
@@ -81,11 +80,11 @@ def test_flags_in_the_text_are_known(page: Path) -> None:
     for code in INLINE_CODE.findall(CODE_BLOCK.sub("", page.read_text())):
         if not code.startswith("--"):
             continue
-        words = submit._split(shlex.split(code)).words
+        words = submit.FLAGS.parse(shlex.split(code)).words
         faults: list[str] = []
         for command in submit.COMMANDS.values():
             try:
-                flags.split(words, command.schema, switches=list(command.switches), options=list(command.options))
+                command.flags.parse(words)
             except BadInput as error:
                 faults += error.faults
         named_alone = [fault for fault in faults if "unknown flag" in fault]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from raygpu.planning.batch_balancing import (
     Balanced,
     Curve,
-    Job,
+    MeasuredSplit,
     Verdict,
     alike,
     around,
@@ -155,11 +155,11 @@ def test_one_round_shows_no_difference() -> None:
     )
 
 
-def job(shares: Sequence[int], *rates: float) -> Job:
-    return Job(tuple(shares), tuple((0.5 * rate, 0.5 * rate) for rate in rates))
+def job(shares: Sequence[int], *rates: float) -> MeasuredSplit:
+    return MeasuredSplit(tuple(shares), tuple((0.5 * rate, 0.5 * rate) for rate in rates))
 
 
-def verdict(balanced_job: Job, equal: Job | None, **values: object) -> Verdict:
+def verdict(balanced_job: MeasuredSplit, equal: MeasuredSplit | None, **values: object) -> Verdict:
     return Verdict([], [[0], [1]], Balanced(balanced_job.shares, 1.0), balanced_job, equal, **values)  # type: ignore[arg-type]
 
 
@@ -193,7 +193,7 @@ def test_turns_go_on_while_they_may_show_a_gain() -> None:
 
 
 def test_the_whole_jobs_speed_is_the_sum_of_its_ranks() -> None:
-    own = Job((2, 1), ((20.0, 10.0), (40.0, 20.0), (30.0, 18.0)))
+    own = MeasuredSplit((2, 1), ((20.0, 10.0), (40.0, 20.0), (30.0, 18.0)))
     assert own.rates == (30.0, 60.0, 48.0)
     assert own.samples_per_s == pytest.approx(48.0)
     assert sum(own.by_rank) == pytest.approx(48.0)

@@ -14,9 +14,9 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from raygpu.engines.cluster import runtime_env
 from raygpu.errors import BadInput, RaygpuError, one_line
+from raygpu.records.submitted_job import Submission, SubmittedJob
 
 PACKAGE = "raygpu_job"
 """Python package that is sent with a job: its command, configuration and environment variables."""
@@ -37,53 +38,9 @@ SILENT_S = 15.0
 LOST_S = 300.0
 """Seconds for which a lost connection is tried again."""
 LOST = "the node of its driver, as a rule the head, was lost; a search or a training goes on by --resume"
-ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 TOKEN_WANTED = "set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A raygpu command to run as a job."""
-
-    command: str
-    """sweep, pack, train or balance."""
-    name: str
-    argv: Sequence[str]
-    """Arguments of the command, without the configuration."""
-    source_folder: Path
-    """Folder that becomes the working directory of the job and of every worker."""
-    config: Path | None = None
-    """Configuration file that is sent with the job; None for none."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of the job and its workers; hidden from everybody who cannot read the job's package."""
-    requirements: Sequence[str] = ()
-    """Python packages that the nodes install first."""
-    num_gpus: float = 0
-    """GPUs of the driver itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """State of a job, as the cluster reports it."""
-
-    job_id: str
-    status: str
-    command: str
-    """raygpu's command; empty for a job that raygpu did not submit."""
-    started: datetime | None
-    ended: datetime | None
-    exit_code: int | None
-    """Exit code of the job's driver; None until it has ended."""
-    message: str
-    is_lost: bool = False
-    """Whether the driver's node is gone, and the job's output with it."""
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the job has ended."""
-        return self.status in ENDED
 
 
 class Jobs:
@@ -127,12 +84,12 @@ class Jobs:
                 )
             )
 
-    def job(self, job_id: str) -> Job:
+    def job(self, job_id: str) -> SubmittedJob:
         """Return the state of a job; a job whose driver's node is gone has failed, whatever Ray says."""
         with self._told(job_id):
             return self._job(self._client.get_job_info(job_id))
 
-    def all(self) -> list[Job]:
+    def all(self) -> list[SubmittedJob]:
         """Return the jobs that raygpu submitted, the newest first."""
         with self._told():
             found = [self._job(details) for details in self._client.list_jobs() if details.submission_id]
@@ -149,7 +106,7 @@ class Jobs:
         with self._told(job_id):
             return str(self._client.get_job_logs(job_id))
 
-    def follow(self, job_id: str, write: Callable[[str], Any]) -> Job:
+    def follow(self, job_id: str, write: Callable[[str], Any]) -> SubmittedJob:
         """Write a job's output, from its first line on, until the job ends; return its last state.
 
         A lost connection is made again; raises RaygpuError once the cluster has not answered for LOST_S seconds.
@@ -208,14 +165,14 @@ class Jobs:
             if coming is not None:
                 coming.cancel()
 
-    def _job(self, details: Any) -> Job:
-        job = Job(
+    def _job(self, details: Any) -> SubmittedJob:
+        job = SubmittedJob(
             job_id=str(details.submission_id),
             status=str(getattr(details.status, "value", details.status)),
             command=(details.metadata or {}).get("raygpu", ""),
             started=_time(details.start_time),
             ended=_time(details.end_time),
-            exit_code=details.driver_exit_code,
+            driver_exit_code=details.driver_exit_code,
             message=" ".join((details.message or "").split()),
         )
         if job.is_over or details.driver_node_id is None or not self._has_lost(details.driver_node_id):

@@ -18,7 +18,7 @@ import ray.train
 
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.pinned import pinned
-from raygpu.engines.train.worker import Failed, Job, Mailbox, Told, last_words, train
+from raygpu.engines.train.worker import Failed, Mailbox, Told, WorkerTask, last_words, train
 from raygpu.errors import BadInput, RaygpuError, last_line
 from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import floor_to_step
@@ -171,7 +171,7 @@ class Setup:
     """Settings of a production run: the training, its data, its placement and its checkpoints."""
 
     cluster: Cluster
-    job: Job
+    task: WorkerTask
     splits: Splits
     placing: Placing
     folder: Storage
@@ -240,9 +240,9 @@ class ProductionRun:
 def _trainer(setup: Setup, mailbox: Any) -> Any:
     """Return Ray Train's trainer for a run. mailbox: actor that takes the workers' reports."""
     placing, (path, file_system) = setup.placing, setup.folder.for_ray()
-    return _trainer_class(setup.job.source.kind, placing.how, local=setup.cluster.local)(
+    return _trainer_class(setup.task.source.kind, placing.how, local=setup.cluster.local)(
         train,
-        train_loop_config={"job": setup.job, "mailbox": mailbox, "splits": ray.put(setup.splits)},
+        train_loop_config={"task": setup.task, "mailbox": mailbox, "splits": ray.put(setup.splits)},
         scaling_config=ray.train.ScalingConfig(
             num_workers=placing.workers,
             use_gpu=True,

@@ -39,7 +39,7 @@ LOST_PEER_ERRORS = {"DistError", "UnavailableError", "AbortedError"}
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WorkerTask:
     """Settings of a training for every worker, sent through Ray's object store."""
 
     source: Source
@@ -70,7 +70,7 @@ class Joined:
 
     rank: int
     device: int
-    """Index of the rank's device in `Job.devices`."""
+    """Index of the rank's device in `WorkerTask.devices`."""
     pid: int
     epoch: int
     """Last epoch that is trained already; 0 at the beginning."""
@@ -160,15 +160,15 @@ class _Wishes:
 def train(config: dict[str, Any]) -> None:
     """Run one worker of Ray Train.
 
-    config: "job", a Job; "mailbox", a Mailbox's handle; "splits", a reference to the data. An error of the user's code
-    is reported to the mailbox before it is raised; the next try of Ray Train then returns at once.
+    config: "task", a WorkerTask; "mailbox", a Mailbox's handle; "splits", a reference to the data. An error of the
+    user's code is reported to the mailbox before it is raised; the next try of Ray Train then returns at once.
     """
-    job, mailbox = config["job"], config["mailbox"]
+    task, mailbox = config["task"], config["mailbox"]
     rank = ray.train.get_context().get_world_rank()
     if ray.get(mailbox.failed.remote()):
         return  # Ray Train tries again after any error; one of the user's code would come again
     try:
-        _train(job, mailbox, ray.get(config["splits"]))
+        _train(task, mailbox, ray.get(config["splits"]))
     except BaseException as error:
         if isinstance(error, Exception) and not _is_lost_peer(error):
             ray.get(mailbox.tell.remote(Failed(rank, traceback.format_exc(), is_out_of_memory(error))))
@@ -181,17 +181,17 @@ def _is_lost_peer(error: Exception) -> bool:
     return bool(kinds & LOST_PEER_ERRORS) or any(sign in str(error) for sign in LOST_PEER)
 
 
-def _train(job: Job, mailbox: Any, splits: Splits) -> None:
-    os.environ.update(surroundings(job.threads))
-    os.chdir(job.source.folder)
-    wishes = _Wishes(mailbox, job.checkpoint_s)
-    settings = Settings(job.epochs, job.threads, job.precision, Path.cwd())
-    ranks = _ranks(job, settings)
-    every = _placed(ranks.gather(_devices(job)), len(job.devices))
+def _train(task: WorkerTask, mailbox: Any, splits: Splits) -> None:
+    os.environ.update(surroundings(task.threads))
+    os.chdir(task.source.folder)
+    wishes = _Wishes(mailbox, task.checkpoint_s)
+    settings = Settings(task.epochs, task.threads, task.precision, Path.cwd())
+    ranks = _ranks(task, settings)
+    every = _placed(ranks.gather(_devices(task)), len(task.devices))
     devices = every[ranks.rank : ranks.rank + ranks.local]
-    parallel = _by_rank(job.parallel, every)
-    training = _begin(job, splits, settings, parallel, ranks, wishes)
-    keeper = _Keeper(job, ranks, training)
+    parallel = _by_rank(task.parallel, every)
+    training = _begin(task, splits, settings, parallel, ranks, wishes)
+    keeper = _Keeper(task, ranks, training)
     try:
         keeper.go_on()
         for local, device in enumerate(devices):
@@ -215,15 +215,15 @@ def _tell(mailbox: Any, told: Told) -> None:
     mailbox.tell.remote(told)
 
 
-def _ranks(job: Job, settings: Settings) -> Any:
+def _ranks(task: WorkerTask, settings: Settings) -> Any:
     processes = ray.train.get_context().get_world_size()
-    if job.source.kind == "keras":
+    if task.source.kind == "keras":
         os.environ.pop("TF_USE_LEGACY_KERAS", None)  # which Ray Train sets, and which tf.keras would heed
         from raygpu.training.distributed.keras_ranks import KerasRanks, num_gpus
 
-        if not job.simulated and (seen := num_gpus()) != job.each:
-            raise RuntimeError(f"TensorFlow sees {seen} of {job.each} GPUs here; pip install tensorflow[and-cuda]")
-        return KerasRanks(processes, job.each, settings, shared=job.shared)
+        if not task.simulated and (seen := num_gpus()) != task.each:
+            raise RuntimeError(f"TensorFlow sees {seen} of {task.each} GPUs here; pip install tensorflow[and-cuda]")
+        return KerasRanks(processes, task.each, settings, shared=task.shared)
     if processes == 1:
         return OneRank()
     from raygpu.training.distributed.torch_ranks import TorchRanks
@@ -231,12 +231,12 @@ def _ranks(job: Job, settings: Settings) -> Any:
     return TorchRanks()
 
 
-def _devices(job: Job) -> list[int | None]:
+def _devices(task: WorkerTask) -> list[int | None]:
     """Return the indices of this worker's devices, repeated for a simulated GPU; None for a device that is new."""
     node = ray.get_runtime_context().get_node_id()
-    known = {device: place for place, device in enumerate(job.devices)}
+    known = {device: place for place, device in enumerate(task.devices)}
     places = [known.get((node, str(gpu))) for gpu in ray.get_gpu_ids()]
-    return [places[local % len(places)] for local in range(job.each)]
+    return [places[local % len(places)] for local in range(task.each)]
 
 
 def _placed(told: Sequence[int | None], count: int) -> list[int]:
@@ -260,15 +260,15 @@ def _by_rank(parallel: Parallel, devices: Sequence[int]) -> Parallel:
 
 
 def _begin(
-    job: Job, splits: Splits, settings: Settings, parallel: Parallel, ranks: Any, wishes: _Wishes
+    task: WorkerTask, splits: Splits, settings: Settings, parallel: Parallel, ranks: Any, wishes: _Wishes
 ) -> ParallelTraining:
-    if job.source.kind == "keras":
+    if task.source.kind == "keras":
         from raygpu.training.distributed.keras_ranks import KerasParallel
 
         with ranks.strategy.scope():  # what the experiment draws random numbers from is each device's own
-            keras_code: Any = job.source.resolve()
-        return KerasParallel(keras_code, splits, job.trial, settings, parallel, ranks, wish=wishes)
-    code: Any = job.source.resolve()
+            keras_code: Any = task.source.resolve()
+        return KerasParallel(keras_code, splits, task.trial, settings, parallel, ranks, wish=wishes)
+    code: Any = task.source.resolve()
     import torch
 
     from raygpu.training.distributed.torch_ranks import TorchParallel
@@ -278,14 +278,14 @@ def _begin(
         from ray.train.torch import get_device
 
         device = get_device()
-    return TorchParallel(code, splits, job.trial, settings, parallel, ranks, wish=wishes, device=device)
+    return TorchParallel(code, splits, task.trial, settings, parallel, ranks, wish=wishes, device=device)
 
 
 class _Keeper:
     """Checkpoints of a training under Ray Train, which keeps the last ones and gives a new worker the latest."""
 
-    def __init__(self, job: Job, ranks: Ranks, training: ParallelTraining) -> None:
-        self.job, self.ranks, self.training = job, ranks, training
+    def __init__(self, task: WorkerTask, ranks: Ranks, training: ParallelTraining) -> None:
+        self.task, self.ranks, self.training = task, ranks, training
         self.score: float | None = None
         """Score of the last epoch."""
         self.metrics: Mapping[str, float] = {}
@@ -305,15 +305,15 @@ class _Keeper:
                 if kept["best"] is not None:
                     self.best = Best(kept["best"], kept.get("best_epoch", kept["epoch"]))
                 self.restored = Restored(self.training.epoch, self.metrics, self.best)
-        elif self.job.warm_start is not None:
-            with Storage(self.job.warm_start).fetched() as path:
+        elif self.task.warm_start is not None:
+            with Storage(self.task.warm_start).fetched() as path:
                 self.training.load_parameters(path)
 
     def due(self, progress: Progress) -> bool:
         """Return whether a checkpoint is due: at the end of some epochs, or on request. The same on all ranks."""
         if progress.result is None or self.diverged(progress):
             return bool(progress.wish) and not self.diverged(progress)
-        ended = progress.epoch % self.job.checkpoint_epochs == 0 or progress.epoch == self.job.epochs
+        ended = progress.epoch % self.task.checkpoint_epochs == 0 or progress.epoch == self.task.epochs
         return ended or bool(progress.wish)
 
     def diverged(self, progress: Progress) -> bool:
@@ -325,7 +325,7 @@ class _Keeper:
         is_best = False
         if progress.result is not None and self.ranks.rank == 0:
             self.metrics = progress.result.metrics
-            self.score = self.job.scoring.value(self.metrics)
+            self.score = self.task.scoring.value(self.metrics)
             is_best = self._is_best(self.score, progress.result.epoch)
         with tempfile.TemporaryDirectory(prefix="raygpu-checkpoint-") as folder:
             self.training.save(Path(folder))
@@ -340,9 +340,9 @@ class _Keeper:
         return Saved(self.training.epoch, step, self.score, is_best)
 
     def _is_best(self, score: float | None, epoch: int) -> bool:
-        if score is None or score == self.job.scoring.worst:
+        if score is None or score == self.task.scoring.worst:
             return False
-        sign = 1 if self.job.scoring.maximize else -1
+        sign = 1 if self.task.scoring.maximize else -1
         if self.best is not None and sign * score <= sign * self.best.score:
             return False
         self.best = Best(score, epoch)

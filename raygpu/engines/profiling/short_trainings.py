@@ -1,4 +1,4 @@
-"""Train data-parallel jobs for a few seconds each, to compare different shares of a batch."""
+"""Train data-parallel for a few seconds each, to compare different shares of a batch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from raygpu.config import TrainConfig
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.workload import Workload
 from raygpu.engines.train.production import Interrupted, Placing, ProductionRun, Setup
-from raygpu.engines.train.worker import Job as Work
-from raygpu.engines.train.worker import Joined
+from raygpu.engines.train.worker import Joined, WorkerTask
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits, take
 from raygpu.records.training_progress import Progress
@@ -22,16 +21,16 @@ from raygpu.storage import Storage
 from raygpu.training.distributed.ranks import FIRST, Parallel
 
 EPOCHS = 1_000_000
-"""Number of epochs asked for, more than a job has time for."""
+"""Number of epochs asked for, more than a short training has time for."""
 STEPS = 16
-"""Minimum number of steps in an epoch of a job."""
+"""Minimum number of steps in an epoch of a short training."""
 EVALUATED = 64
 """Number of samples in an evaluation, if the data are repeated to fill an epoch."""
 
 
 @dataclass(slots=True)
 class _Steady:
-    """Throughput of a job after its first steps."""
+    """Throughput of a training after its first steps."""
 
     enough_s: float
     skipped: int = 0
@@ -62,7 +61,7 @@ class _Steady:
         return self.wall_s >= self.enough_s
 
 
-class ShortJobs:
+class ShortTrainings:
     """Short trainings of one set of hyper-parameters on all devices. checkpoints: storage that every node sees."""
 
     def __init__(
@@ -81,7 +80,7 @@ class ShortJobs:
         self.checkpoints = checkpoints
         self.say = say
         self.readings: dict[int, Any] = {}
-        """Last NVML readings while a job ran, by device index."""
+        """Last NVML readings while a training ran, by device index."""
 
     def train(self, shares: Sequence[int], seconds: float) -> tuple[float, ...]:
         """Train with these shares of a batch; return the samples/s of each rank after the first steps.
@@ -95,7 +94,7 @@ class ShortJobs:
             assert self.workload.splits is not None  # functions and scripts have no batches to split
             splits = _at_least(self.workload.splits, STEPS * sum(shares))
             running = ProductionRun(
-                Setup(self.cluster, self._work(shares), splits, self.where, self.checkpoints, keep=1, max_failures=0)
+                Setup(self.cluster, self._task(shares), splits, self.where, self.checkpoints, keep=1, max_failures=0)
             )
             for told in running:
                 for one in told:
@@ -114,9 +113,9 @@ class ShortJobs:
             raise RaygpuError("the training diverged before its speed was measured; take a smaller lr")
         return steady.rates()
 
-    def _work(self, shares: Sequence[int]) -> Work:
+    def _task(self, shares: Sequence[int]) -> WorkerTask:
         config = self.config
-        return Work(
+        return WorkerTask(
             source=self.cluster.travelled(self.workload.source),
             trial=self.workload.trial,
             epochs=EPOCHS,

@@ -1,0 +1,61 @@
+"""A command submitted to a Ray cluster, and the state of its job there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A raygpu command to run as a job."""
+
+    command: str
+    """sweep, pack, train or balance."""
+    name: str
+    argv: Sequence[str]
+    """Arguments of the command, without the configuration."""
+    source_folder: Path
+    """Folder that becomes the working directory of the job and of every worker."""
+    config: Path | None = None
+    """Configuration file that is sent with the job; None for none."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the job and its workers; hidden from everybody who cannot read the job's package."""
+    requirements: Sequence[str] = ()
+    """Python packages that the nodes install first."""
+    num_gpus: float = 0
+    """GPUs of the driver itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedJob:
+    """State of a job, as the cluster reports it."""
+
+    job_id: str
+    status: str
+    """Ray's own word, such as RUNNING."""
+    command: str
+    """raygpu's command; empty for a job that raygpu did not submit."""
+    started: datetime | None
+    ended: datetime | None
+    driver_exit_code: int | None
+    """Exit code of the job's driver; None until it has ended."""
+    message: str
+    is_lost: bool = False
+    """Whether the driver's node is gone, and the job's output with it."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has ended."""
+        return self.status in ENDED
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a command that followed the job to its end: the driver's, or 130 if the job was stopped."""
+        if self.status == "SUCCEEDED":
+            return 0
+        return 130 if self.status == "STOPPED" else self.driver_exit_code or 1

@@ -1,0 +1,127 @@
+"""The checks of a command before it is sent to a cluster: what can be seen from here is refused here."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from raygpu import config
+from raygpu.cli.command import Command
+from raygpu.cli.flags import Arguments
+from raygpu.config.source import code_folder
+from raygpu.errors import BadInput
+from raygpu.records.run_directory import RunDirectory
+from raygpu.records.submitted_job import Submission
+from raygpu.redaction import redacted
+from raygpu.storage import LOCAL, Storage
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+LOCAL_ALONE = {
+    "json": "of a job, all output is one; its summary.json is in the storage",
+    "write": "of a job, it would be a file of the head node; the run's folder has it as train.toml",
+}
+"""Flags of commands that a job cannot have, and why."""
+DRIVER_GPUS = {"pack": 1.0}
+"""GPUs of the job's own process: a measurement runs in it, others have workers."""
+
+
+def checked_submission(
+    command: Command, arguments: Arguments, options: Mapping[str, str], say: Callable[[str], None]
+) -> Submission:
+    """Return what is to be submitted. Raises BadInput with a line for each fault that can be seen from here.
+
+    arguments: of the command. options: of raygpu.submit.
+    """
+    environment, requirements = _environment(options), _requirements(options)
+    for flag in (*arguments.switches, *arguments.options):
+        if flag in LOCAL_ALONE:
+            raise BadInput(f"--{flag}: {LOCAL_ALONE[flag]}")
+    own_cluster = {"cluster.address": "auto"} if "cluster" in command.schema.model_fields else {}
+    file = _file(command, arguments)
+    folder, name = Path.cwd(), arguments.overrides.get("name")
+    if file is not None and "from" in arguments.options:
+        config.read_toml(file)  # what it lacks comes from the sweep
+    elif file is not None:
+        problem = config.load(file, arguments.overrides | own_cluster, command.schema)
+        folder, name = code_folder(problem.experiment, file).resolve(), problem.name
+        _require_reachable(problem, say)
+    _require_elsewhere(arguments, folder)
+    name = name or f"{file.stem if file is not None else command.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if not re.fullmatch(config.NAME_PATTERN, name):
+        raise BadInput(f"--name: read {name!r}; letters, digits and ._- are wanted")
+    overrides = arguments.overrides | {"name": name} | own_cluster
+    if "resume" in arguments.options:
+        name = f"{Storage(arguments.options['resume']).name}-again-{time.strftime('%H%M%S')}"
+        del overrides["name"]
+    return Submission(
+        command=command.name,
+        name=name,
+        argv=arguments.argv(overrides),
+        source_folder=folder,
+        config=file,
+        environment=environment,
+        requirements=requirements,
+        num_gpus=DRIVER_GPUS.get(command.name, 0),
+    )
+
+
+def _file(command: Command, arguments: Arguments) -> Path | None:
+    """Return the configuration that is submitted with the command; None if the command reads none."""
+    if arguments.file is not None:
+        return Path(arguments.file)
+    return None if {"resume", "from"} & arguments.options.keys() else command.default
+
+
+def _require_reachable(problem: config.ProblemConfig, say: Callable[[str], None]) -> None:
+    """Raise BadInput if results would go to a folder of the job's own; say so if they stay on the head node."""
+    if not isinstance(problem, config.StoredConfig):
+        return
+    if problem.storage == LOCAL:
+        say("results stay on the cluster's head node, as long as Ray keeps the job's folder: see --storage")
+    elif "://" not in problem.storage and not Path(problem.storage).is_absolute():
+        raise BadInput(
+            f"storage: read {problem.storage!r}; of a job, a folder that all nodes share is an absolute path"
+        )
+
+
+def _environment(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables to submit. Their values are never on a command line. Raises BadInput."""
+    names = [name.strip() for name in options.get("env", "").split(",") if name.strip()]
+    for name in names:
+        if not VARIABLE.fullmatch(name):
+            raise BadInput(
+                "--env: names of variables by commas are wanted, without values: their values come from here"
+            )
+        if name not in os.environ:
+            raise BadInput(f"--env: {name} is not set here")
+    return {name: os.environ[name] for name in names}
+
+
+def _requirements(options: Mapping[str, str]) -> list[str]:
+    if "requirements" not in options:
+        return []
+    try:
+        lines = Path(options["requirements"]).read_text().splitlines()
+    except OSError as error:
+        raise BadInput(f"--requirements: {options['requirements']} cannot be read: {error.strerror}") from error
+    found = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+    if any(redacted(line) != line for line in found):
+        raise BadInput("--requirements: a line has a password, which Ray would list; set up the index on the nodes")
+    return found
+
+
+def _require_elsewhere(arguments: Arguments, folder: Path) -> None:
+    """Raise BadInput for a named run that the cluster cannot reach, such as one in `folder`: runs are not submitted."""
+    for option in ("resume", "from"):
+        named = arguments.options.get(option)
+        if named is None or "://" in named or not Path(named).is_dir():
+            continue
+        path = Path(named).resolve()
+        if Path(named).is_absolute() and not path.is_relative_to(folder):
+            continue
+        run_id = RunDirectory(path).read_run().get("mlflow_run_id")
+        other = f", or its MLflow run's id, {run_id}" if option == "from" and run_id else ""
+        raise BadInput(f"--{option}: {named} is on this machine; name it in the storage that the nodes share{other}")
