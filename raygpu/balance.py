@@ -24,8 +24,9 @@ import tomli_w
 
 from raygpu.cli import balance_view
 from raygpu.cli.command import Command, Outcome
-from raygpu.cli.console import SweepConsole, hyperparameters
+from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
+from raygpu.cli.formatting import hyperparameters
 from raygpu.config import BalanceConfig, TrainConfig
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput, RaygpuError
@@ -78,14 +79,14 @@ def run(
     stem: str = "balance",
     source_folder: Path | None = None,
     write: Path | None = None,
-    console: SweepConsole | None = None,
+    console: LiveConsole | None = None,
 ) -> Result:
     """Measure each device, train with balanced and equal shares by turns, and leave the results in `runs/<name>/`.
 
     write: the file of a configuration with the verdict's shares; by default in the run's folder. Raises BadInput, with
     a line for each fault.
     """
-    console = console or SweepConsole()
+    console = console or LiveConsole()
     source_folder = (source_folder or Path.cwd()).resolve()
     if write is not None:
         _require_writable(write)
@@ -151,7 +152,7 @@ class _Measuring:
     cluster: Cluster
     where: Placing
     folder: RunDirectory
-    console: SweepConsole
+    console: LiveConsole
     places: list[int] = field(default_factory=list)
     """Each rank's device, by its index."""
     readings: dict[int, Any] = field(default_factory=dict)
@@ -381,7 +382,7 @@ def _main(arguments: Arguments) -> Outcome:
         stem=f"{stem}-balance",
         source_folder=folder,
         write=Path(write) if write is not None else None,
-        console=SweepConsole(json="json" in arguments.switches),
+        console=LiveConsole(json="json" in arguments.switches),
     )
     return Outcome(0, result.summary)
 

@@ -20,11 +20,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raygpu.cli import console as views
 from raygpu.cli import profile_view
 from raygpu.cli.command import Command, Outcome
-from raygpu.cli.console import SweepConsole
+from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
+from raygpu.cli.formatting import hyperparameters
 from raygpu.config import PackConfig
 from raygpu.config.sections import Way
 from raygpu.devices import host
@@ -83,14 +83,14 @@ class _Measuring:
 
 
 def run(
-    config: PackConfig, *, stem: str = "pack", source_folder: Path | None = None, console: SweepConsole | None = None
+    config: PackConfig, *, stem: str = "pack", source_folder: Path | None = None, console: LiveConsole | None = None
 ) -> Result:
     """Measure a training on one device, keep the profile, and leave table, plot and data in `runs/<name>/`.
 
     stem: first part of the name of a run that is not named. source_folder: the start of the experiment's relative
     paths. Raises BadInput, with a line for each fault.
     """
-    console = console or SweepConsole()
+    console = console or LiveConsole()
     measuring = _found(config, stem, source_folder)
     config = measuring.prepared.config
     console.lines(_lines(measuring))
@@ -143,10 +143,10 @@ def _write(profile: Profile, folder: RunDirectory, epochs: int) -> list[Path]:
 
 
 def compare(
-    config: PackConfig, *, stem: str = "pack", source_folder: Path | None = None, console: SweepConsole | None = None
+    config: PackConfig, *, stem: str = "pack", source_folder: Path | None = None, console: LiveConsole | None = None
 ) -> Comparison:
     """Overlay the kept profiles of this training on all devices, per device and per Reference GPU Unit."""
-    console = console or SweepConsole()
+    console = console or LiveConsole()
     measuring = _found(config, stem, source_folder)
     store = measuring.prepared.profiles
     found = [p for p in store.all() if p.subject.same_training(measuring.subject) and p.best() is not None]
@@ -180,11 +180,11 @@ def _found(config: PackConfig, stem: str, source_folder: Path | None) -> _Measur
 
 def _lines(measuring: _Measuring) -> list[str]:
     config, what = measuring.prepared.config, measuring.subject
-    hyperparameters = views.hyperparameters(measuring.prepared.trial.hyperparameters)
+    chosen = hyperparameters(measuring.prepared.trial.hyperparameters)
     data = ", synthetic data" if config.data.synthetic else ""
     where = what.device if measuring.prepared.gpus else f"one simulated device, on the CPU: {what.device}"
     return [
-        f"pack {config.name}: {what.source}{data}; {hyperparameters or 'no hyper-parameters'}",
+        f"pack {config.name}: {what.source}{data}; {chosen or 'no hyper-parameters'}",
         f"on {where}, {what.num_cpus:g} CPUs",
     ]
 
@@ -281,7 +281,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Arguments) -> Outcome:
     config, stem, folder = COMMAND.read(arguments)
-    console = SweepConsole(json="json" in arguments.switches)
+    console = LiveConsole(json="json" in arguments.switches)
     if "compare" in arguments.switches:
         compared = compare(config, stem=stem, source_folder=folder, console=console)
         return Outcome(0, [profile.as_dict() for profile in compared.profiles])

@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from raygpu import balance, config, pack, sweep, train
-from raygpu.cli import console as views
 from raygpu.cli import job_view
 from raygpu.cli.command import Command, framed, reader_may_leave
+from raygpu.cli.console import print_faults
 from raygpu.cli.flags import Arguments, Flags
 from raygpu.engines.cluster import ray_environment
 from raygpu.errors import BadInput
@@ -93,7 +93,7 @@ def _jobs(asked: Arguments) -> Jobs:
 
     jobs = Jobs(address)
     if unprotected(jobs.address):
-        views.faults([f"the token goes to {jobs.address} unencrypted: https, or kubectl port-forward, keeps it hidden"])
+        print_faults([f"the token goes to {jobs.address} unencrypted: https, or kubectl port-forward, keeps it hidden"])
     return jobs
 
 
@@ -115,17 +115,17 @@ def _follow(jobs: Jobs, job_id: str) -> int:
         job = jobs.follow(job_id, partial(print, end="", flush=True))
     except KeyboardInterrupt:
         follow, stop = job_view.hints(job_id, jobs.address)
-        views.faults([f"{job_id} runs on; {follow}", stop])
+        print_faults([f"{job_id} runs on; {follow}", stop])
         return 130
     if job.exit_code and job.driver_exit_code is None:
-        views.faults([f"{job_id} ended as {job.status}: {job.message}"])
+        print_faults([f"{job_id} ended as {job.status}: {job.message}"])
     return job.exit_code
 
 
 def _logs(jobs: Jobs, job_id: str) -> int:
     job = jobs.job(job_id)
     if job.is_lost:
-        views.faults([f"{job_id}: {job.message}; what it printed is lost too"])
+        print_faults([f"{job_id}: {job.message}; what it printed is lost too"])
         return 1
     print(jobs.logs(job_id), end="")
     return 0

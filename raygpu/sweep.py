@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raygpu.cli import console as views
 from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
-from raygpu.cli.console import SweepConsole
 from raygpu.cli.flags import Arguments
+from raygpu.cli.formatting import duration
 from raygpu.cli.plan_view import sweep_lines
+from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.measurer import Measurer
@@ -299,9 +299,7 @@ def _print_end(
     ]
     if summary["interrupted"]:
         counts.append(f"{summary['interrupted']} interrupted")
-    console.line(
-        f"{', '.join(counts)} in {views.duration(summary['wall_s'])}{_predicted(summary)}; all of it in {folder}"
-    )
+    console.line(f"{', '.join(counts)} in {duration(summary['wall_s'])}{_predicted(summary)}; all of it in {folder}")
     if summary["failed"]:
         console.line(f"why trials failed{_commonest(result.failures)}: {folder.shared_trials}/<id>/error.txt")
     if summary["best"] is None:
@@ -334,7 +332,7 @@ def _predicted(summary: Mapping[str, Any]) -> str:
     predicted = summary["predicted"]
     if not predicted or summary["interrupted"]:
         return ""
-    return f" (predicted: {views.duration(predicted['wall_s'][predicted['chosen']])})"
+    return f" (predicted: {duration(predicted['wall_s'][predicted['chosen']])})"
 
 
 COMMAND = Command(

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raygpu.cli import console as views
 from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
 from raygpu.cli.flags import Arguments
+from raygpu.cli.formatting import duration
 from raygpu.cli.training_view import TrainConsole, beginning, ending
 from raygpu.config import TrainConfig, load, read_toml
 from raygpu.config.sections import TrackingSection
@@ -325,7 +325,7 @@ class _TrainingRun:
     def _print_end(self, summary: Mapping[str, Any], interrupted: bool) -> None:
         console = self.console
         console.lines(ending(self.config, self.history, self.spread.parallel.global_batch))
-        console.line(f"{summary['epochs']} epochs in {views.duration(summary['wall_s'])}; all of it in {self.folder}")
+        console.line(f"{summary['epochs']} epochs in {duration(summary['wall_s'])}; all of it in {self.folder}")
         if summary["checkpoint"] is not None:
             console.line(f"the model: {summary['checkpoint']}")
         if (curves := self.session.next_line()) is not None:

@@ -15,7 +15,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from raygpu import sweep
-from raygpu.cli.console import SweepConsole
+from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory

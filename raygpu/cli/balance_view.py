@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from raygpu.cli.console import throughput
+from raygpu.cli.formatting import throughput
 from raygpu.config import TrainConfig
 from raygpu.planning.batch_balancing import LARGEST_PART, MeasuredSplit, Verdict, relative
 from raygpu.planning.batches import num_batches

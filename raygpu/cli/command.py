@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu import config
-from raygpu.cli import console as views
+from raygpu.cli.console import print_faults
 from raygpu.cli.flags import Arguments, Flags
 from raygpu.config.source import code_folder
 from raygpu.errors import BadInput, RaygpuError
@@ -49,13 +49,13 @@ def framed(run: Callable[[], int], interrupted: str) -> int:
         return run()
     except BadInput as error:
         if not error.shown:
-            views.faults(error.faults)
+            print_faults(error.faults)
         return 2
     except RaygpuError as error:
-        views.faults([str(error)])
+        print_faults([str(error)])
         return 1
     except KeyboardInterrupt as stop:
-        views.faults([str(stop) or interrupted])
+        print_faults([str(stop) or interrupted])
         return 130
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from raygpu.cli.console import duration
+from raygpu.cli.formatting import duration
 from raygpu.records.submitted_job import SubmittedJob
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from raygpu.cli import console as views
+from raygpu.cli.console import print_faults
 from raygpu.config.sections import ClusterSection
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
@@ -77,6 +77,6 @@ def told_at_once() -> Iterator[None]:
     try:
         yield
     except BadInput as error:
-        views.faults(error.faults)
+        print_faults(error.faults)
         error.shown = True
         raise

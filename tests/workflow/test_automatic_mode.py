@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raygpu import sweep
-from raygpu.cli.console import SweepConsole
+from raygpu.cli.sweep_view import SweepConsole
 from raygpu.engines.profiling.measurer import Look, Measurer
 from raygpu.planning import plausibility
 from raygpu.planning.profiles import Point, Profiles

@@ -17,7 +17,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from raygpu import sweep
-from raygpu.cli.console import SweepConsole
+from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from tests.fakes.nvml import FakeNvml
 

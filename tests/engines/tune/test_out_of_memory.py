@@ -11,7 +11,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from raygpu import sweep
-from raygpu.cli.console import SweepConsole
+from raygpu.cli.sweep_view import SweepConsole
 from raygpu.engines.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.timeout(900)

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from raygpu.cli.console import SweepConsole, duration, plain
+from raygpu.cli.formatting import duration
+from raygpu.cli.sweep_view import SweepConsole, plain
 from raygpu.records.trial_records import Device, Snapshot
 from raygpu.search.trials import Standing, Trial, TrialRecord
 

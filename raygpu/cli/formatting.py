@@ -1,0 +1,44 @@
+"""Numbers and hyper-parameters as text for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LONGEST_VALUE = 24
+"""Largest number of characters of a hyper-parameter in a line."""
+
+
+def hyperparameters(hp: Mapping[str, Any]) -> str:
+    """Return hyper-parameters as text, `lr=0.1 hidden=64`."""
+    return " ".join(f"{name}={value(v)}" for name, v in hp.items())
+
+
+def value(v: Any) -> str:
+    """Return a hyper-parameter as short text."""
+    if isinstance(v, float):
+        return f"{v:.4g}"
+    text = "" if v is None else str(v)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def throughput(rate: float) -> str:
+    """Return a throughput as text, `1,234 samples/s`."""
+    return f"{rate:,.0f} samples/s"
+
+
+def left(seconds: float | None) -> str:
+    """Return the time left as text. seconds: None if unknown."""
+    if seconds is None:
+        return "time left not known yet"
+    return f"about {duration(seconds)} left" if seconds else "all done"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as text: `42 s`, `3 min 5 s`, `2 h 10 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
