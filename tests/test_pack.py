@@ -20,7 +20,8 @@ from mlflow.tracking import MlflowClient
 from raygpu import pack
 from raygpu.errors import BadInput
 from raygpu.planning import plausibility
-from raygpu.planning.profiles import Point, Profile, Profiles
+from raygpu.planning.profiles import Point, Profile
+from raygpu.records.profile_store import ProfileStore
 from tests.cli.test_flags import left_behind
 from tests.fakes.nvml import FakeNvml
 
@@ -53,7 +54,7 @@ def command(text: str, *flags: str) -> int:
 
 
 def kept() -> list[Profile]:
-    return list(Profiles.at(None).all())
+    return list(ProfileStore.at(None).all())
 
 
 def rows() -> list[dict[str, str]]:
@@ -87,7 +88,7 @@ def test_torch_in_every_way(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert sorted(path.name for path in (here / "runs/x").iterdir()) == ["curve.png", "points.csv", "profile.json"]
     (found,) = kept()
     assert found.as_dict() == json.loads(out) | {"points": found.as_dict()["points"], "notes": found.notes}
-    assert Profiles.at(None).find(found.subject) == found
+    assert ProfileStore.at(None).find(found.subject) == found
 
     client = MlflowClient(f"sqlite:///{here}/runs/mlflow.db")
     (experiment,) = client.search_experiments(filter_string="name = 'raygpu'")
@@ -206,7 +207,7 @@ def test_profiles_of_two_devices_side_by_side(
 
     (here / "mine.toml").write_text(SMALL)
     subject = pack._found(load(Path("mine.toml"), {}, PackConfig), "mine", None).subject
-    store = Profiles(here / "profiles")
+    store = ProfileStore(here / "profiles")
 
     def keep(gains: dict[int, float], **values: Any) -> None:
         points = tuple(Point("process", n, samples_per_s=1000 * gain, gain=gain) for n, gain in gains.items())

@@ -1,26 +1,15 @@
-"""Measured throughput and memory of one training on one device type, in every way to share it, kept for later sweeps.
-
-    store = Profiles(folder)
-    store.keep(profile)
-    profile = store.find(subject)       # None without measurements of the same versions
-
-Each subject has one JSON file; a file of other versions is deleted, and the subject measured anew.
-"""
+"""Measured throughput and memory of one training on one device type, in every way to share it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal
 
 from raygpu.config.sections import WAYS, Way
-from raygpu.errors import BadInput
 from raygpu.planning.confidence import Interval
 from raygpu.planning.scaling_laws import Affine, Usl
 
@@ -288,81 +277,3 @@ def rises(points: Sequence[Point]) -> bool:
     if len(gains) < 3:
         return True
     return max(gains[-2:]) > max(gains[:-2]) / FALLING
-
-
-class Profiles:
-    """A folder of profiles."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @classmethod
-    def at(cls, path: str | None) -> Profiles:
-        """Return the profiles in a folder. path: None for the user's cache folder (XDG base directory
-        specification)."""
-        if path is not None:
-            return cls(Path(path).expanduser())
-        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        return cls(Path(cache).expanduser() / "raygpu" / "profiles")
-
-    def check(self) -> None:
-        """Raise BadInput if the folder cannot be written."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            # The rights alone do not tell of a read-only file system.
-            tempfile.TemporaryDirectory(dir=self.folder).cleanup()
-        except OSError as error:
-            raise BadInput(
-                f"profiles: {self.folder} cannot be written ({error.strerror}); choose another --profiles"
-            ) from error
-
-    def keep(self, profile: Profile) -> Path:
-        """Write a profile; return its file.
-
-        Points of an earlier profile of the same versions stay unless measured again. Points in doubt are left out:
-        later sweeps would trust them.
-        """
-        self.folder.mkdir(parents=True, exist_ok=True)
-        profile = replace(profile, points=tuple(p for p in profile.points if p.doubt is None))
-        earlier = self.find(profile.subject)
-        if earlier is not None:
-            profile = profile.over(earlier)
-        path = self.folder / profile.subject.file_name
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(profile.as_dict(), indent=1))
-        part.replace(path)
-        return path
-
-    def find(self, subject: Subject) -> Profile | None:
-        """Return the subject's profile of the same versions, or None; a file of other versions is deleted."""
-        path = self.folder / subject.file_name
-        profile = _read(path)
-        if profile is not None and profile.subject.versions != subject.versions:
-            path.unlink(missing_ok=True)
-            return None
-        return profile
-
-    def all(self) -> Iterator[Profile]:
-        """Yield every profile of the folder that can be read."""
-        for path in sorted(self.folder.glob("*.json")):
-            profile = _read(path)
-            if profile is not None:
-                yield profile
-
-
-def _read(path: Path) -> Profile | None:
-    """Read a profile; None if there is no such file, or none of this form."""
-    try:
-        values: dict[str, Any] = json.loads(path.read_text())
-        points = tuple(_point(point) for point in values["points"])
-        known = {f.name: values[f.name] for f in fields(Profile) if f.name not in ("subject", "points")}
-        known |= {"subject": Subject(**values["subject"]), "points": points, "notes": tuple(values["notes"])}
-        return Profile(**known)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _point(values: dict[str, Any]) -> Point:
-    """Read a point from JSON; one of an earlier version has no spread."""
-    several = {name: tuple(values.get(name, ())) for name in ("rounds", "references")}
-    return Point(**{**values, **several})

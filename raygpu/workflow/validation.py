@@ -17,8 +17,8 @@ from raygpu.devices.nvml import Gpu, gpus
 from raygpu.devices.selection import select
 from raygpu.errors import BadInput
 from raygpu.planning.gpu_shares import Node
-from raygpu.planning.profiles import Profiles
 from raygpu.planning.sweep_plan import make_plan
+from raygpu.records.profile_store import ProfileStore
 from raygpu.search.samplers import Sampler, sampler
 from raygpu.search.space import Space, parse, trial_seed
 from raygpu.search.trials import Trial
@@ -85,7 +85,7 @@ class PreparedPack:
     """The trial that is trained: the first draw of [space], or of a sweep's grid the first combination."""
     gpus: list[Gpu]
     """The GPU that is measured; none where one is simulated."""
-    profiles: Profiles
+    profiles: ProfileStore
 
 
 def prepare_pack(config: PackConfig, stem: str) -> PreparedPack:
@@ -96,7 +96,7 @@ def prepare_pack(config: PackConfig, stem: str) -> PreparedPack:
     faults: list[str] = []
     hyperparameters: dict[str, Any] = {}
     chosen: list[Gpu] = []
-    profiles = Profiles.at(config.profiles)
+    profiles = ProfileStore.at(config.profiles)
     with _noted(faults):
         if any(isinstance(values, dict) and "grid_search" in values for values in config.space.values()):
             hyperparameters = next(parse(config.space, "grid").grid())

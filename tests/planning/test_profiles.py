@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raygpu.config.sections import Way
-from raygpu.errors import BadInput
-from raygpu.planning.profiles import Point, Profile, Profiles, Subject, rises
+from raygpu.planning.profiles import Point, Profile, Subject, rises
 
 SUBJECT = Subject(
     "experiments.digits:Mlp",
@@ -33,77 +30,6 @@ def points(way: Way, gains: dict[int, float], **values: Any) -> list[Point]:
 
 def profile(*parts: list[Point], **values: Any) -> Profile:
     return Profile(SUBJECT, 1437, tuple(point for part in parts for point in part), **values)
-
-
-def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
-    store = Profiles(tmp_path / "a" / "b")
-    store.check()
-    kept = profile(points("process", {1: 1.0, 2: 1.7}), [Point("fused", 3, fault="out of memory")], notes=("a note",))
-    path = store.keep(kept)
-    assert store.find(SUBJECT) == kept
-    assert list(store.all()) == [kept]
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-    again = replace(kept, measured_at="2026-01-01")
-    assert store.keep(again) == path
-    assert store.find(SUBJECT) == again
-
-
-def test_what_was_not_measured_again_stays(tmp_path: Path) -> None:
-    store = Profiles(tmp_path)
-    store.keep(profile(points("process", {1: 1.0, 2: 1.7}), points("fused", {8: 3.0})))
-    store.keep(profile(points("process", {1: 1.0, 2: 1.5})))
-    found = store.find(SUBJECT)
-    assert found is not None
-    assert [(point.n, point.gain) for point in found.of("process")] == [(1, 1.0), (2, 1.5)]
-    assert [(point.n, point.gain) for point in found.of("fused")] == [(8, 3.0)]
-
-
-@pytest.mark.parametrize(
-    "versions", [{"raygpu": "2", "torch": "2.13"}, {"raygpu": "1"}, {**SUBJECT.versions, "driver": "5"}]
-)
-def test_other_versions_are_discarded(tmp_path: Path, versions: dict[str, str]) -> None:
-    store = Profiles(tmp_path)
-    path = store.keep(profile(points("process", {1: 1.0})))
-    assert store.find(replace(SUBJECT, versions=versions)) is None
-    assert not path.exists()
-    assert store.find(SUBJECT) is None
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"device": "H100"}, {"hyperparameters": {"hidden": "64"}}, {"precision": "bf16"}, {"num_cpus": 4}, {"data": ""}],
-)
-def test_another_subject_is_another_file(tmp_path: Path, change: dict[str, Any]) -> None:
-    store = Profiles(tmp_path)
-    store.keep(profile(points("process", {1: 1.0})))
-    other = replace(SUBJECT, **change)
-    assert store.find(other) is None
-    assert store.find(SUBJECT) is not None
-    assert SUBJECT.same_training(other) == (set(change) <= {"device", "num_cpus"})
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"points": [{"way": "process"}], "subject": {}}', '{"subject": 1}'])
-def test_a_file_that_is_no_profile_is_passed_over(tmp_path: Path, text: str) -> None:
-    store = Profiles(tmp_path)
-    (tmp_path / SUBJECT.file_name).write_text(text)
-    assert store.find(SUBJECT) is None
-    assert list(store.all()) == []
-
-
-def test_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert Profiles.at(None).folder == Path("/cache/raygpu/profiles")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert Profiles.at(None).folder == tmp_path / ".cache/raygpu/profiles"
-    assert Profiles.at("~/mine").folder == tmp_path / "mine"
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for folder in (Path("/proc/profiles"), Path("/proc"), tmp_path / "file"):
-        with pytest.raises(BadInput, match=f"profiles: {folder} cannot be written .*; choose another --profiles"):
-            Profiles(folder).check()
 
 
 def test_the_smallest_number_that_comes_close_to_the_best() -> None:
@@ -133,33 +59,6 @@ def test_an_advantage_within_noise_is_none() -> None:
     best = profile(points("process", {1: 1.0}), narrow).best()
     assert best is not None
     assert best.n == 3
-
-
-def test_points_in_doubt_are_not_kept_and_replace_nothing(tmp_path: Path) -> None:
-    store = Profiles(tmp_path)
-    store.keep(profile(points("fused", {8: 2.0, 13: 3.0})))
-    wrong = Point("fused", 13, samples_per_s=678e3, gain=16.9, doubt="its own windows measured less")
-    found = profile(points("fused", {8: 2.1}), [wrong])
-    assert [p.n for p in found.of("fused")] == [8]
-    store.keep(found)
-    kept = store.find(SUBJECT)
-    assert kept is not None
-    assert [(p.n, p.gain) for p in kept.of("fused")] == [(8, 2.1), (13, 3.0)]
-
-
-def test_a_profile_of_an_earlier_version_has_no_spread(tmp_path: Path) -> None:
-    store = Profiles(tmp_path)
-    path = store.keep(profile(points("process", {1: 1.0, 2: 1.7})))
-    values = json.loads(path.read_text())
-    for point in values["points"]:
-        for name in ("gain_low", "gain_high", "references", "doubt"):
-            del point[name]
-    path.write_text(json.dumps(values))
-    found = store.find(SUBJECT)
-    assert found is not None
-    best = found.best()
-    assert best is not None
-    assert (best.n, best.gain_low, best.references, best.spread.low) == (2, None, (), 1.7)
 
 
 def test_an_array_without_a_measurable_cost_of_a_member_is_not_predicted_to_rise_for_ever() -> None:
@@ -241,14 +140,3 @@ def test_memory_that_ended_and_a_note_tell_enough() -> None:
         "fused", 8
     )
     assert not noted.tells_of("fused", 2)
-
-
-def test_what_failed_earlier_may_not_fail_again(tmp_path: Path) -> None:
-    store = Profiles(tmp_path)
-    busy = [Point("fused", 8, fault="out of memory")]
-    store.keep(profile(points("process", {1: 1.0}), busy, notes=("fused: 8 at once failed", "mps: no")))
-    store.keep(profile(points("process", {1: 1.0}), points("fused", {4: 2.0})))
-    found = store.find(SUBJECT)
-    assert found is not None
-    assert [point.n for point in found.of("fused")] == [4]
-    assert found.notes == ("mps: no",)

@@ -13,7 +13,8 @@ from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.engines.profiling.measurer import Look, Measurer
 from raygpu.planning import plausibility
-from raygpu.planning.profiles import Point, Profiles
+from raygpu.planning.profiles import Point
+from raygpu.records.profile_store import ProfileStore
 from raygpu.records.run_directory import RunDirectory
 from raygpu.sweep import Result
 
@@ -77,7 +78,7 @@ def test_a_probe_is_kept_and_used_again(config: Any, tmp_path: Path) -> None:
     assert predicted["chosen"] == min(predicted["wall_s"], key=predicted["wall_s"].get)
     assert first.summary["mode"] == ("fused" if predicted["chosen"] == "fused" else "process")
     assert first.summary["completed"] == 8
-    profiles = list(Profiles(tmp_path / "profiles").all())
+    profiles = list(ProfileStore(tmp_path / "profiles").all())
     assert [profile.subject.hyperparameters["hidden"] for profile in profiles] == ["16"]
     assert {point.way for point in profiles[0].points} == {"process", "fused"}
 
@@ -105,7 +106,7 @@ def test_a_changed_version_discards_a_profile(config: Any, tmp_path: Path) -> No
 @pytest.mark.usefixtures("long")
 def test_a_profile_of_other_ways_hides_none(config: Any, tmp_path: Path) -> None:
     run(config("processes", gpu={"mode": "process"}))
-    (kept,) = Profiles(tmp_path / "profiles").all()
+    (kept,) = ProfileStore(tmp_path / "profiles").all()
     assert {point.way for point in kept.points} == {"process"}
     result, shown = run(config("all"))
     assert "measuring which way is fastest here" in shown

@@ -18,7 +18,8 @@ from raygpu.experiment import Splits
 from raygpu.planning.cost_model import WORKER_S, Room, options
 from raygpu.planning.estimates import Estimates, Site, roughly, size
 from raygpu.planning.gpu_shares import by_type
-from raygpu.planning.profiles import Profile, Profiles, Subject
+from raygpu.planning.profiles import Profile, Subject
+from raygpu.records.profile_store import ProfileStore
 from raygpu.search.signature import Group, Signature
 
 if TYPE_CHECKING:  # Ray takes seconds to import
@@ -66,7 +67,7 @@ class Measurer:
         self.code = code
         self.splits = splits
         self.groups = groups
-        self.store = Profiles.at(config.profiles)
+        self.store = ProfileStore.at(config.profiles)
         self.largest = max(groups, key=lambda group: len(group.trials))
         self._first = self.largest.trials[0]
 

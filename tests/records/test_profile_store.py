@@ -1,0 +1,124 @@
+"""What is found again in a folder of profiles, and what is discarded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu.errors import BadInput
+from raygpu.planning.profiles import Point
+from raygpu.records.profile_store import ProfileStore
+from tests.planning.test_profiles import SUBJECT, points, profile
+
+
+def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path / "a" / "b")
+    store.check()
+    kept = profile(points("process", {1: 1.0, 2: 1.7}), [Point("fused", 3, fault="out of memory")], notes=("a note",))
+    path = store.keep(kept)
+    assert store.find(SUBJECT) == kept
+    assert list(store.all()) == [kept]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    again = replace(kept, measured_at="2026-01-01")
+    assert store.keep(again) == path
+    assert store.find(SUBJECT) == again
+
+
+def test_what_was_not_measured_again_stays(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path)
+    store.keep(profile(points("process", {1: 1.0, 2: 1.7}), points("fused", {8: 3.0})))
+    store.keep(profile(points("process", {1: 1.0, 2: 1.5})))
+    found = store.find(SUBJECT)
+    assert found is not None
+    assert [(point.n, point.gain) for point in found.of("process")] == [(1, 1.0), (2, 1.5)]
+    assert [(point.n, point.gain) for point in found.of("fused")] == [(8, 3.0)]
+
+
+@pytest.mark.parametrize(
+    "versions", [{"raygpu": "2", "torch": "2.13"}, {"raygpu": "1"}, {**SUBJECT.versions, "driver": "5"}]
+)
+def test_other_versions_are_discarded(tmp_path: Path, versions: dict[str, str]) -> None:
+    store = ProfileStore(tmp_path)
+    path = store.keep(profile(points("process", {1: 1.0})))
+    assert store.find(replace(SUBJECT, versions=versions)) is None
+    assert not path.exists()
+    assert store.find(SUBJECT) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"device": "H100"}, {"hyperparameters": {"hidden": "64"}}, {"precision": "bf16"}, {"num_cpus": 4}, {"data": ""}],
+)
+def test_another_subject_is_another_file(tmp_path: Path, change: dict[str, Any]) -> None:
+    store = ProfileStore(tmp_path)
+    store.keep(profile(points("process", {1: 1.0})))
+    other = replace(SUBJECT, **change)
+    assert store.find(other) is None
+    assert store.find(SUBJECT) is not None
+    assert SUBJECT.same_training(other) == (set(change) <= {"device", "num_cpus"})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"points": [{"way": "process"}], "subject": {}}', '{"subject": 1}'])
+def test_a_file_that_is_no_profile_is_passed_over(tmp_path: Path, text: str) -> None:
+    store = ProfileStore(tmp_path)
+    (tmp_path / SUBJECT.file_name).write_text(text)
+    assert store.find(SUBJECT) is None
+    assert list(store.all()) == []
+
+
+def test_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert ProfileStore.at(None).folder == Path("/cache/raygpu/profiles")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert ProfileStore.at(None).folder == tmp_path / ".cache/raygpu/profiles"
+    assert ProfileStore.at("~/mine").folder == tmp_path / "mine"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (Path("/proc/profiles"), Path("/proc"), tmp_path / "file"):
+        with pytest.raises(BadInput, match=f"profiles: {folder} cannot be written .*; choose another --profiles"):
+            ProfileStore(folder).check()
+
+
+def test_points_in_doubt_are_not_kept_and_replace_nothing(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path)
+    store.keep(profile(points("fused", {8: 2.0, 13: 3.0})))
+    wrong = Point("fused", 13, samples_per_s=678e3, gain=16.9, doubt="its own windows measured less")
+    found = profile(points("fused", {8: 2.1}), [wrong])
+    assert [p.n for p in found.of("fused")] == [8]
+    store.keep(found)
+    kept = store.find(SUBJECT)
+    assert kept is not None
+    assert [(p.n, p.gain) for p in kept.of("fused")] == [(8, 2.1), (13, 3.0)]
+
+
+def test_a_profile_of_an_earlier_version_has_no_spread(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path)
+    path = store.keep(profile(points("process", {1: 1.0, 2: 1.7})))
+    values = json.loads(path.read_text())
+    for point in values["points"]:
+        for name in ("gain_low", "gain_high", "references", "doubt"):
+            del point[name]
+    path.write_text(json.dumps(values))
+    found = store.find(SUBJECT)
+    assert found is not None
+    best = found.best()
+    assert best is not None
+    assert (best.n, best.gain_low, best.references, best.spread.low) == (2, None, (), 1.7)
+
+
+def test_what_failed_earlier_may_not_fail_again(tmp_path: Path) -> None:
+    store = ProfileStore(tmp_path)
+    busy = [Point("fused", 8, fault="out of memory")]
+    store.keep(profile(points("process", {1: 1.0}), busy, notes=("fused: 8 at once failed", "mps: no")))
+    store.keep(profile(points("process", {1: 1.0}), points("fused", {4: 2.0})))
+    found = store.find(SUBJECT)
+    assert found is not None
+    assert [point.n for point in found.of("fused")] == [4]
+    assert found.notes == ("mps: no",)
