@@ -25,7 +25,8 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT
 from raygpu.devices.exhaustion import is_out_of_memory
 from raygpu.engines.tune.array_checkpoint import MEMBERS, PROGRESS
 from raygpu.engines.tune.array_config import ArrayConfig
-from raygpu.engines.tune.array_sequence import ArraySequence, arrays_of
+from raygpu.engines.tune.array_sequence import ArraySequence
+from raygpu.engines.tune.arrays import arrays_of
 from raygpu.engines.tune.kept_members import KeptMembers
 from raygpu.engines.tune.memory_limit import Cap
 from raygpu.engines.tune.shared_settings import SharedSettings

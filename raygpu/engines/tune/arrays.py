@@ -1,0 +1,92 @@
+"""What a Tune trial trains: a model alone, a function or script, models on a split device, or fused arrays."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from raygpu.engines.tune.array_config import ArrayConfig
+from raygpu.engines.tune.array_sequence import ArraySequence
+from raygpu.engines.tune.fused_arrays import FusedArrays
+from raygpu.engines.tune.shared_settings import SharedSettings
+from raygpu.errors import RaygpuError
+from raygpu.experiment import Splits
+from raygpu.search.trials import Trial
+from raygpu.storage import Storage
+from raygpu.training.array_of_one import ArrayOfOne
+from raygpu.training.base import Array
+from raygpu.training.start import start
+
+logger = logging.getLogger(__name__)
+MARGIN = 0.9
+"""Share of a split GPU's memory for arrays; the rest is for CUDA contexts and other processes."""
+
+
+class TrialAlone(ArraySequence):
+    """A torch or Keras model alone."""
+
+    def _make(self, trials: list[Trial]) -> Array:
+        return ArrayOfOne(start(self.shared.source, self.code, self.splits, trials[0], self._settings()), trials[0])
+
+
+class OwnProgram(ArraySequence):
+    """A function or script, with a folder for its own files: in object storage, a local copy until it is closed."""
+
+    _copy: tuple[Path, Storage] | None = None
+    """Local copy of the trial's folder in object storage, and that folder; None without a copy."""
+
+    def _make(self, trials: list[Trial]) -> Array:
+        trial = trials[0]
+        kept = self.shared.trial_files / trial.trial_id
+        folder = kept.path
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="raygpu-trial-"))
+            self._copy = folder, kept
+            if kept.is_dir():
+                kept.download(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        return ArrayOfOne(start(self.shared.source, self.code, None, trial, self._settings(folder)), trial)
+
+    def close(self) -> None:
+        """End the program; upload its files to object storage, and delete the local copy."""
+        super().close()
+        if self._copy is None:
+            return
+        (folder, kept), self._copy = self._copy, None
+        try:
+            if any(folder.iterdir()):
+                kept.upload(folder)
+        except RaygpuError:
+            logger.exception("the output of trial %s", kept.name)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class SplitDevice(ArraySequence):
+    """Keras models side by side, each on a logical device of its own."""
+
+    def _make(self, trials: list[Trial]) -> Array:
+        from raygpu.training.keras.split import KerasSplit
+
+        settings = self.shared.fused
+        assert settings is not None
+        assert settings.width is not None
+        assert self.splits is not None
+        gpu_gib = self.part.device_gib and MARGIN * self.part.device_gib * self.part.share.fraction
+        return KerasSplit(self.code, self.splits, trials, self._settings(), settings.width, gpu_gib)
+
+
+def arrays_of(config: ArrayConfig, shared: SharedSettings, splits: Splits | None, code: Any) -> ArraySequence:
+    """Return the arrays of a Tune trial, by its config and the kind of the sweep's source."""
+    part = shared.part(config)
+    kind = shared.source.kind
+    if not config.fused:
+        alone = OwnProgram if kind in ("function", "command") else TrialAlone
+        return alone(shared, splits, code, part)
+    if kind == "keras":
+        return SplitDevice(shared, splits, code, part)
+    assert shared.fused is not None
+    return FusedArrays(shared, splits, code, part, shared.fused)

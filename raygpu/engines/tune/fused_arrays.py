@@ -1,0 +1,112 @@
+"""Fused arrays of torch models: as many trials as fit in memory, then the others."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from raygpu.engines.tune.array_sequence import ArraySequence
+from raygpu.engines.tune.shared_settings import FusedSettings, SharedSettings
+from raygpu.experiment import Splits
+from raygpu.planning.gpu_shares import DevicePlan
+from raygpu.search.trials import Trial
+from raygpu.training.base import Array
+
+
+class FusedArrays(ArraySequence):
+    """Torch models as one program, in as many arrays as memory asks for; half as wide after an out-of-memory."""
+
+    array: Any
+
+    def __init__(
+        self, shared: SharedSettings, splits: Splits | None, code: Any, part: DevicePlan, settings: FusedSettings
+    ) -> None:
+        super().__init__(shared, splits, code, part)
+        self.settings = settings
+        self.width = settings.width
+        self._memory_limit: int | None = None
+        """Bytes that the array may take; None if unknown."""
+        self._narrowed: list[Trial] = []
+        """Trials of an array that ran out of memory, until it goes on at half its width."""
+        self._last = Path(tempfile.mkdtemp(prefix="raygpu-last-"))
+        """Copy of the array's last checkpoint, from which it goes on if it runs out of memory; empty without one."""
+
+    def begin(self, trials: list[Trial], checkpoint: Path | None = None) -> None:
+        """Make an array of as many trials as fit in memory, and choose its width; go on from an array's checkpoint."""
+        from raygpu.training.fused.width import settle
+
+        super().begin(trials, checkpoint)
+        made = time.monotonic()
+        self.lines += settle(self.array, self._memory_limit, self.settings.mean_epochs)
+        self.spend(probe=time.monotonic() - made)
+
+    def _make(self, trials: list[Trial]) -> Array:
+        began = time.monotonic()
+        from raygpu.training.fused.model_array import TorchArray
+        from raygpu.training.fused.width import capacity
+
+        assert self.splits is not None
+        imported = time.monotonic()
+        fraction, host_gib = self.part.share.fraction, self.settings.host_memory_gib[self.part.device]
+        self._memory_limit, count = capacity(self.code, trials[0], fraction, host_gib)
+        if count < len(trials):
+            self.lines.append(f"{count} of {len(trials)} trials fit in memory at once; the others follow")
+        self.waiting = [*trials[count:], *self.waiting]
+        array = TorchArray(self.code, self.splits, trials[:count], self._settings(), width=self.width)
+        self.spend(imports=imported - began, members=time.monotonic() - imported)
+        return array
+
+    def current(self) -> Array | None:
+        """Return the array to train now: after an out-of-memory, the same trials from its last checkpoint."""
+        if self._narrowed:
+            trials, self._narrowed = self._narrowed, []
+            self.begin(trials, self._last if any(self._last.iterdir()) else None)
+        elif not self.trials:
+            self._forget_last()
+        return super().current()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no trial is left to be trained."""
+        return super().has_ended and not self._narrowed
+
+    def drop(self, trial_ids: Collection[str]) -> None:
+        """Take trials out that have ended, and choose the width again."""
+        from raygpu.training.fused.width import resettle
+
+        super().drop(trial_ids)
+        self.lines += resettle(self.array)
+
+    def audit(self, trial_id: str) -> None:
+        """Raise NotAsAlone if a trial at its last epoch differs from the same trial trained alone."""
+        self.array.audit(trial_id)
+
+    def narrow(self) -> bool:
+        """Prepare an array of half the width after an out-of-memory; return False if its width is 1."""
+        width = max((tile.width for tile in self.array.tiles), default=1) if self.array is not None else 1
+        if width < 2:
+            return False
+        self.width, self._narrowed = width // 2, self.array.trials
+        self.close()
+        where = "its last checkpoint" if any(self._last.iterdir()) else "the beginning"
+        self.lines.append(f"out of memory at width {width}; goes on at {self.width} from {where}")
+        return True
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint of the array under way, and keep a copy of it."""
+        super().save(folder)
+        self._forget_last()
+        shutil.copytree(folder, self._last, dirs_exist_ok=True)
+
+    def end(self) -> None:
+        """Free all memory, and delete local files."""
+        super().end()
+        shutil.rmtree(self._last, ignore_errors=True)
+
+    def _forget_last(self) -> None:
+        shutil.rmtree(self._last, ignore_errors=True)
+        self._last.mkdir()
