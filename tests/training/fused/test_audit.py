@@ -1,0 +1,76 @@
+"""Steps of an array that differ from the trial alone are found while it trains."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from raygpu.training.base import NotAsAlone
+from raygpu.training.fused.audit import same_steps
+from raygpu.training.fused.model_array import TorchArray
+from tests.models import Mlp
+from tests.training.fused.alike import (
+    members,
+    new_array,
+    run,
+)
+
+
+def test_a_compiled_step_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled(step: Any, **_: Any) -> Any:
+        def wrong(parameters: Any, fixed: Any, buffers: Any, moments: Any, *batch: Any) -> torch.Tensor:
+            kept = {name: tensor.clone() for name, tensor in parameters.items()}
+            losses: torch.Tensor = step(parameters, fixed, buffers, moments, *batch)
+            for tensor, before in zip(parameters.values(), kept.values(), strict=True):
+                tensor[1].copy_(before[1])  # the second member stays where it was
+            return losses
+
+        return wrong
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    array = new_array(Mlp(), members({"hidden": 8}, [{"lr": 1e-4}, {"lr": 1e-4}, {"lr": 0.1}]))
+    array.program.compile(3, array.batch_size)
+    array.compiled_s[3] = 0.0
+    with pytest.raises(NotAsAlone, match="the compiled step differs from the eager one"):
+        run(array, 1)
+
+
+def adam_array() -> TorchArray:
+    return new_array(Mlp(), members({"hidden": 8, "optimizer": "adam"}, [{"lr": 0.01}, {"lr": 0.02}, {"lr": 0.03}]))
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_steps_are_compared_before_the_first_epoch_and_later(epochs: int) -> None:
+    array = adam_array()
+    run(array, epochs)
+    [tile] = array.tiles
+    assert same_steps(array, tile, array.program.step)
+
+    def half(tile: Any, inputs: Any, targets: Any, numbers: Any) -> torch.Tensor:
+        before = {name: value.clone() for name, value in tile.parameters.items()}
+        losses = array.program.eager_step(tile, inputs, targets, numbers)
+        for name, value in tile.parameters.items():
+            value[2].sub_((value[2] - before[name][2]) / 2)
+        return losses
+
+    assert not same_steps(array, tile, half), "one member's step is half as large"
+
+
+def test_a_member_that_diverged_hides_no_other_and_accuses_none() -> None:
+    array = adam_array()
+    [tile] = array.tiles
+    for value in tile.parameters.values():
+        value[0] = math.nan
+    assert same_steps(array, tile, array.program.step)
+
+    def still(tile: Any, inputs: Any, targets: Any, numbers: Any) -> torch.Tensor:
+        before = {name: value.clone() for name, value in tile.parameters.items()}
+        losses = array.program.eager_step(tile, inputs, targets, numbers)
+        for name, value in tile.parameters.items():
+            value[1].copy_(before[name][1])
+        return losses
+
+    assert not same_steps(array, tile, still)

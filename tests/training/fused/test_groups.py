@@ -1,0 +1,60 @@
+"""The groups of trials that can be fused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from raygpu.experiment import Splits, TorchExperiment
+from raygpu.search.signature import ITS_OWN
+from raygpu.search.trials import Trial
+from raygpu.training.fused.dry_run import obstacle
+from raygpu.training.fused.groups import Fuser
+from tests.models import MODELS
+from tests.training.fused.refusals import If, Of, ids, trials
+
+
+def test_fuser_groups_by_signature_and_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = MODELS["mlp"][0]()
+    asked: list[list[str]] = []
+
+    def counted(experiment: TorchExperiment, splits: Splits, chosen: Sequence[Trial], *more: Any) -> str | None:
+        asked.append([trial.trial_id for trial in chosen])
+        return obstacle(experiment, splits, chosen, *more)
+
+    monkeypatch.setattr("raygpu.training.fused.dry_run.obstacle", counted)
+    fuser = Fuser(experiment, experiment.data())
+    own = [
+        {"hidden": 4, "lr": 0.1},
+        {"hidden": 8, "lr": 0.1},
+        {"hidden": 4, "lr": 0.2},
+        {"hidden": 4, "lr": 0.2, "optimizer": "adam"},
+        {"lr": 0.1},
+        {"hidden": 4, "lr": 0.3, "optimizer": "adam"},
+    ]
+    groups = fuser.groups(trials({}, own))
+    assert ids(groups) == [["t0000", "t0002"], ["t0001"], ["t0003", "t0005"], ["t0004"]]
+    assert [group.reason for group in groups[:3]] == [None, ITS_OWN, None]
+    assert "hidden" in (groups[3].reason or "")
+    assert asked == [["t0000", "t0002"]]
+    assert ids(fuser.groups(trials({}, own))) == ids(groups)
+    assert len(asked) == 1
+
+
+def test_fuser_tells_the_obstacle_of_a_group() -> None:
+    experiment = Of(lambda hp: If())
+    (group,) = Fuser(experiment, experiment.data()).groups(trials())
+    assert len(group.trials) == 3
+    assert "data-dependent" in (group.reason or "")
+
+
+@pytest.mark.parametrize("bad", [{"lr": -1.0}, {"lr": 0.1, "nesterov": True, "momentum": 0.0}], ids=["lr", "nesterov"])
+def test_a_trial_with_bad_numbers_fails_alone(bad: dict[str, Any]) -> None:
+    kind, shape = MODELS["mlp"]
+    experiment = kind()
+    good = [{"lr": 0.1, "nesterov": True, "momentum": 0.9}, {"lr": 0.2}]
+    groups = Fuser(experiment, experiment.data()).groups(trials(shape, [*good, bad]))
+    assert ids(groups) == [["t0000", "t0001"], ["t0002"]]
+    assert groups[0].reason is None
