@@ -70,9 +70,10 @@ bench-train: $(VENV)/installed-dev
 bench-cluster: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.cluster
 
-# On a machine with an NVIDIA GPU that nothing else uses: arrays within 8 minutes, then what the GPU carries, with and
-# without MPS, and what auto chooses.
+# On a machine with an NVIDIA GPU that nothing else uses: an optimizer's step, arrays within 8 minutes, then what the GPU
+# carries, with and without MPS, and what auto chooses.
 bench-gpu: $(VENV)/installed-torch
+	$(BIN)/python -m experiments.benchmarks.optimizers
 	$(BIN)/python -m experiments.benchmarks.fused_gpu
 	$(BIN)/python -m experiments.benchmarks.pack --synthetic --rounds 3 \
 		--configurations conf/pack/digits.toml,conf/pack/cifar_resnet18.toml

@@ -283,14 +283,12 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: Verdict, write:
     devices = [measuring.cluster.devices[place] for place in measuring.places]
     ranks, num_train = measuring.where.ranks, measuring.num_train
     before, after = (
-        balance_view.Step(parallel.global_batch, parallel.lr_factor)
-        for parallel in (
-            spread(_equal(config, whole), ranks, num_train).parallel for whole in (None, sum(verdict.shares))
-        )
+        balance_view.Step(found.parallel.global_batch, found.settings.lr)
+        for found in (spread(_equal(config, whole), ranks, num_train) for whole in (None, sum(verdict.shares)))
     )
     console.lines(["", *balance_view.table(devices, verdict, measuring.readings), ""])
     console.lines(balance_view.lines(verdict))
-    console.lines(balance_view.training(config, before, after, num_train))
+    console.lines(balance_view.training(before, after, num_train))
     folder.trials.rmdir()
     folder.write_config(config, source_folder, kind="balance")
     title = f"{config.experiment}, {sum(verdict.tried.shares)} samples a step"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raygpu.cli.formatting import throughput
-from raygpu.config import TrainConfig
 from raygpu.planning.batch_balancing import LARGEST_PART, MeasuredSplit, Verdict, relative
 from raygpu.planning.batches import num_batches
 from raygpu.planning.confidence import interval, spread_text
@@ -64,37 +63,31 @@ class Step:
     """An optimizer step of a training."""
 
     global_batch: int
-    lr_factor: float
-    """Factor on the learning rate."""
+    lr: float
 
 
-def training(config: TrainConfig, before: Step, after: Step, num_train: int) -> list[str]:
+def training(before: Step, after: Step, num_train: int) -> list[str]:
     """Compare a step of the written training with the configuration's, in lines; warn if it takes a large part of the
     data.
 
     before, after: the step as configured and as written.
     """
-    lr = float(config.hyperparameters.get("lr", 0.0))
     steps, now = num_batches(num_train, before.global_batch), num_batches(num_train, after.global_batch)
     part = after.global_batch / num_train
     found = []
     if after.global_batch == before.global_batch:
         found.append(
             f"the training is as configured: {after.global_batch} samples a step, {now} steps an epoch"
-            + (f", learning rate {lr * after.lr_factor:.4g}" if lr else "")
+            f", learning rate {after.lr:.4g}"
         )
     else:
-        rate = ""
-        if lr and after.lr_factor != before.lr_factor:
-            rate = f", learning rate {lr * after.lr_factor:.4g} in place of {lr * before.lr_factor:.4g}"
-        elif lr:
-            factor = after.global_batch / before.global_batch
-            rate = (
-                f", learning rate {lr * after.lr_factor:.4g} as it was (--lr-scaling linear makes it {lr * factor:.4g})"
-            )
+        rate = f"in place of {before.lr:.4g}"
+        if after.lr == before.lr:
+            linear = before.lr * after.global_batch / before.global_batch
+            rate = f"as it was (--lr-scaling linear makes it {linear:.4g})"
         found.append(
             f"this changes the training: {after.global_batch} samples a step in place of {before.global_batch}, {now}"
-            f" steps an epoch in place of {steps}{rate}"
+            f" steps an epoch in place of {steps}, learning rate {after.lr:.4g} {rate}"
         )
     if part > LARGEST_PART:
         found.append(

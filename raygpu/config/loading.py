@@ -43,7 +43,7 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
         raise BadInput(faults)
     values = _laid_over(given or {}, {key: value for key, value in read.items() if key not in others})
     for key, text in overrides.items():
-        value = _literal(text) if key.startswith(OWN_NAMES) else text
+        value = literal(text) if key.startswith(OWN_NAMES) else text
         *tables, leaf = key.split(".")
         table = values
         for name in tables:
@@ -66,8 +66,8 @@ def _laid_over(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
     return found
 
 
-def _literal(text: str) -> Any:
-    """Parse a flag's value as TOML; return other text unchanged."""
+def literal(text: str) -> Any:
+    """Parse a value as TOML writes it; return other text unchanged."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

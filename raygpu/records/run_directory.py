@@ -20,6 +20,7 @@ import tomli_w
 
 from raygpu.config import ProblemConfig, SweepConfig, load, read_toml
 from raygpu.errors import BadInput
+from raygpu.records.best_trial import training_values
 from raygpu.redaction import redacted
 from raygpu.search.trials import TrialRecord
 from raygpu.storage import LOCAL, Storage, is_job
@@ -283,19 +284,14 @@ class RunDirectory:
 
     def write_best(self, config: SweepConfig, best: TrialRecord) -> None:
         """Write `best.toml`: the best trial, ready for a production training."""
-        source = {"sweep": self.name, "trial_id": best.trial.trial_id, "score": best.score}
-        direction = "max" if config.maximize else "min"
-        source |= {"epoch": best.score_epoch, "score_of": f"{best.which} epoch"}
-        source |= {"metric": config.metric, "direction": direction}
-        values: dict[str, Any] = {
-            "experiment" if config.experiment else "command": config.experiment or config.command,
-            "metric": config.metric,
-            "direction": direction,
-            "epochs": config.epochs or best.epochs,
-            "seed": best.trial.seed,
-            "hyperparameters": dict(best.trial.hyperparameters),
-            "source": source | ({"data": "synthetic"} if config.data.synthetic else {}),
-        }
+        values = training_values(
+            config,
+            self.name,
+            best.trial,
+            score=best.score,
+            score_epoch=best.score_epoch,
+            epochs=config.epochs or best.epochs,
+        )
         self.best_toml.write_text(tomli_w.dumps(values))
 
     def drop_best(self) -> None:

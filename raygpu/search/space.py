@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from raygpu.config import suggestion
+from raygpu.config import literal, suggestion
 from raygpu.errors import BadInput
 from raygpu.search.trials import Trial
 
@@ -79,6 +79,15 @@ class Parameter:
         rng = np.random.default_rng([seed, index, zlib.crc32(self.name.encode())])
         return _DRAWS[self.kind](rng, self.arguments)
 
+    def from_text(self, text: str) -> Any:
+        """Return the value of which a tracking server keeps `str(value)`, in its own type: "1" may be text."""
+        listed = self.arguments if self.kind in ("constant", "choice", "grid_search") else ()
+        for form in (str, _with_lists):
+            for value in listed:
+                if form(value) == form(text):
+                    return value
+        return literal(text)
+
     def options(self) -> tuple[Any, ...] | None:
         """Return every value of a parameter with finitely many; None for a continuous one."""
         match self.kind:
@@ -90,6 +99,11 @@ class Parameter:
                 low, high, step = self.arguments
                 return tuple(range(low, high + 1, step))
         return None
+
+
+def _with_lists(value: Any) -> str:
+    """Return a value's text with tuples written as lists, as a configuration file has them."""
+    return str(value).replace("(", "[").replace(",)", "]").replace(")", "]")
 
 
 @dataclass(frozen=True, slots=True)

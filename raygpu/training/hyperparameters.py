@@ -1,10 +1,13 @@
-"""The hyper-parameters that raygpu itself reads: batch size, optimizer and learning-rate schedule, checked."""
+"""The hyper-parameters that raygpu itself reads, checked: one value carries batch size, optimizer and schedule.
+
+Each training reads them once, when it is made; a production training scales the learning rate once, on the driver.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,8 +22,9 @@ READ_BY_RAYGPU = frozenset({"batch_size", "optimizer"})
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
-    """An optimizer and its schedule, from a trial's hyper-parameters; the defaults are torch.optim's."""
+    """The settings of optimizer steps, from a trial's hyper-parameters; the defaults are torch.optim's."""
 
+    batch_size: int = 32
     optimizer: OptimizerName = "sgd"
     lr: float = 1e-2
     momentum: float = 0.0
@@ -41,6 +45,9 @@ class OptimizerSettings:
     @classmethod
     def of(cls, hp: Mapping[str, Any]) -> OptimizerSettings:
         """Read the settings from hyper-parameters. Raises ValueError with the value read and the values allowed."""
+        batch_size = hp.get("batch_size", 32)
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+            raise ValueError(f"hyper-parameter batch_size: read {batch_size!r}; a whole number of at least 1 is wanted")
         optimizer = _one_of(hp, "optimizer", OPTIMIZERS, "sgd")
         momentum = _number(hp, "momentum", 0.0, 0.0, 1.0)
         weight_decay_default = 1e-2 if optimizer == "adamw" else 0.0  # torch.optim.AdamW's own default
@@ -54,6 +61,7 @@ class OptimizerSettings:
         if nesterov and momentum == 0:
             raise ValueError("hyper-parameter nesterov: needs momentum above 0")
         return cls(
+            batch_size=batch_size,
             optimizer=optimizer,
             lr=_number(hp, "lr", 1e-3 if optimizer != "sgd" else 1e-2, 0.0, math.inf),
             momentum=momentum,
@@ -67,6 +75,16 @@ class OptimizerSettings:
             step_epochs=_number(hp, "step_epochs", 10.0, 1e-9, math.inf),
             gamma=_number(hp, "gamma", 0.1, 0.0, math.inf),
         )
+
+    def scaled(self, factor: float, warmup_epochs: float | None = None) -> OptimizerSettings:
+        """Return the settings with the learning rate times `factor`, and with this warm-up if one is given."""
+        warmup = self.warmup_epochs if warmup_epochs is None else warmup_epochs
+        return replace(self, lr=self.lr * factor, warmup_epochs=warmup)
+
+    @property
+    def is_plain_sgd(self) -> bool:
+        """Whether a step moves a parameter by nothing but its gradient."""
+        return self.optimizer == "sgd" and not self.momentum and not self.weight_decay
 
     @property
     def num_buffers(self) -> int:
@@ -95,14 +113,6 @@ class OptimizerSettings:
         if self.schedule == "constant" and not self.warmup_epochs:
             return np.full(len(steps), self.lr)
         return np.array([self.lr_at(step, steps_per_epoch, epochs) for step in steps.tolist()])
-
-
-def batch_size(hp: Mapping[str, Any]) -> int:
-    """Return the trial's batch size, 32 by default. Raises ValueError."""
-    size = hp.get("batch_size", 32)
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise ValueError(f"hyper-parameter batch_size: read {size!r}; a whole number of at least 1 is wanted")
-    return size
 
 
 def _one_of(hp: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default: Any) -> Any:

@@ -24,7 +24,7 @@ from raygpu.experiment import Experiment, Splits, num_samples
 from raygpu.planning.profiles import Point
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.hyperparameters import batch_size
+from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.timing import Bench
 from raygpu.training.torch.solo import EVALUATION_BATCH, TorchSolo
 
@@ -50,7 +50,7 @@ class QuickEstimate:
     def samples_per_s(self, trial: Trial) -> float:
         """Return the samples/s of one training alone, by two steps; 0 where one fails."""
         try:
-            count = min(SAMPLES, batch_size(trial.hyperparameters), self._splits.num_train)
+            count = min(SAMPLES, OptimizerSettings.of(trial.hyperparameters).batch_size, self._splits.num_train)
             trial = replace(trial, hyperparameters={**trial.hyperparameters, "batch_size": count})
             with self._as_before():
                 solo = TorchSolo(
@@ -66,7 +66,7 @@ class QuickEstimate:
     def samples(self, trial: Trial) -> float:
         """Return the cost of `points` for each trial, as a number of samples of training steps."""
         evaluated = min(EVALUATION_BATCH, num_samples(self._splits.validation_inputs))
-        return STEPS * batch_size(trial.hyperparameters) + EVALUATED * evaluated
+        return STEPS * OptimizerSettings.of(trial.hyperparameters).batch_size + EVALUATED * evaluated
 
     def points(self, trials: Sequence[Trial], num_cpus: int) -> list[Point]:
         """Estimate what a probe of a simulated device might find: one training, one on each CPU, all as an array.

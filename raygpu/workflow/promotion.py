@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import atexit
 import json
 import re
@@ -16,9 +15,10 @@ from typing import Any
 from raygpu.config import SweepConfig, load, read_toml
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
+from raygpu.records.best_trial import training_values
 from raygpu.records.run_directory import RunDirectory
-from raygpu.search.space import trial_seed
-from raygpu.search.trials import Scoring
+from raygpu.search.space import parse, trial_seed
+from raygpu.search.trials import Scoring, Trial
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 """Form of an MLflow run's id."""
@@ -100,31 +100,14 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
 def _of_trial(
     config: SweepConfig, sweep: str, trial_id: str, params: Mapping[str, str], metrics: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the content that `best.toml` would have for a trial."""
-    source: dict[str, Any] = {"sweep": sweep, "trial_id": trial_id}
-    score = Scoring.of(config).value(metrics)
+    """Return the content that `best.toml` would have for a trial, by what MLflow keeps of it."""
+    score, score_epoch = Scoring.of(config).value(metrics), None
     if config.score == "best" and "best/score" in metrics:
-        score = metrics["best/score"]
-        source["epoch"] = int(metrics["best/epoch"])
-    if score is not None:
-        source |= {"score": score, "score_of": f"{config.score} epoch", "metric": config.metric}
-        source["direction"] = "max" if config.maximize else "min"
-    return {
-        "experiment" if config.experiment else "command": config.experiment or config.command,
-        "metric": config.metric,
-        "direction": "max" if config.maximize else "min",
-        "seed": trial_seed(config.seed, int(re.sub(r"\D", "", trial_id))),
-        "hyperparameters": {name: _literal(params[name]) for name in config.space if name in params},
-        "source": source | ({"data": "synthetic"} if config.data.synthetic else {}),
-    } | ({"epochs": config.epochs} if config.epochs is not None else {})
-
-
-def _literal(text: str) -> Any:
-    """Parse a parameter that MLflow has kept as text."""
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
+        score, score_epoch = metrics["best/score"], int(metrics["best/epoch"])
+    space = parse(config.space, config.search.algorithm)
+    hyperparameters = {each.name: each.from_text(params[each.name]) for each in space.parameters if each.name in params}
+    trial = Trial(trial_id, trial_seed(config.seed, int(re.sub(r"\D", "", trial_id))), hyperparameters)
+    return training_values(config, sweep, trial, score=score, score_epoch=score_epoch, epochs=config.epochs)
 
 
 def _complete(values: dict[str, Any], sweep: SweepConfig, run_id: str | None) -> dict[str, Any]:

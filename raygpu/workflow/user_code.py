@@ -17,7 +17,7 @@ from raygpu.errors import BadInput, one_line
 from raygpu.experiment import ALL_NAMES, Experiment, Hyperparameters, MissingHyperparameter, Splits, take
 from raygpu.search.trials import Scoring
 from raygpu.storage import Storage
-from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
+from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.workflow.validation import Prepared, PreparedTrain
 
 ALMOST = 0.85
@@ -124,7 +124,7 @@ def _misspelt(space: Mapping[str, Any], hp: Hyperparameters) -> list[str]:
     read = set(hp.names_read)
     if ALL_NAMES in read:
         return []
-    wanted = {*READ_BY_RAYGPU, *(each.name for each in dataclasses.fields(OptimizerSettings)), *read}
+    wanted = {*(each.name for each in dataclasses.fields(OptimizerSettings)), *read}
     near = {name: difflib.get_close_matches(name, wanted - set(space), 1, ALMOST) for name in set(hp) - wanted}
     return [
         f"space: the model does not read {name}: if nothing does, did you mean {found[0]}?"

@@ -8,7 +8,6 @@ import pytest
 
 from raygpu.cli import balance_view
 from raygpu.cli.balance_view import Step
-from raygpu.config import TrainConfig
 from raygpu.planning.batch_balancing import Balanced, Curve, MeasuredSplit, Verdict
 from raygpu.records.trial_records import Device
 
@@ -48,17 +47,16 @@ def test_the_last_line_is_carried_by_the_spread(found: Verdict, last: str) -> No
 
 
 def test_what_changes_in_the_training_is_said() -> None:
-    config = TrainConfig(experiment="a:B", hyperparameters={"lr": 0.1, "batch_size": 32})
-    same, larger = Step(64, 1.0), Step(870, 1.0)
-    assert balance_view.training(config, same, same, 1400) == [
+    same, larger = Step(64, 0.1), Step(870, 0.1)
+    assert balance_view.training(same, same, 1400) == [
         "the training is as configured: 64 samples a step, 22 steps an epoch, learning rate 0.1"
     ]
-    assert balance_view.training(config, same, larger, 1400) == [
+    assert balance_view.training(same, larger, 1400) == [
         "this changes the training: 870 samples a step in place of 64, 2 steps an epoch in place of 22, learning rate"
         " 0.1 as it was (--lr-scaling linear makes it 1.359)",
         "warning: a step takes 62 % of the 1,400 training samples; scores may suffer",
     ]
-    (line,) = balance_view.training(config, Step(64, 2.0), Step(128, 4.0), 1400)
+    (line,) = balance_view.training(Step(64, 0.2), Step(128, 0.4), 1400)
     assert line.endswith("learning rate 0.4 in place of 0.2")
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygpu.errors import BadInput
@@ -51,6 +51,54 @@ def test_draws_keep_to_their_bounds_and_steps(seed: int, index: int) -> None:
     assert round(values["f"] / 0.5, 9).is_integer()
     assert values["k"] in ("x", [1, 2], True)
     assert (values["l"], values["m"]) == (3, [0.9, 0.999])
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 10_000))
+def test_a_drawn_value_comes_back_from_its_text_in_its_own_type(seed: int, index: int) -> None:
+    space = parse(EVERY_KIND | {"whole": {"quniform": [0, 10, 2]}, "large": {"loguniform": [1e15, 1e18]}})
+    values = space.draw(seed, index)
+    back = {parameter.name: parameter.from_text(str(values[parameter.name])) for parameter in space.parameters}
+    assert repr(back) == repr(values)
+
+
+def listed(kind: str, values: Any) -> Any:
+    """A parameter with these values."""
+    return parse({"x": values if kind == "constant" else {kind: values}}, "grid").parameters[0]
+
+
+TEXTS = ["1", "0.1", "True", "true", "None", "inf", "nan", "2026-11-23", "...", "relu", "'relu'", "[1]", "1 # one", ""]
+SCALARS = st.one_of(
+    st.booleans(), st.integers(), st.floats(), st.sampled_from(TEXTS), st.text(), st.dates(), st.datetimes(), st.times()
+)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=5)
+
+
+@settings(deadline=None)
+@given(st.lists(VALUES, min_size=1, max_size=5, unique_by=str))
+def test_a_listed_value_comes_back_from_its_text_in_its_own_type(values: list[Any]) -> None:
+    for kind in ("choice", "grid_search"):
+        parameter = listed(kind, values)
+        assert [repr(parameter.from_text(str(value))) for value in values] == [repr(value) for value in values]
+    for value in values:
+        if not isinstance(value, dict):
+            assert repr(listed("constant", value).from_text(str(value))) == repr(value)
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "found"),
+    [
+        (["1", "2"], "1", "1"),
+        ([[0.9, 0.999], [0.5, 0.9]], "(0.5, 0.9)", [0.5, 0.9]),
+        ([[[1]], [[2]]], "((2,),)", [[2]]),
+        (["a(", "a["], "a[", "a["),
+        ([1, 2], "3", 3),
+        (["relu"], "gelu", "gelu"),
+    ],
+)
+def test_a_value_of_python_comes_back_as_the_file_has_it(values: list[Any], text: str, found: Any) -> None:
+    assert listed("choice", values).from_text(text) == found
+    assert type(listed("choice", values).from_text(text)) is type(found)
 
 
 def test_the_same_seed_gives_the_same_trials_and_more_trials_change_none() -> None:

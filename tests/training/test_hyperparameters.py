@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.training.hyperparameters import SCHEDULES, OptimizerSettings, batch_size
+from raygpu.training.hyperparameters import SCHEDULES, OptimizerSettings
 
 
 def rates(steps_per_epoch: int, epochs: int, **hp: Any) -> list[float]:
@@ -62,13 +62,13 @@ def test_defaults_are_those_of_torch() -> None:
     adamw = OptimizerSettings.of({"optimizer": "adamw"})
     assert (adamw.lr, adamw.weight_decay) == (1e-3, 1e-2)
     assert OptimizerSettings.of({"optimizer": "adam"}).weight_decay == 0
-    assert batch_size({}) == 32
+    assert OptimizerSettings.of({}).batch_size == 32
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, "32", True, None])
 def test_batch_sizes_refused(size: Any) -> None:
     with pytest.raises(ValueError, match=r"batch_size: read .*at least 1"):
-        batch_size({"batch_size": size})
+        OptimizerSettings.of({"batch_size": size})
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from raygpu.config.sections import Way
 from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.planning.cost_model import WORKER_S
-from raygpu.training.hyperparameters import batch_size
+from raygpu.training.hyperparameters import OptimizerSettings
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
@@ -88,7 +88,8 @@ class SweepProbe:
             return
         array = 0.0
         for width in WIDTHS if "fused" in ways else ():
-            samples = STEPS * min(self.most, width) * batch_size(self.workload.trial.hyperparameters)
+            batch_size = OptimizerSettings.of(self.workload.trial.hyperparameters).batch_size
+            samples = STEPS * min(self.most, width) * batch_size
             if array and (self.most <= WIDTHS[0] or not repays(samples / array)):
                 break
             benchmark.measure({"fused": min(self.most, width)})

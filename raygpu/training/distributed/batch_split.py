@@ -13,7 +13,7 @@ from raygpu.experiment import Splits, num_samples
 from raygpu.planning.batches import split
 from raygpu.training.distributed.loss_check import Difference, differences
 from raygpu.training.distributed.ranks import Parallel
-from raygpu.training.hyperparameters import OptimizerSettings, batch_size
+from raygpu.training.hyperparameters import OptimizerSettings
 
 WARMUP = 0.05
 """Share of all epochs over which a scaled learning rate rises, without a configured warm-up."""
@@ -29,6 +29,12 @@ class Spread:
     lines: tuple[str, ...]
     """Lines for a person."""
 
+    @property
+    def settings(self) -> OptimizerSettings:
+        """Settings of the optimizer steps, with the learning rate scaled."""
+        assert self.parallel.optimizer is not None
+        return self.parallel.optimizer
+
 
 def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: int | None = None) -> Spread:
     """Return the batch, shares and learning rate of each optimizer step.
@@ -39,10 +45,10 @@ def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: i
     Raises BadInput with a line for each fault.
     """
     try:
-        size, settings = batch_size(config.hyperparameters), OptimizerSettings.of(config.hyperparameters)
+        settings = OptimizerSettings.of(config.hyperparameters)
     except ValueError as error:
         raise BadInput(f"hyperparameters: {str(error).removeprefix('hyper-parameter ')}") from error
-    whole = global_batch or config.global_batch or size * devices * config.accumulate
+    whole = global_batch or config.global_batch or settings.batch_size * devices * config.accumulate
     ratios = config.chosen_ratios
     faults = []
     if len(ratios) not in (0, devices):
@@ -57,12 +63,15 @@ def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: i
     if whole > num_train:
         lines.append(f"a batch is all {num_train} training samples, not {whole}")
         whole = num_train
-    factor = {"none": 1.0, "linear": whole / size, "sqrt": (whole / size) ** 0.5}[config.lr_scaling]
+    growth = whole / settings.batch_size
+    factor = {"none": 1.0, "linear": growth, "sqrt": growth**0.5}[config.lr_scaling]
     warmup = config.warmup_epochs
     if warmup is None and factor != 1 and "warmup_epochs" not in config.hyperparameters:
         warmup = WARMUP * (config.epochs or 1)
-    parallel = Parallel(whole, config.accumulate, ratios, config.ratios == "auto", config.compile, factor, warmup)
-    return Spread(parallel, (_batches(config, parallel, devices, size), *lines, _lr(settings, parallel)))
+    scaled = settings.scaled(factor, warmup)
+    parallel = Parallel(whole, config.accumulate, ratios, config.ratios == "auto", config.compile, scaled)
+    batches = _batches(config, parallel, devices, settings.batch_size)
+    return Spread(parallel, (batches, *lines, _lr(settings, scaled, factor)))
 
 
 def checked(config: TrainConfig, plan: Spread, devices: int, source: Source, code: Any, splits: Splits) -> Spread:
@@ -185,12 +194,11 @@ def _batches(config: TrainConfig, parallel: Parallel, devices: int, size: int) -
     return f"an optimizer step: {whole}{taken} (batch_size is {size})"
 
 
-def _lr(settings: OptimizerSettings, parallel: Parallel) -> str:
-    warmup = settings.warmup_epochs if parallel.warmup_epochs is None else parallel.warmup_epochs
+def _lr(settings: OptimizerSettings, scaled: OptimizerSettings, factor: float) -> str:
     lr = f"{settings.lr:g}"
-    if parallel.lr_factor != 1:
-        lr += f" x {parallel.lr_factor:.4g} = {settings.lr * parallel.lr_factor:.4g}"
-    rising = f", rising over {_count(round(warmup, 2), 'epoch')}" if warmup else ""
+    if factor != 1:
+        lr += f" x {factor:.4g} = {scaled.lr:.4g}"
+    rising = f", rising over {_count(round(scaled.warmup_epochs, 2), 'epoch')}" if scaled.warmup_epochs else ""
     return f"{settings.optimizer}, learning rate {lr}{rising}, {settings.schedule}"
 
 

@@ -18,6 +18,7 @@ from torch import nn
 
 from raygpu.training.distributed.ranks import Ranks
 from raygpu.training.torch.optimizers import real
+from raygpu.training.torch.private_api import copy_all
 
 FIRST_BUCKET = 2**20
 """Bytes of gradients in the first call, small so that it begins early."""
@@ -72,7 +73,7 @@ class _Bucket:
                  if gradient is not None]  # fmt: skip
         if pairs:
             views, gradients = zip(*pairs, strict=True)
-            torch._foreach_copy_(list(views), real(*gradients))
+            copy_all(list(views), real(*gradients))
         if square is not None:
             square += self.flat[: -len(self.parameters)].float().square().sum()
         if weight != 1:

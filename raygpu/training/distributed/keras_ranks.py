@@ -105,7 +105,7 @@ class KerasParallel(ParallelTraining):
     ) -> None:
         self._strategy = ranks.strategy
         with self._strategy.scope():
-            self.solo = solo = KerasSolo(experiment, splits, trial, settings)
+            self.solo = solo = KerasSolo(experiment, splits, trial, settings, optimizer=parallel.optimizer)
             self._generator = global_seed_generator()  # exists now, once for each device
         super().__init__(parallel, ranks, wish, solo.settings, solo.num_train, solo.epochs)
         if ranks.world > 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -68,10 +68,8 @@ class Parallel:
     balance: bool = False
     """Whether the devices' speeds are measured, and the shares follow them."""
     compile: bool = False
-    lr_factor: float = 1.0
-    """Factor by which the learning rate is scaled."""
-    warmup_epochs: float | None = None
-    """Warm-up in place of the hyper-parameter's; None for that."""
+    optimizer: OptimizerSettings | None = None
+    """Settings of the optimizer steps, with the learning rate scaled; None for the hyper-parameters' own."""
     least: int = 1
     """Smallest number of samples on which the model can be trained at once."""
 
@@ -248,12 +246,10 @@ class ParallelTraining(ABC):
     ) -> None:
         """Prepare the training. wish: called on rank 0 before each exchange."""
         self.parallel, self.ranks, self._wish = parallel, ranks, wish
-        self.num_train, self.epochs = num_train, epochs
+        self.settings, self.num_train, self.epochs = settings, num_train, epochs
         self.conductor = Conductor(parallel, ranks)
         self.notes: list[str] = []
         """Lines for a person on differences from a training on one device."""
-        warmup = settings.warmup_epochs if parallel.warmup_epochs is None else parallel.warmup_epochs
-        self._schedule = replace(settings, lr=settings.lr * parallel.lr_factor, warmup_epochs=warmup)
         self._bounds = self.conductor.bounds(num_train)
         self._train_s = 0.0
 
@@ -281,7 +277,7 @@ class ParallelTraining(ABC):
 
     def _lr(self, step: int) -> float:
         steps = len(self._bounds)
-        return self._schedule.lr_at(self.epoch * steps + step, steps, self.epochs)
+        return self.settings.lr_at(self.epoch * steps + step, steps, self.epochs)
 
     def _exchange(self, wall_s: float) -> Progress:
         self._train_s += wall_s

@@ -74,7 +74,7 @@ class TorchParallel(ParallelTraining):
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.solo = solo = TorchSolo(experiment, splits, trial, settings, device, dtype)
+        self.solo = solo = TorchSolo(experiment, splits, trial, settings, device, dtype, optimizer=parallel.optimizer)
         super().__init__(parallel, ranks, wish, solo.settings, solo.num_train, solo.epochs)
         self._stopwatch = _Stopwatch(solo.device)
         if (ranks.world > 1 or parallel.accumulate > 1) and (name := _hooked(solo.model)) is not None:

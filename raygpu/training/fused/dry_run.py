@@ -23,7 +23,7 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import NotAsAlone, Settings
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.refusal import CodeWatch, refusal, slow_loop
-from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings, batch_size
+from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.torch.comparison import first_difference
 from raygpu.training.torch.data import rows, tensors
 from raygpu.training.torch.python_state import changed_attribute, hooked, plain_state
@@ -53,7 +53,6 @@ PYTHONS = getattr(random.random, "__self__", None)
 
 def check(trial: Trial) -> None:
     """Raise ValueError if a trial's batch size or optimizer settings are invalid; such a trial has to fail alone."""
-    batch_size(trial.hyperparameters)
     OptimizerSettings.of(trial.hyperparameters)
 
 
@@ -64,7 +63,7 @@ def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozense
         model = initial_model(experiment, hp, trial.seed)
         started = time.perf_counter()
         _look(experiment, model, hp, splits, min(NUM_SAMPLES, splits.num_train))
-        whole = min(batch_size(trial.hyperparameters), splits.num_train)
+        whole = min(OptimizerSettings.of(trial.hyperparameters).batch_size, splits.num_train)
         if whole > NUM_SAMPLES and (time.perf_counter() - started) * whole / NUM_SAMPLES < FORWARD_S:
             _look(experiment, model, hp, splits, whole)
     return frozenset(hp.names_read) | READ_BY_RAYGPU
@@ -105,7 +104,7 @@ def obstacle(
 
 def _part(experiment: Experiment, splits: Splits, trial: Trial) -> Splits:
     """Return the first samples: a whole batch and a short one after it, or fewer samples if steps on them take long."""
-    whole = batch_size(trial.hyperparameters)
+    whole = OptimizerSettings.of(trial.hyperparameters).batch_size
     few = splits.first(max(2, min(NUM_SAMPLES, whole)))
     seconds = [WARM_S]
     while len(seconds) < 3 and seconds[-1] >= min(seconds):  # the first steps of a process take longer

@@ -12,7 +12,7 @@ from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits
 from raygpu.search.signature import ITS_OWN, Group, Signature, Signatures, representatives
 from raygpu.search.trials import Trial
-from raygpu.training.hyperparameters import READ_BY_RAYGPU, batch_size
+from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 
 
 class Grouper(Protocol):
@@ -89,7 +89,7 @@ class Fuser:
             return ITS_OWN
         values = group.signature.values
         # Each optimizer is tested against torch.optim's; what a model does may depend on the size of a batch.
-        size = str(batch_size(group.trials[0].hyperparameters))
+        size = str(OptimizerSettings.of(group.trials[0].hyperparameters).batch_size)
         key = (*(value for value in values if value[0] not in READ_BY_RAYGPU), ("batch_size", size))
         if key not in self._obstacles:
             chosen = representatives(group.trials, group.signature)

@@ -35,7 +35,7 @@ from raygpu.training.fused.member_generators import MemberStreams
 from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
 from raygpu.training.fused.program import Program, num_samples
 from raygpu.training.fused.tile import Tile, first_rows, gathered_tile, joined
-from raygpu.training.hyperparameters import OptimizerSettings, batch_size
+from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import DeviceData, Tensors, gathered, moved, rows
 from raygpu.training.torch.python_state import hooked
 from raygpu.training.torch.reduction import Accumulator
@@ -86,12 +86,12 @@ class TorchArray:
         context = prepare_torch(settings, self.device)
         self.data = DeviceData.of(splits, self.device, dtype)
         hps = [Hyperparameters(trial.hyperparameters) for trial in trials]
-        sizes = {batch_size(hp) for hp in hps}
+        optimizers = [OptimizerSettings.of(hp) for hp in hps]
+        sizes = {each.batch_size for each in optimizers}
         if len(sizes) != 1:
             raise ValueError(f"batch_size: members of one array need one, but have {sorted(sizes)}")
         self.batch_size = min(sizes.pop(), self.data.num_train)
         self.steps_per_epoch = num_batches(self.data.num_train, self.batch_size)
-        optimizers = [OptimizerSettings.of(hp) for hp in hps]
         optimizer = ArrayOptimizer(optimizers)
         self.width = min(width or DEFAULT_WIDTH, len(trials))
         self.asked_width = width

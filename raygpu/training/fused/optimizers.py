@@ -1,8 +1,8 @@
 """SGD, Adam and AdamW for an array of models: every number is a row, one value a member.
 
-torch.optim refuses a vector of learning rates. The rules are those of `training/torch/optimizers.py`, which is tested
-against torch.optim's own steps; here every tensor has the members as its first axis. Numbers that change with the step
-or the member are computed on the host in double precision for a whole epoch, so that a step is tensors in, tensors
+torch.optim refuses a vector of learning rates. The rules are torch.optim's, as in `training/torch/optimizers.py`, and
+both are tested against its steps. Here every tensor has the members as its first axis. Numbers that change with the
+step or the member are computed on the host in double precision for a whole epoch, so that a step is tensors in, tensors
 changed: it can be compiled, or captured as a CUDA graph. Nothing is summed over members, so one that diverges leaves
 the others alone.
 """
@@ -78,7 +78,7 @@ class ArrayOptimizer:
         """Update parameters and buffers in place. numbers: (columns, width), one step of `numbers()`."""
         n = dict(zip(self.columns, numbers.unbind(0), strict=True))
         scale = _clip_scale(gradients, n["clip_norm"]) if self.uses_clipping else None
-        # In the order of torch.optim's own operations: a float32 array then follows solo training to the last bits.
+        # In the order of torch.optim's own operations: a float32 array differs from solo training by rounding alone.
         for name, parameter in parameters.items():
             p, gradient, *own = real(parameter, gradients[name], *(buffer[name] for buffer in buffers))
             row = {column: _row(values, p) for column, values in n.items()}

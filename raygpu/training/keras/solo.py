@@ -19,7 +19,7 @@ from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, num_s
 from raygpu.planning.batches import batch_bounds, epoch_order
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings
-from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings, batch_size
+from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.keras.optimizers import clip, make_optimizer, with_l2
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import Loss, value_parts
@@ -37,9 +37,19 @@ class KerasSolo:
 
     `augment`, `loss` and `metrics` are traced once: random numbers of `keras.random` change from batch to batch and are
     seeded for each epoch; those of NumPy or `random` are drawn once and stay.
+
+    optimizer: settings of the optimizer steps; by default those of the trial's hyper-parameters.
     """
 
-    def __init__(self, experiment: Experiment, splits: Splits, trial: Trial, settings: Settings) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        splits: Splits,
+        trial: Trial,
+        settings: Settings,
+        *,
+        optimizer: OptimizerSettings | None = None,
+    ) -> None:
         if settings.epochs is None:
             raise ValueError("epochs: not given; a KerasExperiment trains for a fixed number of epochs")
         self.experiment = experiment
@@ -48,9 +58,9 @@ class KerasSolo:
         self.epochs = settings.epochs
         self.num_train = splits.num_train
         self.num_validation = num_samples(splits.validation_targets)
-        bounds = list(batch_bounds(self.num_train, min(batch_size(self.hp), self.num_train)))
+        self.settings = optimizer or OptimizerSettings.of(self.hp)
+        bounds = list(batch_bounds(self.num_train, min(self.settings.batch_size, self.num_train)))
         self.bounds = np.asarray(bounds, np.int32)
-        self.settings = OptimizerSettings.of(self.hp)
         configure(settings)
         self.train_data = tensors(splits.train_inputs), tensors(splits.train_targets)
         self.validation_data = tensors(splits.validation_inputs), tensors(splits.validation_targets)

@@ -1,18 +1,19 @@
-"""SGD, Adam and AdamW as torch.optim defines them, on plain tensors.
+"""SGD, Adam and AdamW by torch's fused operators, tested against torch.optim's own steps.
 
-torch.optim itself is not used here because making any of its optimizers imports torch._dynamo and sympy, which in a
-fresh worker takes as long as importing torch did, and every packed trial is a worker. Each rule is tested against
-torch.optim's own step.
+All parameters of a dtype and a device take one call, which on a GPU is one kernel or a few. `private_api.py` says why
+torch.optim itself is not used; `experiments/benchmarks/optimizers.py` measures both.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.private_api import fused_step
 
 
 class Optimizer:
@@ -23,48 +24,32 @@ class Optimizer:
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.num_steps = 0
         self.buffers = [[torch.zeros_like(p) for _ in range(settings.num_buffers)] for p in self.parameters]
+        self._layouts = [(p.dtype, torch.empty_like(p).stride()) for p in self.parameters]
+        """Dtype and strides of each parameter's buffers, for which the operators need them all."""
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Update the parameters that have a gradient, and drop the gradients."""
         self.num_steps += 1
-        for parameter, buffers in zip(self.parameters, self.buffers, strict=True):
-            if parameter.grad is None:
+        groups: dict[Any, list[list[torch.Tensor]]] = defaultdict(list)
+        copies = []
+        for parameter, buffers, layout in zip(self.parameters, self.buffers, self._layouts, strict=True):
+            gradient, parameter.grad = parameter.grad, None
+            if gradient is None:
                 continue
-            p, gradient, *own = real(parameter, parameter.grad, *buffers)
-            if self.settings.optimizer == "sgd":
-                self._sgd(p, gradient, own, lr)
-            else:
-                self._adam(p, gradient, own, lr)
-            parameter.grad = None
-
-    def _sgd(self, p: torch.Tensor, gradient: torch.Tensor, buffers: list[torch.Tensor], lr: float) -> None:
-        """Update one parameter as torch.optim.SGD does, with dampening 0."""
-        s = self.settings
-        if s.weight_decay:
-            gradient = gradient.add(p, alpha=s.weight_decay)
-        if buffers:
-            (velocity,) = buffers
-            velocity.mul_(s.momentum).add_(gradient)
-            gradient = gradient.add(velocity, alpha=s.momentum) if s.nesterov else velocity
-        p.add_(gradient, alpha=-lr)
-
-    def _adam(self, p: torch.Tensor, gradient: torch.Tensor, buffers: list[torch.Tensor], lr: float) -> None:
-        """Update one parameter as torch.optim.Adam and AdamW do; AdamW's weight decay acts on the parameter, not the
-        gradient."""
-        s = self.settings
-        if s.optimizer == "adamw":
-            p.mul_(1 - lr * s.weight_decay)
-        elif s.weight_decay:
-            gradient = gradient.add(p, alpha=s.weight_decay)
-        mean, square = buffers
-        beta1, beta2 = s.betas
-        mean.lerp_(gradient, 1 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        correction1 = 1 - beta1**self.num_steps
-        correction2 = 1 - beta2**self.num_steps
-        denominator = square.sqrt().div_(correction2**0.5).add_(s.eps)
-        p.addcdiv_(mean, denominator, value=-lr / correction1)
+            if gradient.is_sparse and self.settings.is_plain_sgd:
+                parameter.add_(gradient, alpha=-lr)  # writes to the rows of the gradient alone
+                continue
+            p = _laid_out(parameter, layout)
+            if p is not parameter:
+                copies.append((parameter, p))
+            tensors = real(p, _laid_out(gradient, layout), *buffers)
+            groups[tensors[0].dtype, p.device].append(tensors)
+        for group in groups.values():
+            parameters, gradients, *buffers = (list(tensors) for tensors in zip(*group, strict=True))
+            fused_step(self.settings, parameters, gradients, buffers, lr=lr, number=self.num_steps)
+        for parameter, copy in copies:
+            parameter.copy_(copy)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of steps, and the buffers of each parameter."""
@@ -76,6 +61,16 @@ class Optimizer:
         for own, saved in zip(self.buffers, state["buffers"], strict=True):
             for buffer, value in zip(own, saved, strict=True):
                 buffer.copy_(value)
+
+
+def _laid_out(tensor: torch.Tensor, layout: tuple[torch.dtype, tuple[int, ...]]) -> torch.Tensor:
+    """Return a tensor with this dtype and these strides: itself, or a copy."""
+    dtype, strides = layout
+    if tensor.is_sparse:
+        tensor = tensor.to_dense()
+    if tensor.dtype == dtype and tensor.stride() == strides:
+        return tensor.resolve_neg()
+    return torch.empty_strided(tensor.shape, strides, dtype=dtype, device=tensor.device).copy_(tensor)
 
 
 def real(*tensors: torch.Tensor) -> list[torch.Tensor]:

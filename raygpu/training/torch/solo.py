@@ -16,7 +16,7 @@ from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits
 from raygpu.planning.batches import batch_bounds, epoch_order, num_batches
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings
-from raygpu.training.hyperparameters import OptimizerSettings, batch_size
+from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import DeviceData, Tensors, copied, copied_outputs, in_precision, moved, rows, tensors
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.reduction import Accumulator, backward
@@ -34,6 +34,7 @@ class TorchSolo:
 
     device: where to train; by default the GPU that this process sees, else the CPU.
     dtype: of parameters and floating-point data; None leaves those of the model and the data.
+    optimizer: settings of the optimizer steps; by default those of the trial's hyper-parameters.
     """
 
     def __init__(
@@ -44,6 +45,8 @@ class TorchSolo:
         settings: Settings,
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        optimizer: OptimizerSettings | None = None,
     ) -> None:
         if settings.epochs is None:
             raise ValueError("epochs: not given; a TorchExperiment trains for a fixed number of epochs")
@@ -55,9 +58,9 @@ class TorchSolo:
         self.autocast = prepare_torch(settings, self.device)
         self.data = DeviceData.of(splits, self.device, dtype)
         self.num_train = self.data.num_train
-        self.batch_size = min(batch_size(self.hp), self.num_train)
+        self.settings = optimizer or OptimizerSettings.of(self.hp)
+        self.batch_size = min(self.settings.batch_size, self.num_train)
         self.steps_per_epoch = num_batches(self.num_train, self.batch_size)
-        self.settings = OptimizerSettings.of(self.hp)
         self.model = cast_model(initial_model(experiment, self.hp, trial.seed), dtype).to(self.device)
         self.optimizer = Optimizer(self.settings, self.model.parameters())
         self.epoch = 0

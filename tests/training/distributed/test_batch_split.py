@@ -38,16 +38,16 @@ def test_a_batch_larger_than_the_data_is_the_data() -> None:
 @pytest.mark.parametrize(
     ("values", "hp", "factor", "warmup", "line"),
     [
-        ({}, {}, 1.0, None, "sgd, learning rate 0.1, constant"),
+        ({}, {}, 1.0, 0.0, "sgd, learning rate 0.1, constant"),
         ({"lr_scaling": "linear"}, {}, 4.0, 1.0, "sgd, learning rate 0.1 x 4 = 0.4, rising over 1 epoch, constant"),
-        ({"lr_scaling": "sqrt"}, {"warmup_epochs": 2, "optimizer": "adam"}, 2.0, None,
+        ({"lr_scaling": "sqrt"}, {"warmup_epochs": 2, "optimizer": "adam"}, 2.0, 2.0,
          "adam, learning rate 0.1 x 2 = 0.2, rising over 2 epochs, constant"),
         ({"lr_scaling": "linear", "warmup_epochs": 0}, {}, 4.0, 0.0, "sgd, learning rate 0.1 x 4 = 0.4, constant"),
     ],
 )  # fmt: skip
-def test_the_learning_rate(values: Any, hp: Any, factor: float, warmup: float | None, line: str) -> None:
+def test_the_learning_rate(values: Any, hp: Any, factor: float, warmup: float, line: str) -> None:
     found = spread(config(hp, **values), 4, 10_000)
-    assert (found.parallel.lr_factor, found.parallel.warmup_epochs) == (factor, warmup)
+    assert (found.settings.lr, found.settings.warmup_epochs) == (0.1 * factor, warmup)
     assert found.lines[-1] == line
 
 

@@ -18,6 +18,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
+from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Cnn, Mlp, few
 from tests.training.parts import gradient, parameters, training
@@ -136,7 +137,8 @@ def test_one_rank_trains_as_a_trial_does() -> None:
 
 
 def test_a_scaled_learning_rate_rises_from_its_warm_up() -> None:
-    own = training(Mlp(), few(), {**HP, "schedule": "constant"}, Parallel(50, lr_factor=4.0, warmup_epochs=1.0))
+    hp = {**HP, "schedule": "constant"}
+    own = training(Mlp(), few(), hp, Parallel(50, optimizer=OptimizerSettings.of(hp).scaled(4.0, 1.0)))
     rates = []
     while (progress := own.advance()) is not None:
         rates.append((progress.epoch, progress.step, round(progress.lr, 6)))

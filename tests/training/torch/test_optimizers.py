@@ -62,6 +62,80 @@ def test_parameters_without_a_gradient_stay() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, unused.parameters(), strict=True))
 
 
+ON_GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that torch can use"),
+]
+DEVICES = ["cpu", pytest.param("cuda", marks=ON_GPU)]
+
+
+def strange_parameters(device: str) -> list[torch.Tensor]:
+    """Parameters of several dtypes, and of strides that torch's operators for lists do not expect."""
+    made = [
+        torch.randn(4, 3, 5, 5, dtype=torch.float64).contiguous(memory_format=torch.channels_last),
+        torch.randn(3, 4, dtype=torch.float64).t(),
+        torch.randn(8, 6, dtype=torch.float64)[::2, ::3],
+        torch.randn(8, 6, dtype=torch.complex128)[1::2],
+        torch.randn(7, 1, 1, 1, dtype=torch.float64).as_strided((7, 1, 1, 1), (1, 5, 3, 1)),
+        torch.randn(5),
+        torch.randn(0, 3),
+        torch.randn(()),
+    ]
+    there = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device).copy_(t) for t in made]
+    return [tensor.requires_grad_() for tensor in there]
+
+
+def strange_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """A gradient that shares neither strides nor, for a real one, the sign bit with its parameter."""
+    reversed_shape, order = parameter.shape[::-1], tuple(reversed(range(parameter.dim())))
+    gradient = torch.randn(reversed_shape, dtype=parameter.dtype, device=parameter.device).permute(order)
+    if parameter.is_complex():
+        return gradient.conj()
+    return torch.complex(torch.zeros_like(gradient), gradient).conj().imag
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("hp", "reference", "options"), CASES)
+def test_parameters_and_gradients_of_any_layout(hp: dict, reference: type, options: dict, device: str) -> None:
+    torch.manual_seed(0)
+    ours = strange_parameters(device)
+    theirs = [p.detach().clone().requires_grad_() for p in ours]
+    own = Optimizer(OptimizerSettings.of(hp), ours)
+    other = reference(theirs, lr=hp["lr"], foreach=False, **options)
+    for step in range(3):
+        for a, b in zip(ours, theirs, strict=True):
+            gradient = strange_gradient(a) if step else a.new_ones(()).expand(a.shape)
+            a.grad, b.grad = gradient, gradient.clone().resolve_conj().resolve_neg()
+        versions = [p._version for p in ours]
+        own.step(hp["lr"])
+        other.step()
+        assert all(p.grad is None and p._version > before for p, before in zip(ours, versions, strict=True))
+        for a, b in zip(ours, theirs, strict=True):
+            tolerance = 1e-6 if a.dtype == torch.float32 else 1e-12
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+        state = copy.deepcopy(own.state_dict())
+        own = Optimizer(OptimizerSettings.of(hp), ours)
+        own.load_state_dict(state)
+
+
+@pytest.mark.parametrize(("hp", "reference", "options"), CASES)
+def test_a_sparse_gradient_counts_as_the_same_dense_one(hp: dict, reference: type, options: dict) -> None:
+    torch.manual_seed(0)
+    ours, theirs = (nn.Embedding(9, 3, sparse=sparse).double() for sparse in (True, False))
+    theirs.load_state_dict(ours.state_dict())
+    own = Optimizer(OptimizerSettings.of(hp), ours.parameters())
+    other = reference(theirs.parameters(), lr=hp["lr"], **options)
+    for words in ([1, 4, 4], [4, 8, 0]):
+        other.zero_grad()
+        for model in (ours, theirs):
+            (model(torch.tensor(words)) ** 2).sum().backward()
+        assert ours.weight.grad is not None
+        assert ours.weight.grad.is_sparse
+        other.step()
+        own.step(hp["lr"])
+        torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize(("hp", "reference", "options"), CASES)
 def test_complex_parameters(hp: dict, reference: type, options: dict) -> None:
     torch.manual_seed(0)

@@ -1,0 +1,71 @@
+"""Private operators of torch, all of them that raygpu uses. `tests/training/torch/test_private_api.py` tells when they
+change.
+
+torch.optim reaches the same fused operators by `fused=True`, but making any of its optimizers imports torch._dynamo and
+sympy. In a fresh worker that takes as long as importing torch did, and every packed trial is a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+
+from raygpu.training.hyperparameters import OptimizerSettings
+
+Tensors = list[torch.Tensor]
+
+
+def fused_step(
+    settings: OptimizerSettings,
+    parameters: Tensors,
+    gradients: Tensors,
+    buffers: Sequence[Tensors],
+    *,
+    lr: float,
+    number: int,
+) -> None:
+    """Update parameters and buffers in place as torch.optim's SGD, Adam or AdamW does.
+
+    buffers: `settings.num_buffers` lists. number: of this step, from 1. All lists have one tensor for each parameter,
+    and all tensors have one dtype and one device. The operators on the CPU read memory in its own order, whatever the
+    strides are: the tensors of a parameter need equal strides, without gaps.
+    """
+    s = settings
+    if s.optimizer == "sgd":
+        torch._fused_sgd_(
+            parameters,
+            gradients,
+            *(buffers or [[]]),
+            lr=lr,
+            momentum=s.momentum,
+            nesterov=s.nesterov,
+            weight_decay=s.weight_decay,
+            dampening=0.0,
+            maximize=False,
+            is_first_step=False,
+        )
+    else:
+        operator = torch._fused_adamw_ if s.optimizer == "adamw" else torch._fused_adam_
+        numbers = [torch.full((), number, dtype=torch.float32, device=parameters[0].device)] * len(parameters)
+        operator(
+            parameters,
+            gradients,
+            *buffers,
+            [],
+            numbers,
+            lr=lr,
+            beta1=s.betas[0],
+            beta2=s.betas[1],
+            eps=s.eps,
+            weight_decay=s.weight_decay,
+            amsgrad=False,
+            maximize=False,
+        )
+    torch.autograd.graph.increment_version([*parameters, *chain(*buffers)])  # the operators leave it to the caller
+
+
+def copy_all(targets: Tensors, sources: Tensors) -> None:
+    """Copy each tensor into another one of its shape, on a GPU in one call."""
+    torch._foreach_copy_(targets, sources)

@@ -1,0 +1,58 @@
+"""The content of `best.toml`: a trial as a TrainConfig."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu.config import SweepConfig, TrainConfig
+from raygpu.records.best_trial import training_values
+from raygpu.records.run_directory import RunDirectory
+from raygpu.search.trials import EpochResult, Scoring, Trial, TrialRecord
+
+SPACE = {"lr": {"uniform": [0, 1]}, "betas": {"choice": [[0.9, 0.99]]}, "flag": {"choice": [True]}}
+TRIAL = Trial("t0003", 17, {"lr": 0.25, "betas": [0.9, 0.99], "flag": True, "name": "1"})
+
+
+def config(**values: Any) -> SweepConfig:
+    return SweepConfig.model_validate(
+        {"experiment": "a:B", "trials": 4, "epochs": 6, "metric": "loss", "space": SPACE} | values
+    )
+
+
+def test_a_file_has_what_the_trial_was(tmp_path: Path) -> None:
+    folder = RunDirectory.create(tmp_path, "mine")
+    record = TrialRecord(TRIAL, score=0.5)
+    record.standing.take(Scoring("loss", maximize=False), EpochResult(4, {"loss": 0.5}))
+    folder.write_best(config(direction="min"), record)
+    values = tomllib.loads(folder.best_toml.read_text())
+    assert values == {
+        "experiment": "a:B",
+        "metric": "loss",
+        "direction": "min",
+        "epochs": 6,
+        "seed": 17,
+        "hyperparameters": dict(TRIAL.hyperparameters),
+        "source": {
+            "sweep": "mine",
+            "trial_id": "t0003",
+            "score": 0.5,
+            "epoch": 4,
+            "score_of": "last epoch",
+            "metric": "loss",
+            "direction": "min",
+        },
+    }
+    assert TrainConfig.model_validate(values).hyperparameters == TRIAL.hyperparameters
+
+
+@pytest.mark.parametrize("score", [None, 0.5])
+def test_what_is_not_known_is_left_out(score: float | None) -> None:
+    found = training_values(config(data={"synthetic": True}), "mine", TRIAL, score=score, score_epoch=None, epochs=None)
+    assert "epochs" not in found
+    source = {"sweep": "mine", "trial_id": "t0003", "data": "synthetic"}
+    rated = {"score": 0.5, "score_of": "last epoch", "metric": "loss", "direction": "min"}
+    assert found["source"] == source | (rated if score else {})
