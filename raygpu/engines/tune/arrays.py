@@ -1,4 +1,4 @@
-"""What a Tune trial trains: a model alone, a function or script, models on a split device, or fused arrays."""
+"""Sequences of arrays, by what a Tune trial trains."""
 
 from __future__ import annotations
 

@@ -258,7 +258,10 @@ class ArrayTrainable(tune.Trainable):
         under_way = [] if self.arrays is None or self._failure is not None else self.arrays.trials
         if self.arrays is not None and under_way:
             self.arrays.save(folder)
-        shutil.copytree(self.kept.folder, folder / MEMBERS)
+        if self._failure is not None or (self.arrays is not None and self.arrays.has_ended):
+            shutil.move(self.kept.folder, folder / MEMBERS)  # nothing is trained after this one
+        else:
+            shutil.copytree(self.kept.folder, folder / MEMBERS)
         progress = {
             **self.kept.state(),
             "ended": sorted(self.ended),
