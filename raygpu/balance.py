@@ -32,9 +32,9 @@ from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.batch_balancing import (
     LARGEST_PART,
+    BalanceResult,
     Curve,
     MeasuredSplit,
-    Verdict,
     alike,
     around,
     balanced,
@@ -169,7 +169,7 @@ class _Measuring:
         """The global batch that raygpu.train takes with this configuration."""
         return spread(_equal(self.config), self.where.ranks, self.num_train).parallel.global_batch
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BalanceResult:
         """Measure the devices, then trainings with the resulting shares and with equal ones, and decide by both."""
         curves, wanted = self.devices()
         asked = self.config.chosen_batches is not None
@@ -179,7 +179,7 @@ class _Measuring:
         same = list(shares) == equal
         own, its = ([first], []) if same else self._by_turns(trainings, shares, first, equal)
         self.readings |= trainings.readings
-        return Verdict(
+        return BalanceResult(
             curves=curves,
             groups=[] if asked else alike(curves),
             split=predicted(curves, shares),
@@ -276,7 +276,7 @@ class _Measuring:
         return own, its
 
 
-def _finish(measuring: _Measuring, source_folder: Path, verdict: Verdict, write: Path | None) -> Result:
+def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, write: Path | None) -> Result:
     """Print the table, and write the plot, the summary and the configuration."""
     config, console, folder = measuring.prepared.config, measuring.console, measuring.folder
     assert isinstance(config, BalanceConfig)
@@ -303,7 +303,7 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: Verdict, write:
     return Result(summary, folder.path)
 
 
-def _summary(measuring: _Measuring, devices: Sequence[Device], verdict: Verdict) -> dict[str, Any]:
+def _summary(measuring: _Measuring, devices: Sequence[Device], verdict: BalanceResult) -> dict[str, Any]:
     """Return the content of `summary.json`."""
     own, equal, speedup = verdict.tried, verdict.equal, verdict.speedup
     ranks = zip(devices, verdict.curves, relative(verdict.curves), own.shares, verdict.shares, own.by_rank, strict=True)
@@ -353,7 +353,7 @@ def _require_writable(path: Path) -> None:
         raise BadInput(f"--write: {path} cannot be written: {error.strerror}") from error
 
 
-def _write_train(config: BalanceConfig, verdict: Verdict, path: Path) -> None:
+def _write_train(config: BalanceConfig, verdict: BalanceResult, path: Path) -> None:
     """Write the configuration with the verdict's batch and shares as a file for raygpu.train."""
     values = config.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name"})
     own = set(BalanceConfig.model_fields) - set(TrainConfig.model_fields)

@@ -215,18 +215,18 @@ def _ways(measuring: _Measuring) -> tuple[list[Way], list[str]]:
 
 
 def _obstacle(measuring: _Measuring) -> str | None:
-    from raygpu.training.fused.groups import Fuser
+    from raygpu.training.fused.groups import TorchGrouper
 
     assert measuring.workload.splits is not None
     trial = measuring.prepared.trial
     twice = [trial, replace(trial, trial_id="again", seed=trial.seed + 1)]
-    fuser = Fuser(
+    grouper = TorchGrouper(
         measuring.code,
         measuring.workload.splits,
         measuring.prepared.config.gpu.precision,
         measuring.workload.source.folder,
     )
-    return fuser.groups(twice)[0].reason
+    return grouper.groups(twice)[0].reason
 
 
 def _measured(
@@ -238,7 +238,7 @@ def _measured(
     ray_environment.prepare(local=True)
     from raygpu.engines.cluster.local_cluster import start_local
     from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark
-    from raygpu.engines.profiling.probe_workers import Probe
+    from raygpu.engines.profiling.probe_workers import ProbeProcesses
 
     ways, notes = list(ways), list(notes)
     with contextlib.ExitStack() as ending:
@@ -253,7 +253,7 @@ def _measured(
         cluster: Cluster = start_local(measuring.prepared.gpus)
         interrupts.retake_signals()
         ending.callback(cluster.close)
-        probe = Probe(cluster, cluster.devices[0], measuring.workload, scratch)
+        probe = ProbeProcesses(cluster, cluster.devices[0], measuring.workload, scratch)
         ending.callback(probe.close)
         repetitions = Repetitions(config.window_s, config.rounds)
         benchmark = ConcurrencyBenchmark(

@@ -22,7 +22,7 @@ from raygpu.config import SweepConfig
 from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.measurer import Measurer
 from raygpu.errors import BadInput, RaygpuError
-from raygpu.planning.gpu_shares import FusedPlan
+from raygpu.planning.gpu_shares import ArrayPlan
 from raygpu.planning.sweep_plan import Decision
 from raygpu.records.clock import process_age_s
 from raygpu.records.run_directory import RunDirectory
@@ -123,12 +123,12 @@ def run(
         decision = planner.on(cluster)
         timing["plan_s"] = process_age_s()
         planned = _Planned(prepared, found, groups, decision, cluster, tree, source_folder, resume)
-        training = _SweepRun(planned, console)
-        training.run(timing)
-    summary, folder = training.finish()
-    records = training.records
-    result = Result(summary, folder.path, records.ranked()[:5], training.interrupted, records.failures())
-    _print_end(result, folder, config, console, training.session.next_line())
+        trials = _SweepRun(planned, console)
+        trials.run(timing)
+    summary, folder = trials.finish()
+    records = trials.records
+    result = Result(summary, folder.path, records.ranked()[:5], trials.interrupted, records.failures())
+    _print_end(result, folder, config, console, trials.session.next_line())
     return result
 
 
@@ -166,7 +166,7 @@ class _SweepRun:
         self.folder = self._ready_folder(planned.resume, planned.source_folder)
         self.records = Records(prepared.sampler.num_trials, Scoring.of(config), cluster.devices, config.epochs)
         # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
-        share = FUSED_CPU_SHARE if isinstance(decision.plan, FusedPlan) else CPU_SHARE
+        share = FUSED_CPU_SHARE if isinstance(decision.plan, ArrayPlan) else CPU_SHARE
         self.session = SweepSession(config, self.folder, planned.tree, cpu_share=share)
         self.checkpoints: dict[str, str] = {}
         self.summary: dict[str, Any] = {}
@@ -195,7 +195,7 @@ class _SweepRun:
         """
         from raygpu.engines.cluster.mps_daemons import daemons
         from raygpu.engines.cluster.prometheus import SweepExporter
-        from raygpu.engines.tune.throughput_monitor import ThroughputMonitor
+        from raygpu.engines.tune.sweep_monitor import SweepMonitor
 
         cluster, records, session, console = self.cluster, self.records, self.session, self.console
         exporter = SweepExporter(self.folder.name, records)
@@ -203,7 +203,7 @@ class _SweepRun:
         try:
             with (
                 daemons(cluster.devices, console.line, wanted=self.decision.mps and cluster.local) as mps,
-                ThroughputMonitor(records, cluster, session.writer, console.update, exporter.update) as monitor,
+                SweepMonitor(records, cluster, session.writer, console.update, exporter.update) as monitor,
             ):
                 self._require_mps(mps)
                 arrays_s = self._run_trials(mps)
@@ -264,8 +264,8 @@ class _SweepRun:
             mps=mps,
             say=self.console.line,
         )
-        fuser = self.groups.fuser if isinstance(self.decision.plan, FusedPlan) else None
-        self.checkpoints = engine.run(context, self.decision.plan, fuser, resume=self.resuming)
+        grouper = self.groups.grouper if isinstance(self.decision.plan, ArrayPlan) else None
+        self.checkpoints = engine.run(context, self.decision.plan, grouper, resume=self.resuming)
         return context.arrays_s
 
     def finish(self) -> tuple[dict[str, Any], RunDirectory]:

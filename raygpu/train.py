@@ -28,7 +28,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.records.training_progress import History, Progress
 from raygpu.search.trials import Scoring
 from raygpu.storage import Storage
-from raygpu.training.distributed.batch_split import Spread, checked, spread
+from raygpu.training.distributed.batch_split import BatchPlan, checked, spread
 from raygpu.workflow import registration
 from raygpu.workflow.promotion import promoted
 from raygpu.workflow.ray_startup import arrived, started, told_at_once
@@ -122,7 +122,7 @@ class _Planned:
 
     prepared: PreparedTrain
     found: Problem
-    spread: Spread
+    spread: BatchPlan
     placing: Placing
     cluster: Cluster
     tree: RunTree | None
@@ -266,9 +266,9 @@ class _TrainingRun:
             case Progress():
                 is_new = history.advance(told)
                 metrics = history.curves()
-                writer.gpu(told.steps * (told.epoch - 1) + told.step, metrics)
+                writer.run_metrics(told.steps * (told.epoch - 1) + told.step, metrics)
                 if is_new:
-                    writer.gpu(told.epoch, history.metrics)
+                    writer.run_metrics(told.epoch, history.metrics)
             case Saved():
                 history.keep(told.epoch, told.score, best=told.best)
             case Interrupted():

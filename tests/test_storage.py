@@ -142,7 +142,7 @@ def test_a_run_in_object_storage_goes_on_anywhere(
     assert str(folder) == f"{bucket}/{tmp_path.name}/one"
     folder.write_run({"mlflow_run_id": "abc"})
     folder.write_summary({"best": None})
-    folder.spool.write_text("what waits")
+    folder.journal.write_text("what waits")
     folder.publish()
     with pytest.raises(BadInput, match=rf"{folder} exists already; go on with it by --resume {folder}, or choose"):
         RunDirectory.create(tmp_path / "others", "one", f"{bucket}/{tmp_path.name}")
@@ -152,9 +152,9 @@ def test_a_run_in_object_storage_goes_on_anywhere(
     assert found.storage == folder.storage
     assert found.read_config().storage == f"{bucket}/{tmp_path.name}"
     assert found.read_run()["mlflow_run_id"] == "abc"
-    assert found.spool.read_text() == "what waits"
+    assert found.journal.read_text() == "what waits"
     assert RunDirectory.existing(found.path).storage == folder.storage, "its folder here knows where the rest is"
-    found.spool.unlink()
+    found.journal.unlink()
     found.publish()
     assert not folder.shared.has("undelivered.jsonl"), "what was delivered is not delivered again"
     found.remove()

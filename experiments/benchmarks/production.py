@@ -29,7 +29,7 @@ from raygpu import train
 from raygpu.cli.training_view import TrainConsole
 from raygpu.config import TrainConfig
 from raygpu.records.training_progress import Progress, Wish
-from raygpu.training.distributed.ranks import FIRST, Parallel
+from raygpu.training.distributed.ranks import FIRST, ParallelSettings
 
 BATCH = 128
 """Of each worker."""
@@ -103,7 +103,7 @@ def keras_loop(ranks: Any, hp: dict[str, Any], seconds: float) -> float:
     def over() -> Wish:  # asked on rank 0 alone: all ranks stop at the same exchange
         return "stop" if sum(progress.wall_s for progress in told) > seconds else ""
 
-    what = experiment, experiment.data(), Trial("t0000", 0, hp), settings, Parallel(2 * BATCH), ranks
+    what = experiment, experiment.data(), Trial("t0000", 0, hp), settings, ParallelSettings(2 * BATCH), ranks
     own = KerasParallel(*what, wish=over)
     while not told or told[-1].wish != "stop":
         progress = own.advance()

@@ -28,7 +28,7 @@ from experiments.benchmarks.ranks import on_ranks
 from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
 
 SLOW = 0.6
@@ -68,7 +68,7 @@ class Device(Convolutions):
         return inputs
 
 
-def training(device: Device, splits: Splits, parallel: Parallel, ranks: Ranks) -> TorchParallel:
+def training(device: Device, splits: Splits, parallel: ParallelSettings, ranks: Ranks) -> TorchParallel:
     settings = Settings(epochs=10_000, threads=1, precision="float32", folder=Path())
     return TorchParallel(device, splits, Trial("t0000", 0, device.hp), settings, parallel, ranks)
 
@@ -95,14 +95,14 @@ def settle(own: TorchParallel, steps: int) -> list[tuple[int, tuple[int, ...]]]:
 
 def measured(ranks: Ranks, kind: str, folder: str, rounds: int, window_s: float, batch: int) -> dict[str, Any]:
     device, splits = Device(kind, ranks.rank, Path(folder)), repeated(64)
-    auto = training(device, splits, Parallel(batch, balance=True), ranks)
-    equal = training(device, splits, Parallel(batch), ranks)
+    auto = training(device, splits, ParallelSettings(batch, balance=True), ranks)
+    equal = training(device, splits, ParallelSettings(batch), ranks)
     found: dict[str, Any] = {"trace": settle(auto, SETTLE_STEPS), "rounds": []}
     settle(equal, 3)
     for _ in range(rounds):
         row: dict[str, Any] = {"auto": throughput(auto, window_s), "equal": throughput(equal, window_s)}
         share = auto.conductor.shares[ranks.rank]
-        alone = training(device, splits, Parallel(share), OneRank())
+        alone = training(device, splits, ParallelSettings(share), OneRank())
         settle(alone, 3)
         ranks.gather([None])
         rate = throughput(alone, window_s)

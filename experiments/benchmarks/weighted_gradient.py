@@ -25,7 +25,7 @@ from experiments.benchmarks.ranks import on_keras_ranks, on_ranks
 from experiments.digits import KerasMlp, Mlp
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
 
 BATCH = 100
@@ -52,7 +52,7 @@ def gradient(ranks: Ranks, kind: type[TorchParallel], model: str, ratios: tuple[
     """Of the first batch, as one vector."""
     experiment, hp = MODELS[model]
     settings = Settings(epochs=1, threads=1, precision="float32", folder=Path())
-    parallel = Parallel(BATCH, ratios=ratios)
+    parallel = ParallelSettings(BATCH, ratios=ratios)
     own = experiment()
     training = kind(own, own.data(), Trial("t0000", 0, hp), settings, parallel, ranks, dtype=DTYPES[dtype])
     taken: list[torch.Tensor] = []
@@ -93,7 +93,7 @@ def keras_gradient(ranks: Any, weighted: bool, model: str, ratios: tuple[float, 
     experiment, hp = KERAS_MODELS[model]
     settings = Settings(epochs=1, threads=1, precision="float32", folder=Path())
     own = experiment()
-    trial, parallel = Trial("t0000", 0, hp), Parallel(BATCH, ratios=ratios)
+    trial, parallel = Trial("t0000", 0, hp), ParallelSettings(BATCH, ratios=ratios)
     training = Taking(own, own.data(), trial, settings, parallel, ranks)
     count = sum(int(np.prod(variable.shape)) for variable in training.solo.model.trainable_variables)
     training.vector = tf.Variable(np.zeros(count))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raygpu.cli.formatting import throughput
-from raygpu.planning.batch_balancing import LARGEST_PART, MeasuredSplit, Verdict, relative
+from raygpu.planning.batch_balancing import LARGEST_PART, BalanceResult, MeasuredSplit, relative
 from raygpu.planning.batches import num_batches
 from raygpu.planning.confidence import interval, spread_text
 from raygpu.records.trial_records import Device
@@ -16,7 +16,7 @@ READINGS = {"util_pct": ("util", "{:.0f} %"), "power_w": ("power", "{:.0f} W"), 
 """Columns for readings that a GPU supports: their title and format."""
 
 
-def table(devices: Sequence[Device], verdict: Verdict, readings: Mapping[int, Mapping[str, float]]) -> list[str]:
+def table(devices: Sequence[Device], verdict: BalanceResult, readings: Mapping[int, Mapping[str, float]]) -> list[str]:
     """Return a table with a line for each rank. devices: of the ranks. readings: NVML's, by device index."""
     told = [name for name in READINGS if any(name in reading for reading in readings.values())]
     head = ["rank", "device", "best batch", "samples/s", "speed over the mean", "share", "alone with it"]
@@ -32,7 +32,7 @@ def table(devices: Sequence[Device], verdict: Verdict, readings: Mapping[int, Ma
     return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
-def lines(verdict: Verdict) -> list[str]:
+def lines(verdict: BalanceResult) -> list[str]:
     """Return lines on the measured devices and trainings, and the shares that follow."""
     tried, equal, speedup = verdict.tried, verdict.equal, verdict.speedup
     found = [f"predicted, without the exchange between devices: {throughput(verdict.split.samples_per_s)}"]
@@ -104,7 +104,7 @@ def _speed(split: MeasuredSplit) -> str:
     return f"{shares}: {throughput(split.samples_per_s)}{spread} in all ({parts}){turns}"
 
 
-def plot(title: str, devices: Sequence[Device], verdict: Verdict, path: Path) -> None:
+def plot(title: str, devices: Sequence[Device], verdict: BalanceResult, path: Path) -> None:
     """Plot each device's samples/s by its batch, with rounds and share; beside it, the tried against equal shares,
     turn by turn."""
     from matplotlib.figure import Figure

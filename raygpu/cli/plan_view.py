@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from raygpu.config import SweepConfig
 from raygpu.planning.estimates import Site
-from raygpu.planning.gpu_shares import DevicePlan, FusedPlan, Plan
+from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
 from raygpu.planning.sweep_plan import Decision
 from raygpu.search.signature import ITS_OWN, Group, Signature, cut, differing
 
@@ -81,16 +81,17 @@ def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[st
             f"plan: on {_cards(part)}: {part.share} ({part.reason}); {_per_trial(part)} per trial"
             for part in made.parts
         ]
-    if config.search.algorithm == "optuna" and config.search.generation < made.slots:
+    at_once = config.search.at_once
+    if at_once is not None and at_once < made.slots:
         lines.append(
-            f"plan: optuna asks for {config.search.generation} trials at a time, so {config.search.generation} of"
+            f"plan: {config.search.algorithm} asks for {at_once} trials at a time, so {at_once} of"
             f" {made.slots} places are used; a larger --search.generation uses more and learns less"
         )
     return lines
 
 
 def fused_lines(
-    config: SweepConfig, made: FusedPlan, groups: Sequence[Group] | None, names: Sequence[str]
+    config: SweepConfig, made: ArrayPlan, groups: Sequence[Group] | None, names: Sequence[str]
 ) -> list[str]:
     """Return the plan of fused mode in lines. groups: of all trials; None if the search draws them as it goes."""
     width = "width measured at their start" if config.gpu.width == "auto" else f"width {config.gpu.width}"
@@ -125,7 +126,7 @@ def fused_lines(
     return lines + _alone_lines(groups, made.alone)
 
 
-def split_lines(made: FusedPlan, names: Sequence[str]) -> list[str]:
+def split_lines(made: ArrayPlan, names: Sequence[str]) -> list[str]:
     """Return the plan of split mode in lines: Keras trials on logical devices. names: of the devices."""
     arrays = made.arrays
     return [

@@ -46,6 +46,11 @@ class SearchSection(Section):
     generation: Annotated[int, Field(ge=1)] = 8
     """optuna: trials asked for at once, before their results are told. Wider is faster and learns less."""
 
+    @property
+    def at_once(self) -> int | None:
+        """Largest number of trials that the search gives out before it wants results; None for all of them."""
+        return self.generation if self.algorithm == "optuna" else None
+
 
 class StoppingSection(Section):
     """The rule that ends a trial before its last epoch."""
@@ -82,7 +87,8 @@ class GpuSection(DevicesSection):
     fraction: Literal["auto"] | float = "auto"
     """The share of a GPU that a trial or an array asks for, snapped to 1/N; or a whole number of GPUs per trial."""
     memory_limit: bool = True
-    """Hold every trial to its share of the GPU's memory: past it, it runs out of memory alone, and again with more."""
+    """Hold every trial (a script under MPS alone) to its share of the GPU's memory: past it, that trial runs out of
+    memory, and runs again with more."""
     mps: Literal["auto", "on", "off"] = "auto"
     """Pack processes under CUDA MPS, in which their kernels run at the same time; auto: where a gain was measured."""
 

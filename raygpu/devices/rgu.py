@@ -116,7 +116,7 @@ def rgu(name: str, memory_gib: float) -> float | None:
 
 
 def formula(fp32_tflops: float, fp16_tflops: float, memory_gb: float) -> float:
-    """Compute the RGU by the module's formula; the figures are those of `Card`."""
+    """Return the worth of a GPU in Reference GPU Units. Formula: see the module; figures: see `Card`."""
     fp32, fp16, memory = fp32_tflops / A100_FP32, fp16_tflops / A100_FP16, memory_gb / A100_GB
     return FP32_WEIGHT * fp32 + FP16_WEIGHT * fp16 + MEMORY_WEIGHT * memory
 

@@ -22,7 +22,7 @@ JOIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class GpuWindow:
     """Means and peaks of one GPU over a stretch of time; None for a reading that the GPU does not support."""
 
     seconds: float
@@ -79,12 +79,12 @@ class Telemetry:
             self._thread.join(JOIN_S)  # a driver that hangs must not hang the training
             self._sampler.__exit__(kind, error, at)
 
-    def reading(self) -> Window:
+    def reading(self) -> GpuWindow:
         """Return the window so far, or the whole window after the exit. GPM's counters exist only after the exit."""
         samples = list(self._samples)
         memory = [sample.memory_gib for sample in samples]
         gpm = self._gpm or Gpm(None, None, None)
-        return Window(
+        return GpuWindow(
             seconds=(self._clock() if self._ended_s is None else self._ended_s) - self._began_s,
             num_samples=len(samples),
             util_pct=_mean([sample.util_pct for sample in samples]),

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from raygpu.planning.cost_model import RESERVE, Option, ProfiledGroup, Room, at_once
+from raygpu.planning.cost_model import RESERVE, FreeMemory, Option, ProfiledGroup, at_once
 from raygpu.planning.gpu_shares import Choice, Node, Share, auto_share, by_type, held_to, snap
 from raygpu.planning.scaling_laws import Affine
 
@@ -39,7 +39,7 @@ def _fitting(choice: Choice, nodes: Sequence[Node], need: Affine | None) -> Choi
 
 
 def automatic(nodes: Sequence[Node]) -> dict[str, Choice]:
-    """Return the share of the plain rule for each type: see `auto_share`."""
+    """Return the share by `auto_share` for each type of GPU."""
     return {device: auto_share(of) for device, of in by_type(nodes).items()}
 
 
@@ -56,7 +56,7 @@ def measured(
     choices = {}
     for device, of in found.items():
         way = best.way if parts[device].profile.of(best.way) else "process"
-        most, bound = at_once(parts[device], way, Room.of(of, _free_gib(of)), num_gpus)
+        most, bound = at_once(parts[device], way, FreeMemory.of(of, _free_gib(of)), num_gpus)
         choice = Choice(Share(1 if best.n == 1 else most), bound)
         choices[device] = held_to(choice, best.n, best.bound or "measured") if of[0].device == reference else choice
     return choices

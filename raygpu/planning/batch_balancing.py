@@ -174,7 +174,7 @@ class MeasuredSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Balanced:
+class PredictedSplit:
     """A split of a global batch."""
 
     shares: tuple[int, ...]
@@ -187,13 +187,13 @@ class Balanced:
         return sum(self.shares)
 
 
-def predicted(curves: Sequence[Curve], shares: Sequence[int]) -> Balanced:
+def predicted(curves: Sequence[Curve], shares: Sequence[int]) -> PredictedSplit:
     """Return this split with its predicted throughput."""
     slowest = max(curve.step_s(share) for curve, share in zip(curves, shares, strict=True))
-    return Balanced(tuple(shares), sum(shares) / slowest)
+    return PredictedSplit(tuple(shares), sum(shares) / slowest)
 
 
-def balanced(curves: Sequence[Curve], global_batch: int | None = None) -> Balanced:
+def balanced(curves: Sequence[Curve], global_batch: int | None = None) -> PredictedSplit:
     """Return the split with which all devices take the same time for a step.
 
     global_batch: None for the largest with which no device has more than its best batch.
@@ -215,13 +215,13 @@ def balanced(curves: Sequence[Curve], global_batch: int | None = None) -> Balanc
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BalanceResult:
     """The measurements of a split, and the shares that follow."""
 
     curves: Sequence[Curve]
     groups: Sequence[Sequence[int]]
     """Ranks in groups of equal speed, within noise; empty if a person chose the shares."""
-    split: Balanced
+    split: PredictedSplit
     """The shares that were tried, with their predicted throughput."""
     tried: MeasuredSplit
     """The measured speed with the shares that were tried."""

@@ -88,7 +88,7 @@ def parts(count: int, number: int) -> list[int]:
 
 
 @dataclass(slots=True)
-class Balance:
+class ShareBalancer:
     """The split of a batch over devices by their measured speed, moved when a speed changes.
 
     A device's time for its share is a cost of its own beside one for each sample, so its speed depends on its share;

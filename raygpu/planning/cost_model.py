@@ -58,7 +58,7 @@ class ProfiledGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeMemory:
     """The memory that the trainings on one device may take together."""
 
     host_gib: float
@@ -66,7 +66,7 @@ class Room:
     """Free device memory; None for a simulated device."""
 
     @classmethod
-    def of(cls, nodes: Sequence[Node], free_gib: float | None) -> Room:
+    def of(cls, nodes: Sequence[Node], free_gib: float | None) -> FreeMemory:
         """Return the room on these nodes. free_gib: free memory of the device that has the least; None if simulated."""
         return cls(min(node.memory_gib / node.num_gpus for node in nodes), free_gib)
 
@@ -116,7 +116,7 @@ PLACES: Mapping[Way, str] = {
 
 def options(
     groups: Sequence[ProfiledGroup],
-    room: Room,
+    room: FreeMemory,
     num_gpus: int = 1,
     ways: Iterable[Way] = PACKED,
     asked: int | None = None,
@@ -145,7 +145,9 @@ def options(
     return list(best.values())
 
 
-def _packings(group: ProfiledGroup, room: Room, num_gpus: int, ways: Iterable[Way]) -> Iterator[tuple[Way, int, str]]:
+def _packings(
+    group: ProfiledGroup, room: FreeMemory, num_gpus: int, ways: Iterable[Way]
+) -> Iterator[tuple[Way, int, str]]:
     """Yield each way at each number of trainings that was measured and has room."""
     for way in ways:
         most, bound = at_once(group, way, room, num_gpus)
@@ -155,7 +157,7 @@ def _packings(group: ProfiledGroup, room: Room, num_gpus: int, ways: Iterable[Wa
         yield from ((way, n, bound) for n in sorted(numbers))
 
 
-def at_once(group: ProfiledGroup, way: Way, room: Room, num_gpus: int = 1) -> tuple[int, str]:
+def at_once(group: ProfiledGroup, way: Way, room: FreeMemory, num_gpus: int = 1) -> tuple[int, str]:
     """Return the largest number of trainings at once on a device in this way, and the limit that binds, as text."""
     best = group.profile.best([way])
     curve = best.n if best is not None else 1
@@ -174,7 +176,13 @@ def at_once(group: ProfiledGroup, way: Way, room: Room, num_gpus: int = 1) -> tu
 
 
 def _option(
-    groups: Sequence[ProfiledGroup], way: Way, n: int, bound: str, fused: tuple[bool, ...], room: Room, num_gpus: int
+    groups: Sequence[ProfiledGroup],
+    way: Way,
+    n: int,
+    bound: str,
+    fused: tuple[bool, ...],
+    room: FreeMemory,
+    num_gpus: int,
 ) -> Option:
     wall_s, off_s = TUNE_S, 0.0
     gibs: list[float | None] = []
@@ -217,7 +225,7 @@ def _packed_s(group: ProfiledGroup, way: Way, n: int, num_gpus: int) -> float:
     return max(seconds + between_s * size.trials, DRIVER_S * size.trials)
 
 
-def _fused_s(group: ProfiledGroup, room: Room, num_gpus: int) -> float:
+def _fused_s(group: ProfiledGroup, room: FreeMemory, num_gpus: int) -> float:
     """Return the seconds of one array per device, or of as many in turn as a generation or the memory asks for."""
     profile, size = group.profile, group.size
     members = _members(group, room, num_gpus)
@@ -235,7 +243,7 @@ def _fused_s(group: ProfiledGroup, room: Room, num_gpus: int) -> float:
     return max(seconds, DRIVER_S * size.trials)
 
 
-def _members(group: ProfiledGroup, room: Room, num_gpus: int) -> int:
+def _members(group: ProfiledGroup, room: FreeMemory, num_gpus: int) -> int:
     """Return the members of an array: all trials of a device, if they may run at once and memory holds them."""
     most = math.ceil(min(group.size.trials, group.size.at_once) / num_gpus)
     on_device = room.device_gib is not None

@@ -81,8 +81,8 @@ def size(config: SweepConfig, part: float = 1.0) -> Size:
     """Return the size of this part of the sweep's trials."""
     assert config.trials is not None  # a sweep that is prepared knows it
     trials = max(1, round(config.trials * part))
-    generation = config.search.generation if config.search.algorithm == "optuna" else config.trials
-    return Size(trials, expected_epochs(config), max(1, min(trials, round(generation * part))))
+    at_once = config.search.at_once or config.trials
+    return Size(trials, expected_epochs(config), max(1, min(trials, round(at_once * part))))
 
 
 def roughly(profile: Profile) -> Profile:

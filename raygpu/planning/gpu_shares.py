@@ -148,7 +148,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class FusedPlan:
+class ArrayPlan:
     """The placement of the sweep's arrays, and of the trials that are trained alone beside them."""
 
     arrays: Plan

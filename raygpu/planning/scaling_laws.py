@@ -41,7 +41,7 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Usl:
-    """The Universal Scalability Law: the throughput of n processes side by side,
+    """The Universal Scalability Law, a model of the throughput of n processes side by side:
 
         X(n) = rate * n / (1 + contention * (n - 1) + coherency * n * (n - 1))
 

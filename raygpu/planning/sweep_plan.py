@@ -11,9 +11,9 @@ from raygpu.config import SweepConfig
 from raygpu.config.sections import GpuSection
 from raygpu.errors import BadInput
 from raygpu.planning import allocation, cost_model
-from raygpu.planning.cost_model import Option, Room
+from raygpu.planning.cost_model import FreeMemory, Option
 from raygpu.planning.estimates import Estimates, Site
-from raygpu.planning.gpu_shares import Choice, FusedPlan, Node, Plan, by_type, plan, snap
+from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Plan, by_type, plan, snap
 from raygpu.search.signature import Group, Signature
 
 FASTER_ALONE = "packed processes are predicted to be faster"
@@ -47,11 +47,11 @@ def make_fused_plan(
     choices: Mapping[str, Choice] | None = None,
     *,
     mps: bool = False,
-) -> FusedPlan:
+) -> ArrayPlan:
     """Plan fused mode for these nodes: by default, each array has a GPU for itself. Raises BadInput."""
     fraction = 1.0 if config.gpu.fraction == "auto" else config.gpu.fraction
     arrays = allocation.permitted(nodes, allocation.asked(nodes, fraction, {}), mps=mps)
-    return FusedPlan(_plan(nodes, config, arrays, num_trials), make_plan(nodes, config, num_trials, choices, mps=mps))
+    return ArrayPlan(_plan(nodes, config, arrays, num_trials), make_plan(nodes, config, num_trials, choices, mps=mps))
 
 
 def _plan(nodes: Sequence[Node], config: SweepConfig, choices: Mapping[str, Choice], num_trials: int) -> Plan:
@@ -68,7 +68,7 @@ def _plan(nodes: Sequence[Node], config: SweepConfig, choices: Mapping[str, Choi
 class Decision:
     """The plan of a sweep, and the estimates behind it."""
 
-    plan: Plan | FusedPlan
+    plan: Plan | ArrayPlan
     groups: Sequence[Group]
     """All trials by signature; each that is not fused has its reason."""
     estimates: Estimates
@@ -155,7 +155,9 @@ def _options(site: Site, config: SweepConfig, groups: Sequence[Group], estimates
     if config.gpu.mps == "on" and any(part.profile.of("mps") for part in parts):
         ways = ["mps"]
     asked = None if config.gpu.fraction == "auto" else snap(config.gpu.fraction).trials_per_gpu
-    found = cost_model.options(parts, Room.of(alike, _least_free_gib(alike)), _num_gpus(site, config), ways, asked)
+    found = cost_model.options(
+        parts, FreeMemory.of(alike, _least_free_gib(alike)), _num_gpus(site, config), ways, asked
+    )
     return [option for option in found if _asked_for(option, config.gpu.mode)] or found
 
 

@@ -134,8 +134,8 @@ class RunDirectory:
         return self.path / "tune" / "members"
 
     @property
-    def spool(self) -> Path:
-        """The file of records that could not be delivered to the tracking server."""
+    def journal(self) -> Path:
+        """The file of the writes that MLflow has not got yet."""
         return self.path / "undelivered.jsonl"
 
     @classmethod
@@ -202,7 +202,7 @@ class RunDirectory:
         except OSError:  # the working folder of a container
             folder = cls(Path(tempfile.mkdtemp(prefix="raygpu-runs-"), storage.name), storage)
             folder.trials.mkdir(parents=True)
-        for file in (folder.config, folder.run, folder.best_toml, folder.spool):
+        for file in (folder.config, folder.run, folder.best_toml, folder.journal):
             if storage.has(file.name):
                 file.write_bytes(storage.read(file.name))
         return folder
@@ -212,7 +212,7 @@ class RunDirectory:
         if self.storage is None:
             return
         self.storage.upload(self.path)
-        for file in (self.spool, self.best_toml):
+        for file in (self.journal, self.best_toml):
             if not file.exists() and self.storage.has(file.name):
                 self.storage.discard(file.name)
 

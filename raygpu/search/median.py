@@ -10,7 +10,7 @@ from statistics import fmean
 
 
 class Median:
-    """The rule as Ray Tune's `MedianStoppingRule` applies it, trial by trial in the order of their arrival.
+    """The median stopping rule, as Ray Tune's `MedianStoppingRule` applies it: trial by trial in the order of arrival.
 
     A trial stops whose best score lies below the median of the others' running means up to the same epoch. Asked again
     about a trial, as after a lost worker, it gives the same answer.

@@ -33,7 +33,7 @@ def decision_epochs(config: SweepConfig) -> frozenset[int] | None:
 
 
 def expected_epochs(config: SweepConfig) -> float:
-    """Return the epochs that a trial trains on average, if one in `reduction` survives each rung; 1 if not known."""
+    """Return the mean number of epochs of a trial, early stops by halving included; 1 if not known."""
     stopping = config.stopping
     if config.epochs is None:
         return 1

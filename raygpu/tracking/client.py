@@ -160,7 +160,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 @cache
-def origin() -> Mapping[str, str]:
+def run_tags() -> Mapping[str, str]:
     """Return MLflow's own tags for the user and the program that began a run."""
     try:
         user = getpass.getuser()

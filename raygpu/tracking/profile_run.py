@@ -28,7 +28,7 @@ def log(config: PackConfig, name: str, profile: Profile, verdict: Mapping[str, A
     if profile.synthetic:
         tree.tags["raygpu.data"] = "synthetic"
     tags = {"raygpu.device": profile.subject.device}
-    run_id = tree.start_sweep(name, tags, flat(config) | dict(profile.subject.hyperparameters), kind="pack")
+    run_id = tree.start_run(name, tags, flat(config) | dict(profile.subject.hyperparameters), kind="pack")
     now_ms = int(time.time() * 1000)
     sound = [p for p in profile.points if p.doubt is None]
     points = [
@@ -46,5 +46,5 @@ def log(config: PackConfig, name: str, profile: Profile, verdict: Mapping[str, A
     for path in files:
         tree.log_artifact(run_id, path)
     ended: Status = "failed" if profile.best() is None else "finished"
-    tree.end_sweep(run_id, ended, {name: value for name, value in verdict.items() if value is not None})
+    tree.end_run(run_id, ended, {name: value for name, value in verdict.items() if value is not None})
     return tree.ui_url

@@ -76,7 +76,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Registration:
     """Outcome of a registration: whether the model was registered, and as what."""
 
     line: str
@@ -87,7 +87,7 @@ class Verdict:
     """Alias of the version, `champion` or `challenger`; None if it has none."""
 
 
-def register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str, Any]) -> Verdict:
+def register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str, Any]) -> Registration:
     """Register the model at `uri` as a new version of the registered model `name`, and set its alias.
 
     A model is refused if the champion, or without one the best comparable version, beats it. A version of the same run
@@ -103,13 +103,13 @@ def register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str
         same = next((v for v in versions.values() if (v.run_id, v.claim) == (tree.run_id, claim)), None)
         if same is not None and (alias := _alias(registry, name, same)) is not None:
             before = models.Registered(name, str(same.number))
-            return Verdict(f"registered before: {before.uri}, as @{alias}", before, alias)
+            return Registration(f"registered before: {before.uri}, as @{alias}", before, alias)
         others = [version for version in versions.values() if version is not same]
         best = champion or _best(claim, others)
         title = "champion" if champion else "best registered version"
         if best is not None and best.claim is not None and claim.unlike(best.claim) is None and best.claim.beats(claim):
             where, score = f"models:/{name}/{best.number}", f"{best.claim.score:.6g}"
-            return Verdict(f"{claim.metric} {claim.score:.6g} does not beat the {title}'s {score} ({where})")
+            return Registration(f"{claim.metric} {claim.score:.6g} does not beat the {title}'s {score} ({where})")
         if same is None:  # else it was registered, and got no alias
             all_tags = {key: str(value) for key, value in {**tags, **claim.tags()}.items()}
             with contextlib.redirect_stderr(io.StringIO()):  # which tells in two lines what is told in one
@@ -126,9 +126,13 @@ def register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str
         if why is not None:
             registry.set_registered_model_alias(name, CHALLENGER, registered.version)
     except Exception as error:  # noqa: BLE001 - the version is there: what is told is that
-        return Verdict(f"registered: {registered.uri}, without an alias: {client.fault(tree.uri, error)}", registered)
+        return Registration(
+            f"registered: {registered.uri}, without an alias: {client.fault(tree.uri, error)}", registered
+        )
     alias = CHAMPION if why is None else CHALLENGER
-    return Verdict(f"registered: {registered.uri}, as @{alias}: {why or _beaten(claim, best, name)}", registered, alias)
+    return Registration(
+        f"registered: {registered.uri}, as @{alias}: {why or _beaten(claim, best, name)}", registered, alias
+    )
 
 
 def _alias(registry: Any, name: str, version: Version) -> str | None:

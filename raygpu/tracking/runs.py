@@ -1,7 +1,7 @@
-"""The run tree in MLflow: one parent run for the sweep, one child run for each trial.
+"""The run tree in MLflow: one parent run for a sweep, a training or a profile; a child run for each trial.
 
     tree = RunTree.open("sqlite:///runs/mlflow.db", "raygpu")
-    tree.start_sweep("digits", tags={}, params={"trials": 64})
+    tree.start_run("digits", tags={}, params={"trials": 64})
     run_id = tree.create_trial(trial)
 
 Importing this module does not import MLflow, which takes many seconds: `RunTree.open` does. A failing call raises
@@ -87,7 +87,7 @@ def _guarded(method: Callable[Concatenate[RunTree, P], R]) -> Callable[Concatena
 
 
 class RunTree:
-    """The runs of one sweep. Calls block; `writer.Writer` keeps them off the sweep's loop."""
+    """The runs of one sweep, training or profile. Calls block; `writer.Writer` keeps them off the command's loop."""
 
     def __init__(self, mlflow: Any, uri: str, experiment_id: str) -> None:
         """Take an open client; `open` is the public constructor."""
@@ -96,7 +96,7 @@ class RunTree:
         self.uri = uri
         self.experiment_id = experiment_id
         self.run_id: str | None = None
-        """Id of the parent run, from `start_sweep` or `resume_sweep` on."""
+        """Id of the parent run, from `start_run` or `resume_run` on."""
         self.children: dict[str, Child] = {}
         """Trials' runs, by trial id."""
         self.tags: dict[str, str] = {}
@@ -117,16 +117,16 @@ class RunTree:
     # The sweep
 
     @_guarded
-    def start_sweep(self, name: str, tags: Mapping[str, Any], params: Mapping[str, Any], kind: str = "sweep") -> str:
+    def start_run(self, name: str, tags: Mapping[str, Any], params: Mapping[str, Any], kind: str = "sweep") -> str:
         """Begin the parent run and return its id. kind: command that makes the run, for its tag `raygpu.kind`."""
-        own = {"raygpu.kind": kind, "raygpu.name": name, **client.origin()}
+        own = {"raygpu.kind": kind, "raygpu.name": name, **client.run_tags()}
         run = self.mlflow.create_run(self.experiment_id, tags=_tags({**self.tags, **tags, **own}), run_name=name)
         self.run_id = run.info.run_id
         self.log(run.info.run_id, params=params)
         return str(run.info.run_id)
 
     @_guarded
-    def resume_sweep(self, run_id: str) -> dict[str, Child]:
+    def resume_run(self, run_id: str) -> dict[str, Child]:
         """Go on with a parent run and return its trials' runs, by trial id, with the last epoch that was logged.
 
         A trial that has two runs, as after a lost answer, keeps the one that got further; the other is deleted.
@@ -144,7 +144,7 @@ class RunTree:
         return dict(self.children)
 
     @_guarded
-    def end_sweep(
+    def end_run(
         self,
         run_id: str,
         status: Status,
@@ -175,12 +175,12 @@ class RunTree:
             self.log(child.run_id, tags=tags)
             return child.run_id
         if self.run_id is None:
-            raise TrackingError("tracking: no sweep has been started; call start_sweep or resume_sweep first")
+            raise TrackingError("tracking: no run has been started; call start_run or resume_run first")
         own = {
             PARENT: self.run_id,
             "raygpu.kind": "trial",
             "raygpu.trial_id": trial.trial_id,
-            **client.origin(),
+            **client.run_tags(),
         }
         all_tags = _tags({**self.tags, **(tags or {}), **own})
         run = self.mlflow.create_run(self.experiment_id, start_time=time_ms, tags=all_tags, run_name=trial.trial_id)
@@ -208,7 +208,7 @@ class RunTree:
             del self.children[trial_id]
 
     @_guarded
-    def discard_sweep(self) -> None:
+    def discard_run(self) -> None:
         """Delete the sweep's run and its trials' runs, as if it had never begun."""
         for trial_id in list(self.children):
             self.forget_trial(trial_id)

@@ -58,15 +58,15 @@ class Session(ABC):
         self._lines: list[str] = []
         self.writer = NullWriter()
         if tree is not None:
-            self.writer = Writer(lambda: self._begin(tree), folder.spool, cpu_share=cpu_share)
+            self.writer = Writer(lambda: self._begin(tree), folder.journal, cpu_share=cpu_share)
 
     def _begin(self, tree: RunTree) -> RunTree:
         if self.config.data.synthetic:
             tree.tags["raygpu.data"] = "synthetic"
         if self.run_id is not None:
-            tree.resume_sweep(self.run_id)
+            tree.resume_run(self.run_id)
         else:
-            self.run_id = tree.start_sweep(self.folder.name, self.tags(), self.params(), self.kind)
+            self.run_id = tree.start_run(self.folder.name, self.tags(), self.params(), self.kind)
             self.folder.write_run({"mlflow_run_id": self.run_id})
         try:
             tree.log_artifact(self.run_id, self.folder.config)
@@ -150,7 +150,7 @@ class Session(ABC):
             lines.append(self._fault)
         if undelivered or self._fault is not None:
             what = f"{undelivered:,} writes are not in MLflow" if undelivered else "the run is not complete there"
-            where = f"; they lie in {self.folder.spool}" if undelivered else ""
+            where = f"; they lie in {self.folder.journal}" if undelivered else ""
             why = f" ({self.writer.delayed})" if undelivered and self.writer.delayed and self._fault is None else ""
             lines.append(f"MLflow: {what}{why}{where}; deliver by: {self.folder.resumed_by(self.kind)}")
         return lines
@@ -172,7 +172,7 @@ class Session(ABC):
         try:
             tree = self.writer.ready(0)
             if tree is not None:
-                tree.discard_sweep()
+                tree.discard_run()
         except TrackingError:
             pass  # the fault that ended the run is the one to be shown
 
@@ -205,7 +205,7 @@ class SweepSession(Session):
         tags = self._missing(summary) | {"raygpu.score": f"{summary['score']} epoch"}
         tags |= {"raygpu.best_trial": best["trial_id"]} if best is not None else {}
         status: Status = "interrupted" if interrupted else "failed" if best is None else "finished"
-        tree.end_sweep(self.run_id, status, metrics, tags)
+        tree.end_run(self.run_id, status, metrics, tags)
 
 
 class TrainSession(Session):
@@ -238,7 +238,7 @@ class TrainSession(Session):
         best = summary["best"]
         metrics = {"best/score": best["score"], "best/epoch": best["epoch"]} if best is not None else {}
         status: Status = "interrupted" if interrupted else "finished"
-        tree.end_sweep(self.run_id, status, metrics, self._missing(summary))
+        tree.end_run(self.run_id, status, metrics, self._missing(summary))
 
 
 def flat(config: ProblemConfig) -> dict[str, Any]:

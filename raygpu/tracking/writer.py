@@ -1,12 +1,12 @@
 """Write to MLflow in a thread of its own, so that no caller waits: merged, in order, and repeated until delivered.
 
-    writer = Writer(lambda: RunTree.open(uri, "raygpu"), spool=folder / "tracking.jsonl")
+    writer = Writer(lambda: RunTree.open(uri, "raygpu"), journal=folder / "undelivered.jsonl")
     tree = writer.ready(120)                 # MLflow is imported meanwhile
-    tree.start_sweep("digits", {}, {})
+    tree.start_run("digits", {}, {})
     writer.begin(trial)
     writer.epochs("t0000", [result])
     lost = writer.close(30)                  # waits while the store takes writes, 30 s while it takes none;
-                                             # what is left lies in the spool, for the next Writer to deliver
+                                             # what is left lies in the journal, for the next Writer to deliver
 
 One epoch costs MLflow 40-80 ms of CPU when it is written alone, so the thread lets writes gather, and rests longer
 the more its turns cost.
@@ -42,19 +42,23 @@ class Writer:
     """Queue for writes to MLflow, delivered by a thread. All methods but `ready` and `close` return immediately."""
 
     def __init__(
-        self, tree: RunTree | Callable[[], RunTree], spool: Path, interval_s: float = 0.5, cpu_share: float = CPU_SHARE
+        self,
+        tree: RunTree | Callable[[], RunTree],
+        journal: Path,
+        interval_s: float = 0.5,
+        cpu_share: float = CPU_SHARE,
     ) -> None:
         """Start the thread. tree: the run tree, or a function that opens it, called in the thread.
 
-        spool: file of the waiting writes. Writes that an earlier writer left there are delivered first; `tree` then has
-        its sweep resumed. interval_s: shortest time for which writes gather. cpu_share: largest share of this machine's
-        CPUs for the thread until `finish` or `close`. Raises TrackingError if the spool cannot be read.
+        journal: file of the waiting writes. Writes that an earlier writer left there are delivered first; `tree` then
+        has its run resumed. interval_s: shortest time for which writes gather. cpu_share: largest share of this
+        machine's CPUs for the thread until `finish` or `close`. Raises TrackingError if the journal cannot be read.
         """
         self.faults: list[str] = []
         """Faults of writes that MLflow refused for good, one line for each different fault."""
         self.delayed: str | None = None
         """Reason why writes wait at present; None while they are delivered."""
-        self._journal = Journal(spool)
+        self._journal = Journal(journal)
         self._interval_s = interval_s
         self._cpu_share = cpu_share
         self._tree: RunTree | None = None
@@ -120,9 +124,12 @@ class Writer:
         )
         self._put("end", record.trial.trial_id, copy)
 
-    def gpu(self, elapsed_s: int, metrics: Mapping[str, float]) -> None:
-        """Log metrics of the sweep's own run, as `gpu/0/samples_per_s`, at whole seconds since the sweep's start."""
-        self._put("gpu", None, (int(elapsed_s), dict(metrics)))
+    def run_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log metrics of the run itself, as `gpu/0/samples_per_s`.
+
+        step: MLflow's: of a sweep whole seconds since its start, of a training optimizer steps or epochs.
+        """
+        self._put("gpu", None, (int(step), dict(metrics)))
 
     @property
     def waiting(self) -> int:
@@ -136,7 +143,7 @@ class Writer:
         self._wake.set()
 
     def close(self, patience_s: float, say: Callable[[str], None] | None = None) -> int:
-        """Deliver the waiting writes while the store accepts them; return the number of writes left in the spool.
+        """Deliver the waiting writes while the store accepts them; return the number of writes left in the journal.
 
         patience_s: a store that accepts nothing for that long is given up. Ctrl-C ends the wait too. say: called every
         SAY_S seconds with a line on the writes left.
@@ -315,8 +322,8 @@ class NullWriter:
     def end(self, record: TrialRecord) -> None:
         """Ignore a trial's end."""
 
-    def gpu(self, elapsed_s: int, metrics: Mapping[str, float]) -> None:
-        """Ignore the sweep's metrics."""
+    def run_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Ignore the run's metrics."""
 
     def finish(self) -> None:
         """Do nothing: no write waits."""

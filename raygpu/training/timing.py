@@ -32,7 +32,7 @@ CHUNK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WorkWindow:
     """The work of one training, or of one array, in a period of time.
 
     Moments are of the machine's monotonic clock, the same for all of its processes.
@@ -59,7 +59,7 @@ class Window:
         return self.began + self.seconds
 
 
-def covered(windows: Sequence[Window]) -> float:
+def covered(windows: Sequence[WorkWindow]) -> float:
     """Return the smallest share of any of these windows in which all trainings worked.
 
     Rates add up only if this is near 1. A process that begins its window late is timed when the others have ended
@@ -89,7 +89,7 @@ class Stepped(Protocol):
 
 @runtime_checkable
 class Pausable(Protocol):
-    """A training that runs on between two requests for an epoch."""
+    """A function or script, which computes on while nobody asks for its next epoch."""
 
     def pause(self) -> None:
         """Stop the training in place."""
@@ -130,7 +130,7 @@ class _Runner:
             self.chunk = max(1, int(CHUNK_S / max(self.step_s, 1e-6)))
             self.pause()
 
-    def window(self, start_at: float, seconds: float) -> Window:
+    def window(self, start_at: float, seconds: float) -> WorkWindow:
         """Work from `start_at` on, timed for `seconds` after a lead. A runner that begins late is timed for as long."""
         with self.place():
             _sleep_until(start_at)
@@ -143,7 +143,7 @@ class _Runner:
             self._run_until(ended + LEAD * seconds)
             until = time.perf_counter()
             self.pause()
-        return Window(work, ended - began, began, since, until)
+        return WorkWindow(work, ended - began, began, since, until)
 
     def evaluation_s(self) -> float | None:
         """Return the seconds of an evaluation; None if raygpu does not run the loop."""
@@ -241,7 +241,7 @@ class Bench:
         self._runners = [self._array_runner()]
         self.warm_up()
 
-    def window(self, start_at: float, seconds: float) -> list[Window]:
+    def window(self, start_at: float, seconds: float) -> list[WorkWindow]:
         """Return a window of each training, or one of an array. start_at: seconds since 1970."""
         return self._all(lambda runner: runner.window(start_at, seconds))
 

@@ -74,8 +74,8 @@ class Planner:
         nodes, left_out = usable(site.nodes, groups.architectures)
         site = replace(site, nodes=nodes)
         decision = decide(site, config, self._num_trials, groups.groups, groups.sharing, estimates)
-        if groups.fuser is not None and decision.alone:  # where trials are drawn later, too
-            groups.fuser.alone = dict(decision.alone)
+        if groups.grouper is not None and decision.alone:  # where trials are drawn later, too
+            groups.grouper.alone = dict(decision.alone)
         self._say(decision_lines(decision, config, site, left_out, drawn=groups.drawn))
         self._decision = decision
         return decision

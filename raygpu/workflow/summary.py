@@ -23,7 +23,7 @@ from raygpu.workflow.user_code import Problem
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
     from raygpu.engines.train.production import Ended, Placing
-    from raygpu.engines.tune.throughput_monitor import ThroughputMonitor
+    from raygpu.engines.tune.sweep_monitor import SweepMonitor
 
 NUM_SAMPLES = 8
 
@@ -33,7 +33,7 @@ def summarize(
     decision: Decision,
     records: Records,
     cluster: Cluster,
-    monitor: ThroughputMonitor,
+    monitor: SweepMonitor,
     timing: Mapping[str, float | None],
     tracking: Mapping[str, Any],
     arrays_s: Mapping[str, float],

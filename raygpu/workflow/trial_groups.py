@@ -16,7 +16,7 @@ from raygpu.planning.sweep_plan import Sharing
 from raygpu.search.samplers import DrawnTrials, Sampler
 from raygpu.search.signature import Group, Signature
 from raygpu.search.space import Space, random_trials
-from raygpu.training.fused.groups import Fuser, Grouper, Together
+from raygpu.training.fused.groups import Grouper, KerasGrouper, TorchGrouper
 from raygpu.training.start import signature
 
 
@@ -26,7 +26,7 @@ class Grouped:
 
     groups: list[Group]
     """Groups of all trials; of a random sample if the search draws its trials as it goes."""
-    fuser: Grouper | None
+    grouper: Grouper | None
     """Decides which trials share an array or a device; None if none can."""
     drawn: bool
     """Whether the trials are known already."""
@@ -36,9 +36,9 @@ class Grouped:
     @property
     def sharing(self) -> Sharing | None:
         """Way in which several trials can share one process; None if they cannot."""
-        if self.fuser is None:
+        if self.grouper is None:
             return None
-        return "split" if isinstance(self.fuser, Together) else "fused"
+        return "split" if isinstance(self.grouper, KerasGrouper) else "fused"
 
 
 def grouped(
@@ -57,11 +57,11 @@ def grouped(
         except BadInput:  # its trials will show it, each alone
             common = Signature(())
         split = source.kind == "keras" and config.gpu.mode in ("auto", "split")
-        together = Together() if split else None
+        together = KerasGrouper() if split else None
         built_for = architectures() if source.kind == "torch" else None
         return Grouped([Group(common, list(trials), "not fused")], together, drawn, built_for)
-    fuser = Fuser(code, splits, config.gpu.precision, source.folder)
-    return Grouped(fuser.groups(trials), fuser, drawn, architectures())
+    grouper = TorchGrouper(code, splits, config.gpu.precision, source.folder)
+    return Grouped(grouper.groups(trials), grouper, drawn, architectures())
 
 
 def architectures() -> tuple[str, ...] | None:

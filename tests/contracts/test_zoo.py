@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from raygpu.training.base import NotAsAlone
-from raygpu.training.fused.groups import Fuser
+from raygpu.training.fused.groups import TorchGrouper
 from tests.contracts.zoo import ZOO, cases
 from tests.contracts.zoo.check import alone, difference, fingerprint, fused, refused
 
@@ -47,7 +47,7 @@ def test_fused(name: str) -> None:
     entry = ZOO[name]()
     splits, trials = entry.data(), entry.trials()
     before = fingerprint(splits)
-    groups = Fuser(entry, splits).groups(trials)
+    groups = TorchGrouper(entry, splits).groups(trials)
     assert fingerprint(splits) == before, "the dry run changed the data"
     assert sorted(trial.trial_id for group in groups for trial in group.trials) == [t.trial_id for t in trials]
     for group in groups:

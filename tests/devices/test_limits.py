@@ -106,7 +106,7 @@ def test_torch_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
 ALONE = """
 import resource, sys, traceback
 import numpy, torch
-from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.devices.limits import cap_data, lift_data
 model = torch.nn.Linear(1000, 1000)
 before = resource.getrlimit(resource.RLIMIT_DATA)
@@ -146,7 +146,7 @@ def test_a_tighter_limit_from_outside_stays(monkeypatch: pytest.MonkeyPatch) -> 
 
 ON_GPU = """
 import torch
-from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.devices.limits import cap_torch
 cap = cap_torch(0.1)
 assert 0.05 < cap.context_gib < 2, cap

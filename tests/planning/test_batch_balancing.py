@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygpu.planning.batch_balancing import (
-    Balanced,
+    BalanceResult,
     Curve,
     MeasuredSplit,
-    Verdict,
+    PredictedSplit,
     alike,
     around,
     balanced,
@@ -159,8 +159,8 @@ def job(shares: Sequence[int], *rates: float) -> MeasuredSplit:
     return MeasuredSplit(tuple(shares), tuple((0.5 * rate, 0.5 * rate) for rate in rates))
 
 
-def verdict(balanced_job: MeasuredSplit, equal: MeasuredSplit | None, **values: object) -> Verdict:
-    return Verdict([], [[0], [1]], Balanced(balanced_job.shares, 1.0), balanced_job, equal, **values)  # type: ignore[arg-type]
+def verdict(balanced_job: MeasuredSplit, equal: MeasuredSplit | None, **values: object) -> BalanceResult:
+    return BalanceResult([], [[0], [1]], PredictedSplit(balanced_job.shares, 1.0), balanced_job, equal, **values)  # type: ignore[arg-type]
 
 
 def test_shares_are_unequal_only_where_the_job_shows_a_gain() -> None:

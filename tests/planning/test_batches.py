@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from raygpu.planning.batches import (
     BEHIND,
-    Balance,
     NoiseEstimator,
+    ShareBalancer,
     batch_bounds,
     epoch_order,
     num_batches,
@@ -131,7 +131,7 @@ def test_parts_of_a_share(count: int, number: int) -> None:
 @given(st.lists(st.tuples(st.floats(0.001, 0.01), st.floats(1e-5, 1e-4)), min_size=2, max_size=5))
 def test_a_balance_ends_where_all_take_the_same_time(devices: list[tuple[float, float]]) -> None:
     """Each device takes a fixed time and one for each sample."""
-    balance, total = Balance([1.0] * len(devices)), 10_000
+    balance, total = ShareBalancer([1.0] * len(devices)), 10_000
     for _ in range(200):
         shares = balance.split(total)
         times = [fixed + each * n for (fixed, each), n in zip(devices, shares, strict=True)]
@@ -143,7 +143,7 @@ def test_a_balance_ends_where_all_take_the_same_time(devices: list[tuple[float, 
 
 
 def test_a_balance_stays_while_rates_hardly_change() -> None:
-    balance = Balance([1.0, 1.0])
+    balance = ShareBalancer([1.0, 1.0])
     assert balance.tell([80, 80], [100.0, 60.0])
     assert balance.split(160) == [100, 60]
     assert not balance.tell([100, 60], [101.0, 59.0])
@@ -152,7 +152,7 @@ def test_a_balance_stays_while_rates_hardly_change() -> None:
 
 
 def test_a_single_measurement_that_is_far_off_moves_a_split_but_a_little() -> None:
-    balance = Balance([1.0, 1.0])
+    balance = ShareBalancer([1.0, 1.0])
     for _ in range(5):
         balance.tell([80, 80], [100.0, 60.0])
     balance.tell([100, 60], [100.0, 30.0])
@@ -188,6 +188,6 @@ def test_no_noise_scale_of_one_rank_or_of_noise_alone() -> None:
 
 
 def test_limits_that_leave_no_room_do_not_hold() -> None:
-    balance = Balance([1.0, 1.0], most=[45.0, 45.0])
+    balance = ShareBalancer([1.0, 1.0], most=[45.0, 45.0])
     assert balance.split(90) == [45, 45]
     assert balance.split(100) == [50, 50]

@@ -9,10 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raygpu.config.sections import Way
-from raygpu.planning.cost_model import DRIVER_S, TRIAL_S, TUNE_S, Option, ProfiledGroup, Room, Size, at_once, options
+from raygpu.planning.cost_model import (
+    DRIVER_S,
+    TRIAL_S,
+    TUNE_S,
+    FreeMemory,
+    Option,
+    ProfiledGroup,
+    Size,
+    at_once,
+    options,
+)
 from raygpu.planning.profiles import Point, Profile, Subject
 
-ROOMY = Room(host_gib=1000, device_gib=None)
+ROOMY = FreeMemory(host_gib=1000, device_gib=None)
 SUBJECT = Subject("experiments.digits:Mlp", {}, "", "float32", "NVIDIA A100", 40.0, 16, {})
 
 
@@ -33,7 +43,7 @@ SMALL = profile({"process": {1: 1e4, 2: 1.8e4, 3: 1.7e4}, "fused": {1: 2e3, 8: 1
 LARGE = profile({"process": {1: 100, 2: 180, 3: 240}, "fused": {1: 90, 8: 150, 64: 160}})
 
 
-def best(measured: Profile, trials: int, epochs: float = 20, room: Room = ROOMY, **more: int) -> Option:
+def best(measured: Profile, trials: int, epochs: float = 20, room: FreeMemory = ROOMY, **more: int) -> Option:
     size = Size(trials, epochs, more.pop("at_once", trials))
     return options([ProfiledGroup(measured, size, fusable=True)], room, **more)[0]
 
@@ -84,13 +94,13 @@ def test_a_generation_bounds_what_runs_at_once() -> None:
     ("room", "n", "bound"),
     [
         (ROOMY, 3, "measured up to 3"),
-        (Room(host_gib=0.5, device_gib=None), 2, "host memory: 0.20 GiB each, 0.5 GiB free"),
-        (Room(host_gib=1000, device_gib=7.0), 1, "device memory: 6.00 GiB each, 7.0 GiB free"),
-        (Room(host_gib=1000, device_gib=14.0), 2, "device memory: 6.00 GiB each, 14.0 GiB free"),
-        (Room(host_gib=0.01, device_gib=None), 1, "host memory: 0.20 GiB each, 0.0 GiB free"),
+        (FreeMemory(host_gib=0.5, device_gib=None), 2, "host memory: 0.20 GiB each, 0.5 GiB free"),
+        (FreeMemory(host_gib=1000, device_gib=7.0), 1, "device memory: 6.00 GiB each, 7.0 GiB free"),
+        (FreeMemory(host_gib=1000, device_gib=14.0), 2, "device memory: 6.00 GiB each, 14.0 GiB free"),
+        (FreeMemory(host_gib=0.01, device_gib=None), 1, "host memory: 0.20 GiB each, 0.0 GiB free"),
     ],
 )
-def test_the_bound_that_binds_is_named(room: Room, n: int, bound: str) -> None:
+def test_the_bound_that_binds_is_named(room: FreeMemory, n: int, bound: str) -> None:
     measured = profile({"process": {1: 100, 2: 180, 3: 240}}, device_gib=6.0)
     part = ProfiledGroup(measured, Size(30, 20, 30), fusable=False)
     assert at_once(part, "process", room) == (n, bound)

@@ -24,7 +24,7 @@ def sqlite_uri(new_store: Callable[[Path], str], tmp_path: Path) -> str:
 @pytest.fixture
 def tree(sqlite_uri: str) -> RunTree:
     opened = RunTree.open(sqlite_uri, "digits")
-    opened.start_sweep("sweep", {"purpose": "test"}, {"trials": 3})
+    opened.start_run("sweep", {"purpose": "test"}, {"trials": 3})
     return opened
 
 

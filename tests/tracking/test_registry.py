@@ -12,11 +12,11 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from raygpu.tracking import models, registry
-from raygpu.tracking.registry import Claim, Verdict
+from raygpu.tracking.registry import Claim, Registration
 from raygpu.tracking.runs import RunTree
 
 CLAIM = Claim(0.92, "accuracy", maximize=True, validation="digits")
-Register = Callable[..., Verdict]
+Register = Callable[..., Registration]
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def model(tree: RunTree) -> str:
 
 @pytest.fixture
 def register(tree: RunTree, model: str) -> Register:
-    def make(score: float, **changes: Any) -> Verdict:
+    def make(score: float, **changes: Any) -> Registration:
         return registry.register(tree, model, "digits", replace(CLAIM, score=score, **changes), {"raygpu.sweep": "s"})
 
     return make
@@ -57,7 +57,7 @@ def test_the_better_one_is_the_champion_and_a_worse_one_stays_out(tree: RunTree,
     tags = {"score": "0.92", "metric": "accuracy", "direction": "max", "validation": "digits", "sweep": "s"}
     assert {name: version.tags[f"raygpu.{name}"] for name in tags} == tags
     worse = register(0.88)
-    assert worse == Verdict("accuracy 0.88 does not beat the champion's 0.92 (models:/digits/1)")
+    assert worse == Registration("accuracy 0.88 does not beat the champion's 0.92 (models:/digits/1)")
     assert latest(tree) == 1, "latest is no worse"
     better = register(0.95)
     assert better.line == "registered: models:/digits/2, as @champion: accuracy 0.95 beats the 0.92 of models:/digits/1"
@@ -65,9 +65,9 @@ def test_the_better_one_is_the_champion_and_a_worse_one_stays_out(tree: RunTree,
     assert mlflow.pyfunc.load_model("models:/digits@champion").predict(np.ones(2)).tolist() == [0, 0]
     again = register(0.95)
     line = "registered before: models:/digits/2, as @champion"
-    assert again == Verdict(line, better.registered, "champion"), "a resumed training"
+    assert again == Registration(line, better.registered, "champion"), "a resumed training"
     assert latest(tree) == 2
-    tree.start_sweep("another", {}, {})
+    tree.start_run("another", {}, {})
     equal = register(0.95)
     assert "as @challenger: accuracy 0.95 equals that of the champion models:/digits/2" in equal.line
     assert aliases(tree) == {"champion": 2, "challenger": 3}

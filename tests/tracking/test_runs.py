@@ -117,14 +117,14 @@ def test_a_sweep_is_resumed_with_its_trials(tree: RunTree) -> None:
     log_epochs(tree, 0, [epoch(1), epoch(2), epoch(3)])
     end_trial(tree, TrialRecord(trial(0), "interrupted"))
     log_epochs(tree, 1, [epoch(1)])
-    tree.end_sweep(tree.run_id, "interrupted")
+    tree.end_run(tree.run_id, "interrupted")
     assert run(tree, tree.run_id).info.status == "KILLED"
     other = RunTree(tree.mlflow, tree.uri, tree.experiment_id)
-    other.start_sweep("another", {}, {})
+    other.start_run("another", {}, {})
     start_trial(other, trial(0))
 
     again = RunTree.open(tree.uri, "digits")
-    found = again.resume_sweep(tree.run_id)
+    found = again.resume_run(tree.run_id)
     assert {name: (child.run_id, child.last_epoch) for name, child in found.items()} == {
         "t0000": (ids[0], 3),
         "t0001": (ids[1], 1),
@@ -143,7 +143,7 @@ def test_of_two_runs_of_one_trial_the_one_that_got_further_stays(tree: RunTree) 
     tree.children.clear()
     further = start_trial(tree, trial(0))
     log_epochs(tree, 0, [epoch(1)])
-    assert tree.resume_sweep(tree.run_id)["t0000"].run_id == further
+    assert tree.resume_run(tree.run_id)["t0000"].run_id == further
     assert run(tree, behind).info.lifecycle_stage == "deleted"
     assert run(tree, further).info.lifecycle_stage == "active"
 
@@ -159,7 +159,7 @@ def test_a_trial_that_starts_over_has_one_new_run(tree: RunTree) -> None:
 
 def test_the_sweep_ends_with_its_results(tree: RunTree) -> None:
     assert tree.run_id
-    tree.end_sweep(tree.run_id, "finished", {"best/score": 0.9}, {"raygpu.best": "t0001"})
+    tree.end_run(tree.run_id, "finished", {"best/score": 0.9}, {"raygpu.best": "t0001"})
     parent = run(tree, tree.run_id)
     assert (parent.info.status, parent.data.metrics) == ("FINISHED", {"best/score": 0.9})
     assert (parent.data.tags["raygpu.best"], parent.data.tags["raygpu.status"]) == ("t0001", "finished")
@@ -168,7 +168,7 @@ def test_the_sweep_ends_with_its_results(tree: RunTree) -> None:
 def test_a_discarded_sweep_leaves_nothing(tree: RunTree) -> None:
     assert tree.run_id
     ids = [tree.run_id, start_trial(tree, trial(0)), start_trial(tree, trial(1))]
-    tree.discard_sweep()
+    tree.discard_run()
     assert {run(tree, run_id).info.lifecycle_stage for run_id in ids} == {"deleted"}
 
 
@@ -185,7 +185,7 @@ def test_a_relative_file_stays_where_it_was(template: Path, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     opened = RunTree.open("sqlite:///runs/mlflow.db", "digits")
     monkeypatch.chdir("/")
-    opened.start_sweep("sweep", {}, {})
+    opened.start_run("sweep", {}, {})
     assert opened.uri == f"sqlite:///{tmp_path}/runs/mlflow.db"
     location = opened.mlflow.get_experiment(opened.experiment_id).artifact_location
     assert location == f"file://{tmp_path}/runs/artifacts"
@@ -245,18 +245,18 @@ def test_creating_a_store_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture
 
 def test_the_same_through_a_server(server: Server, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tree = RunTree.open(server.uri, "served")
-    parent = tree.start_sweep("sweep", {}, {"trials": 1})
+    parent = tree.start_run("sweep", {}, {"trials": 1})
     run_id = start_trial(tree, trial(0))
     log_epochs(tree, 0, [epoch(1), EpochResult(2, {"nan": math.nan, "up": math.inf})])
     end_trial(tree, TrialRecord(trial(0), "failed", error="Traceback"))
-    tree.end_sweep(parent, "failed")
+    tree.end_run(parent, "failed")
     ended = run(tree, run_id)
     assert ended.info.status == "FAILED"
     assert math.isnan(ended.data.metrics["nan"])
     assert ended.data.metrics["up"] > 1e308
     assert [file.path for file in tree.mlflow.list_artifacts(run_id)] == ["error.txt"]
     assert tree.ui_url.startswith(f"{server.uri}/#/experiments/{tree.experiment_id}/runs/{parent}?")
-    assert RunTree.open(server.uri, "served").resume_sweep(parent)["t0000"].last_epoch == 2
+    assert RunTree.open(server.uri, "served").resume_run(parent)["t0000"].last_epoch == 2
     with urllib.request.urlopen(f"{server.uri}/api/2.0/mlflow/runs/get?run_id={parent}") as response:
         assert json.load(response)["run"]["info"]["run_name"] == "sweep"
     assert capfd.readouterr() == ("", "")
@@ -269,11 +269,11 @@ def test_the_same_in_postgresql(postgresql: str) -> None:
     assert "an0ther" not in str(refused.value)
     assert "\n" not in str(refused.value)
     tree = RunTree.open(postgresql, "digits")
-    parent = tree.start_sweep("sweep", {}, {})
+    parent = tree.start_run("sweep", {}, {})
     run_id = start_trial(tree, trial(0))
     log_epochs(tree, 0, [epoch(1), EpochResult(2, {"nan": math.nan, "up": math.inf})])
     end_trial(tree, TrialRecord(trial(0), "stopped", reason="median"))
     ended = run(tree, run_id)
     assert (ended.info.status, ended.data.tags["raygpu.stopped"]) == ("KILLED", "median")
     assert math.isnan(ended.data.metrics["nan"])
-    assert tree.resume_sweep(parent)["t0000"].last_epoch == 2
+    assert tree.resume_run(parent)["t0000"].last_epoch == 2

@@ -26,7 +26,7 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_store_that_raygpu_makes_has_a_write_ahead_log(tmp_path: Path, mounts: Path) -> None:
     mounts.write_text("root / ext4 rw 0 0\n")
     tree = RunTree.open(f"sqlite:///{tmp_path}/runs/mlflow.db", "digits")
-    tree.end_sweep(tree.start_sweep("one", {}, {}), "finished")
+    tree.end_run(tree.start_run("one", {}, {}), "finished")
     assert journal(tmp_path / "runs" / "mlflow.db") == "wal"
 
 

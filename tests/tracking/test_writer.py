@@ -41,8 +41,8 @@ def test_what_is_given_arrives_and_callers_do_not_wait(tree: RunTree, tmp_path: 
         for number in range(1, 6):
             writer.epochs(f"t{index:04d}", [epoch(number, loss=number)])
         writer.end(TrialRecord(trial(index), "failed" if index == 7 else "finished", error="Traceback"))
-    writer.gpu(1, {"gpu/0/samples_per_s": 100.0})
-    writer.gpu(2, {"gpu/0/samples_per_s": 200.0})
+    writer.run_metrics(1, {"gpu/0/samples_per_s": 100.0})
+    writer.run_metrics(2, {"gpu/0/samples_per_s": 200.0})
     assert time.perf_counter() - began < 0.5
     assert writer.close(60) == 0
     assert (writer.faults, writer.delayed) == ([], None)
@@ -106,7 +106,7 @@ def test_after_a_resume_only_new_epochs_are_logged(tree: RunTree, tmp_path: Path
     start_trial(tree, trial(0))
     log_epochs(tree, 0, [epoch(1, 1.0), epoch(2, 2.0)])
     again = RunTree.open(tree.uri, "digits")
-    again.resume_sweep(tree.run_id)
+    again.resume_run(tree.run_id)
     writer = Writer(again, tmp_path / "spool.jsonl", interval_s=0.1)
     writer.begin(trial(0))
     writer.epochs("t0000", [epoch(2, 99.0), epoch(3, 3.0)])
@@ -284,7 +284,7 @@ def test_a_locked_file_is_given_up_and_delivered_by_the_next_writer(
     assert len(load(spool)) == 2
     eventually(lambda: not writer._thread.is_alive())  # its last call may yet succeed
     again = RunTree.open(tree.uri, "digits")
-    again.resume_sweep(str(tree.run_id))
+    again.resume_run(str(tree.run_id))
     assert Writer(again, spool, interval_s=0.05).close(30) == 0
     assert losses(again, children(again)["t0000"]) == [(1, 1.0)]
 
@@ -329,7 +329,7 @@ def test_nothing_is_lost_or_doubled_while_a_server_hangs(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = RunTree.open(server.uri, "hanging")
-    tree.start_sweep("sweep", {}, {})
+    tree.start_run("sweep", {}, {})
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.2)
     writer.begin(trial(0))
@@ -370,7 +370,7 @@ def test_what_a_killed_process_had_not_delivered_is_delivered_by_the_next(tree: 
         file.write('{"kind": "be')  # the process was killed here
 
     again = RunTree.open(tree.uri, "digits")
-    again.resume_sweep(tree.run_id)
+    again.resume_run(tree.run_id)
     following = Writer(again, spool, interval_s=0.1)
     assert following.num_earlier == 3
     following.epochs("t0001", [epoch(1, 1.0)])
@@ -405,7 +405,7 @@ def test_a_lost_answer_makes_no_second_run(tree: RunTree, tmp_path: Path, monkey
 def test_what_a_lost_server_missed_is_delivered_on_resume(server: Server, tmp_path: Path) -> None:
     spool = tmp_path / "run" / "spool.jsonl"
     tree = RunTree.open(server.uri, "lost")
-    parent = tree.start_sweep("sweep", {}, {})
+    parent = tree.start_run("sweep", {}, {})
     writer = Writer(tree, spool, interval_s=0.1)
     writer.begin(trial(0))
     writer.epochs("t0000", [epoch(1, 1.0)])
@@ -417,7 +417,7 @@ def test_what_a_lost_server_missed_is_delivered_on_resume(server: Server, tmp_pa
         writer.end(TrialRecord(trial(0), "finished"))
         writer.begin(trial(1, lr=0.5))
         writer.epochs("t0001", [epoch(1, 1.5)])
-        writer.gpu(9, {"gpu/0/samples_per_s": 5.0})
+        writer.run_metrics(9, {"gpu/0/samples_per_s": 5.0})
         given_ms = time.time() * 1000
         assert writer.close(3) == 5
         assert time.monotonic() - began < 15
@@ -427,7 +427,7 @@ def test_what_a_lost_server_missed_is_delivered_on_resume(server: Server, tmp_pa
         server.start()
     server.wait()
     again = RunTree.open(server.uri, "lost")
-    again.resume_sweep(parent)
+    again.resume_run(parent)
     assert Writer(again, spool, interval_s=0.1).close(30) == 0
     assert not spool.exists()
     assert Writer(again, spool).num_earlier == 0

@@ -11,7 +11,7 @@ import torch
 from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
 
 
@@ -19,7 +19,7 @@ def training(
     experiment: Any,
     splits: Splits,
     hp: Mapping[str, Any],
-    parallel: Parallel,
+    parallel: ParallelSettings,
     ranks: Ranks | None = None,
     *,
     epochs: int = 2,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks.ranks import on_keras_ranks
-from raygpu.training.distributed.ranks import Parallel
+from raygpu.training.distributed.ranks import ParallelSettings
 from tests.training.keras_losses import results
 
 
@@ -21,13 +21,13 @@ def alone() -> Any:
 @pytest.mark.parametrize(
     ("parallel", "processes", "local"),
     [
-        (Parallel(50, ratios=(4.0, 1.0)), 1, 2),
-        (Parallel(50, accumulate=4), 1, 1),
-        (Parallel(50, accumulate=2, ratios=(3.0, 2.0)), 2, 1),
+        (ParallelSettings(50, ratios=(4.0, 1.0)), 1, 2),
+        (ParallelSettings(50, accumulate=4), 1, 1),
+        (ParallelSettings(50, accumulate=2, ratios=(3.0, 2.0)), 2, 1),
     ],
     ids=["two devices of a process", "parts", "two processes, in parts"],
 )
-def test_losses_that_are_no_means(alone: Any, parallel: Parallel, processes: int, local: int) -> None:
+def test_losses_that_are_no_means(alone: Any, parallel: ParallelSettings, processes: int, local: int) -> None:
     found = on_keras_ranks(processes, results, parallel, local=local)
     for name, (wanted, metrics) in alone.items():
         for own in found:

@@ -17,7 +17,7 @@ from raygpu.config.source import Source, locate
 from raygpu.search.trials import Trial
 from raygpu.training import timing
 from raygpu.training.base import Settings
-from raygpu.training.timing import Bench, Window, _Runner, covered
+from raygpu.training.timing import Bench, WorkWindow, _Runner, covered
 from tests.models import NUM_TRAIN, few
 
 ROOT = Path(__file__).parents[2]
@@ -158,13 +158,13 @@ def test_one_that_comes_late_is_timed_for_as_long_as_the_others(monkeypatch: pyt
 
 
 def test_rates_add_up_only_where_all_work_at_the_same_time() -> None:
-    one = Window(100, 1.0, began=10.15, since=10.0, until=11.3)
+    one = WorkWindow(100, 1.0, began=10.15, since=10.0, until=11.3)
     assert covered([one]) == 1.0
-    a_little_later = Window(100, 1.0, began=10.25, since=10.1, until=11.4)
+    a_little_later = WorkWindow(100, 1.0, began=10.25, since=10.1, until=11.4)
     assert covered([one, a_little_later]) == 1.0, "the lead covers it"
-    late = Window(300, 1.0, began=10.85, since=10.7, until=12.0)
+    late = WorkWindow(300, 1.0, began=10.85, since=10.7, until=12.0)
     assert covered([one, late]) == pytest.approx(0.45)
-    apart = Window(300, 1.0, began=12.0, since=11.8, until=13.0)
+    apart = WorkWindow(300, 1.0, began=12.0, since=11.8, until=13.0)
     assert covered([one, apart]) == 0.0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
-from raygpu.engines.profiling.measurer import Look, Measurer
+from raygpu.engines.profiling.measurer import Measurer, QuickLook
 from raygpu.planning import plausibility
 from raygpu.planning.profiles import Point
 from raygpu.records.profile_store import ProfileStore
@@ -56,7 +56,7 @@ def config(sweep_config: Any) -> Any:
 @pytest.fixture
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sweep is taken for one of hours, which repays a probe."""
-    monkeypatch.setattr(Measurer, "_look", lambda measurer, site: Look(1e4))
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, site: QuickLook(1e4))
     for bound in (
         "WIDE",
         "WIDEST",
@@ -150,7 +150,7 @@ def test_a_dry_run_says_what_the_sweep_would_do(config: Any, monkeypatch: pytest
     local = {"cluster": {"address": "local"}}
     _, shown = run(config("dry", **local), dry_run=True)
     assert "plan: not measured: the sweep is short" in shown
-    monkeypatch.setattr(Measurer, "_look", lambda measurer, site: Look(1e4))
+    monkeypatch.setattr(Measurer, "_look", lambda measurer, site: QuickLook(1e4))
     _, shown = run(config("dry", **local), dry_run=True)
     assert "the sweep itself would first measure which way is fastest here" in shown
 

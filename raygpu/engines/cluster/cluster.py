@@ -34,7 +34,7 @@ NODE_ID = "ray.io/node-id"
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
+class PlacementRequest:
     """Ray resources and node labels that place a trial on one device type; empty where all devices have one type."""
 
     resources: Mapping[str, float] = field(default_factory=dict)
@@ -67,17 +67,17 @@ class Cluster:
         of = [node for node in self.nodes if node.device_type == device_type]
         return min(node.device_gib or node.memory_gib / node.num_gpus for node in of)
 
-    def needed(self, device_type: str) -> Needed:
+    def needed(self, device_type: str) -> PlacementRequest:
         """Return the resources or labels that a trial requests from Ray to be placed on this type of device."""
         if len({node.device_type for node in self.nodes}) == 1:
-            return Needed()
+            return PlacementRequest()
         of = [index for index, node in enumerate(self.nodes) if node.device_type == device_type]
         others = [resource for index, resource in enumerate(self._resources) if index not in of]
         own = {self._resources[index] for index in of}
         if len(own) == 1 and (resource := own.pop()) is not None and resource not in others:
-            return Needed({resource: LITTLE})
+            return PlacementRequest({resource: LITTLE})
         node_ids = list(dict.fromkeys(device.node_id for device in self.devices))
-        return Needed({}, {NODE_ID: f"in({','.join(node_ids[index] for index in of)})"})
+        return PlacementRequest({}, {NODE_ID: f"in({','.join(node_ids[index] for index in of)})"})
 
     def node_of(self, device: Device) -> Node:
         """Return the node that has a device."""

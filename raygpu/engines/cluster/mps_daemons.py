@@ -68,7 +68,7 @@ class Daemons:
 
 @contextmanager
 def daemons(devices: Sequence[Device], say: Callable[[str], None], *, wanted: bool) -> Iterator[Daemons]:
-    """Run MPS on all of these GPUs or, if it fails on one, on none: `say` gets the reason, and trials take turns.
+    """Run an MPS daemon on each device or, if one fails, on none: `say` gets the reason, and trials take turns.
 
     wanted: whether MPS is to run at all. At the exit, waits for the trials' processes before the daemons end.
     """

@@ -22,7 +22,7 @@ from raygpu.devices.limits import UNMEASURED_CONTEXT_GIB
 from raygpu.devices.mps import Access
 from raygpu.engines.profiling.measured_points import Measured
 from raygpu.engines.profiling.probe_actor import Fault, Taken
-from raygpu.engines.profiling.probe_workers import Probe, answers
+from raygpu.engines.profiling.probe_workers import ProbeProcesses, answers
 from raygpu.engines.profiling.windows import APART, Windows
 from raygpu.engines.profiling.worker_pool import Pools
 from raygpu.engines.profiling.workload import Repetitions
@@ -52,7 +52,7 @@ class ConcurrencyBenchmark:
 
     def __init__(
         self,
-        probe: Probe,
+        probe: ProbeProcesses,
         ways: Sequence[Way],
         repetitions: Repetitions,
         *,

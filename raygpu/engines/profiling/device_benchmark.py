@@ -16,7 +16,7 @@ from typing import Any
 
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.probe_actor import Fault
-from raygpu.engines.profiling.probe_workers import Probe, answers
+from raygpu.engines.profiling.probe_workers import ProbeProcesses, answers
 from raygpu.engines.profiling.workload import Workload
 from raygpu.engines.train.production import Placing
 from raygpu.errors import RaygpuError, last_line
@@ -57,7 +57,7 @@ class DeviceBenchmark:
         self._turns = by_turns(devices)
         self._on_gpu = [sum(other == device for other in devices) if device.uuid else 1 for device in devices]
         """Number of ranks that take turns on each rank's GPU; 1 for a simulated GPU: processes have their own CPUs."""
-        self._probes = [Probe(cluster, device, workload) for device in devices]
+        self._probes = [ProbeProcesses(cluster, device, workload) for device in devices]
         self._actors = [probe.start(self._threads) for probe in self._probes]
         self.readings: dict[int, Mapping[str, float]] = {}
         """Last NVML readings while devices worked, by device index."""

@@ -15,7 +15,7 @@ from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.sweep_probe import BEATEN, BUDGET, MOST_PACKED, WIDTHS, SweepProbe
 from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Splits
-from raygpu.planning.cost_model import WORKER_S, Room, options
+from raygpu.planning.cost_model import WORKER_S, FreeMemory, options
 from raygpu.planning.estimates import Estimates, Site, roughly, size
 from raygpu.planning.gpu_shares import by_type
 from raygpu.planning.profiles import Profile, Subject
@@ -38,7 +38,7 @@ LONG_S = 2400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class QuickLook:
     """Findings about a sweep from a few steps of training."""
 
     sweep_s: float | None
@@ -170,20 +170,20 @@ class Measurer:
             return "every trial is another program" if len(self.groups) > 1 else "there is one trial"
         return None
 
-    def _look(self, site: Site) -> Look:
+    def _look(self, site: Site) -> QuickLook:
         """Run a few steps in this process, on the CPU: it has loaded the experiment already, and needs no start."""
         assert self.splits is not None
         whole = size(self.config)
         samples = whole.trials * whole.epochs * self.splits.num_train
         if self.source.kind != "torch":
-            return Look(samples / KERAS_PER_S)
+            return QuickLook(samples / KERAS_PER_S)
         from raygpu.training.quick_estimate import QuickEstimate  # torch takes seconds to import
 
         estimate = QuickEstimate(self.source, self.code, self.splits, self.config.gpu.precision)
         samples_per_s = estimate.samples_per_s(self._first)
         if not samples_per_s:
-            return Look(None)
-        look = Look(samples / samples_per_s)
+            return QuickLook(None)
+        look = QuickLook(samples / samples_per_s)
         # The CPU's steps say nothing more about a GPU; a sweep of seconds saves nothing by any way of sharing, and a
         # sweep of hours repays a probe, whichever way is the fastest.
         if site.device_gib is not None or not WORKER_S <= samples / samples_per_s < LONG_S:
@@ -199,7 +199,7 @@ class Measurer:
         rough = Profile(self._subject(self.largest, site), self.splits.num_train, tuple(points))
         parts = Estimates(reference=rough).parts(self.groups, self.config)
         num_gpus = sum(node.num_gpus for node in site.nodes)
-        return Look(options(parts, Room.of(site.nodes, None), num_gpus)[0].wall_s, rough)
+        return QuickLook(options(parts, FreeMemory.of(site.nodes, None), num_gpus)[0].wall_s, rough)
 
     def probe(self, cluster: Cluster, site: Site) -> Estimates:
         """Measure the largest group's trainings while the sweep repays it, keep the profile, and return estimates."""

@@ -15,12 +15,12 @@ import ray
 
 from raygpu.config.sections import Precision, Way
 from raygpu.config.source import Source
-from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training import memory_usage
 from raygpu.training.base import Settings
-from raygpu.training.timing import Bench, Window
+from raygpu.training.timing import Bench, WorkWindow
 
 EPOCHS = 1000
 """Number of epochs asked for, more than a probe trains: a function does not end during a measurement."""
@@ -98,7 +98,7 @@ class ProbeActor:
 
             torch.set_num_threads(count)
 
-    def window(self, start_at: float, seconds: float) -> list[Window] | Fault:
+    def window(self, start_at: float, seconds: float) -> list[WorkWindow] | Fault:
         """Train for `seconds` from `start_at` on, in seconds since 1970; return one window for each training."""
         assert self._bench is not None
         try:

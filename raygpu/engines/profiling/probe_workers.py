@@ -15,7 +15,7 @@ from typing import Any
 import ray
 
 from raygpu.config.sections import Way
-from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.probe_actor import Fault, Made, spawn
 from raygpu.engines.profiling.workload import Workload
@@ -26,7 +26,7 @@ from raygpu.training.base import surroundings
 END_S = 5.0
 
 
-class Probe:
+class ProbeProcesses:
     """Worker processes that train copies of one trial on one device.
 
     folder: folder that functions and scripts may write to; default: the temporary folder of the device's node.

@@ -18,7 +18,7 @@ from raygpu.experiment import Splits, take
 from raygpu.records.training_progress import Progress
 from raygpu.search.trials import Scoring
 from raygpu.storage import Storage
-from raygpu.training.distributed.ranks import FIRST, Parallel
+from raygpu.training.distributed.ranks import FIRST, ParallelSettings
 
 EPOCHS = 1_000_000
 """Number of epochs asked for, more than a short training has time for."""
@@ -121,7 +121,9 @@ class ShortTrainings:
             epochs=EPOCHS,
             precision=self.workload.precision,
             threads=max(1, int(self.where.cpus)),
-            parallel=Parallel(sum(shares), config.accumulate, tuple(map(float, shares)), compile=config.compile),
+            parallel=ParallelSettings(
+                sum(shares), config.accumulate, tuple(map(float, shares)), compile=config.compile
+            ),
             devices=self.cluster.places(),
             scoring=Scoring(config.metric, config.maximize),
             checkpoint_epochs=EPOCHS,

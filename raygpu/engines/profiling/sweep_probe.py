@@ -54,11 +54,11 @@ class SweepProbe:
         """
         from raygpu.engines.cluster.mps_daemons import daemons
         from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark
-        from raygpu.engines.profiling.probe_workers import Probe
+        from raygpu.engines.profiling.probe_workers import ProbeProcesses
 
         started = time.monotonic()
         device = self.cluster.devices[0]
-        probe = Probe(self.cluster, device, self.workload)
+        probe = ProbeProcesses(self.cluster, device, self.workload)
         refusals: list[str] = []
         with daemons([device], refusals.append, wanted=mps and self.cluster.local) as under:
             access = under.access.get(device.uuid or "")

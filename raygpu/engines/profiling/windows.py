@@ -7,7 +7,7 @@ import time
 from raygpu.devices.telemetry import Telemetry
 from raygpu.engines.profiling.measured_points import Measured
 from raygpu.engines.profiling.probe_actor import Fault
-from raygpu.engines.profiling.probe_workers import Probe, answers
+from raygpu.engines.profiling.probe_workers import ProbeProcesses, answers
 from raygpu.training.timing import LEAD, covered
 
 STEPS = 3
@@ -24,7 +24,7 @@ APART = "its processes did not work at the same time in any window: the machine 
 class Windows:
     """Measure trainings on the device of a probe. window_s: seconds of a window, more if a step takes long."""
 
-    def __init__(self, probe: Probe, window_s: float) -> None:
+    def __init__(self, probe: ProbeProcesses, window_s: float) -> None:
         self.probe = probe
         self.window_s = window_s
 

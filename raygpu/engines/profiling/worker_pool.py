@@ -7,14 +7,14 @@ from typing import Any
 
 from raygpu.config.sections import Way
 from raygpu.devices.mps import Access
-from raygpu.engines.profiling.probe_workers import Probe
+from raygpu.engines.profiling.probe_workers import ProbeProcesses
 from raygpu.planning.profiles import Point
 
 
 class Pools:
     """Worker processes of a benchmark, by way of sharing. mps: MPS daemon of the way `mps`; None without MPS."""
 
-    def __init__(self, probe: Probe, mps: Access | None) -> None:
+    def __init__(self, probe: ProbeProcesses, mps: Access | None) -> None:
         self.alone: Sequence[Any] = ()
         """Process of the single training, which stays as the reference."""
         self._probe = probe

@@ -21,14 +21,14 @@ import ray.train
 
 from raygpu.config.sections import Precision
 from raygpu.config.source import Source
-from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.errors import last_line
 from raygpu.experiment import Splits
 from raygpu.records.training_progress import Best, Progress, Restored, Wish
 from raygpu.search.trials import Scoring, Trial
 from raygpu.storage import Storage
 from raygpu.training.base import Settings, surroundings
-from raygpu.training.distributed.ranks import OneRank, Parallel, ParallelTraining, Ranks
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings, ParallelTraining, Ranks
 
 PROGRESS = "progress.json"
 """File of a checkpoint with the training's progress and its best score."""
@@ -47,7 +47,7 @@ class WorkerTask:
     epochs: int
     precision: Precision
     threads: int
-    parallel: Parallel
+    parallel: ParallelSettings
     """Division of a batch; its ratios are in the order of `devices`."""
     devices: tuple[tuple[str, str], ...]
     """Node id and Ray's name of each device, in the order of their indices."""
@@ -245,7 +245,7 @@ def _placed(told: Sequence[int | None], count: int) -> list[int]:
     return [next(free, rank % count) if place is None else place for rank, place in enumerate(told)]
 
 
-def _by_rank(parallel: Parallel, devices: Sequence[int]) -> Parallel:
+def _by_rank(parallel: ParallelSettings, devices: Sequence[int]) -> ParallelSettings:
     """Return the division of a batch with ratios by rank instead of by device.
 
     devices: index of each rank's device; ranks that share a device follow each other. Ray numbers workers in any order.
@@ -260,7 +260,7 @@ def _by_rank(parallel: Parallel, devices: Sequence[int]) -> Parallel:
 
 
 def _begin(
-    task: WorkerTask, splits: Splits, settings: Settings, parallel: Parallel, ranks: Any, wishes: _Wishes
+    task: WorkerTask, splits: Splits, settings: Settings, parallel: ParallelSettings, ranks: Any, wishes: _Wishes
 ) -> ParallelTraining:
     if task.source.kind == "keras":
         from raygpu.training.distributed.keras_ranks import KerasParallel

@@ -104,9 +104,9 @@ class ArrayCallback(tune.Callback):
     def _train_alone(self, config: ArrayConfig, reason: str) -> None:
         """Restart all members of an array, ended ones too, because they differ from the same trials trained alone."""
         live, names = self.live, config.trial_ids
-        assert live.fuser is not None
+        assert live.grouper is not None
         live.say(f"{config.name}: {reason}; its {len(names)} trials are trained alone, from the beginning")
-        live.fuser.refuse(live.trials[names[0]], reason)
+        live.grouper.refuse(live.trials[names[0]], reason)
         for name in names:
             if name in live.records.by_id:
                 live.records.end(name, "failed", error=reason)

@@ -6,35 +6,35 @@ from typing import Any
 
 from ray import tune
 
-from raygpu.engines.cluster.cluster import Needed
+from raygpu.engines.cluster.cluster import PlacementRequest
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.engines.tune.rule_actor import rule_actor
 from raygpu.engines.tune.searcher import ArraySearcher
-from raygpu.engines.tune.shared_settings import FusedSettings, SharedSettings
-from raygpu.engines.tune.stopping import rule_actor
+from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.engines.tune.trial_shares import Shares, signatures
 from raygpu.engines.tune.tuner import fit
-from raygpu.planning.gpu_shares import DevicePlan, FusedPlan, Plan
+from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
 from raygpu.search.samplers import DrawnTrials
 from raygpu.search.stopping import decision_epochs, expected_epochs, stopping_rule
 from raygpu.search.trials import Scoring
 from raygpu.training.fused.groups import Grouper
 
 
-def run(context: SweepContext, plan: Plan | FusedPlan, fuser: Grouper | None, *, resume: bool) -> dict[str, str]:
+def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, *, resume: bool) -> dict[str, str]:
     """Run or resume a sweep; return the location of each kept trial's checkpoint, by trial id.
 
-    plan: in process mode the trials', else that of the arrays and of the trials alone beside them. fuser: groups trials
-    by signature; None in process mode. Returns early, with trials that have not ended, after SIGINT. Raises BadInput
-    for an unknown metric.
+    plan: in process mode the trials', else that of the arrays and of the trials alone beside them. grouper: groups
+    trials by signature; None in process mode. Returns early, with trials that have not ended, after SIGINT. Raises
+    BadInput for an unknown metric.
     """
-    arrays, alone = (plan.arrays, plan.alone) if isinstance(plan, FusedPlan) else (plan, plan)
+    arrays, alone = (plan.arrays, plan.alone) if isinstance(plan, ArrayPlan) else (plan, plan)
     rule = rule_actor(stopping_rule(context.config))
     shared = _shared_settings(context, plan, alone, rule)
-    live = LiveSweep(context, Shares(alone, signatures(context.source, context.splits)), fuser, rule)
+    live = LiveSweep(context, Shares(alone, signatures(context.source, context.splits)), grouper, rule)
     needed = {part.device: context.cluster.needed(part.device) for part in (*arrays.parts, *alone.parts)}
 
     def wanted_resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
@@ -55,7 +55,7 @@ def run(context: SweepContext, plan: Plan | FusedPlan, fuser: Grouper | None, *,
     return live.checkpoints | live.interrupted(context.folder.members, keep_all=shared.keep_all)
 
 
-def _shared_settings(context: SweepContext, plan: Plan | FusedPlan, alone: Plan, rule: Any) -> SharedSettings:
+def _shared_settings(context: SweepContext, plan: Plan | ArrayPlan, alone: Plan, rule: Any) -> SharedSettings:
     """Return the sweep's settings for the workers of all trials."""
     config = context.config
     drawn = context.sampler.trials if isinstance(context.sampler, DrawnTrials) else []
@@ -65,7 +65,7 @@ def _shared_settings(context: SweepContext, plan: Plan | FusedPlan, alone: Plan,
         epochs=config.epochs,
         precision=config.gpu.precision,
         alone=alone,
-        fused=_fused_settings(context, plan) if isinstance(plan, FusedPlan) else None,
+        fused=_fused_settings(context, plan) if isinstance(plan, ArrayPlan) else None,
         trials={trial.trial_id: trial for trial in drawn},
         keep_all=config.keep == "all",
         rule=rule,
@@ -81,9 +81,9 @@ def _shared_settings(context: SweepContext, plan: Plan | FusedPlan, alone: Plan,
     )
 
 
-def _fused_settings(context: SweepContext, plan: FusedPlan) -> FusedSettings:
+def _fused_settings(context: SweepContext, plan: ArrayPlan) -> ArraySettings:
     config = context.config
-    return FusedSettings(
+    return ArraySettings(
         plan=plan.arrays,
         width=plan.members if config.gpu.width == "auto" else config.gpu.width,
         host_memory_gib={part.device: _host_memory_gib(context, part) for part in plan.arrays.parts},
@@ -97,7 +97,7 @@ def _host_memory_gib(context: SweepContext, part: DevicePlan) -> float:
     return min(of_type) / part.share.trials_per_gpu
 
 
-def _resources(part: DevicePlan, needed: Needed) -> tune.PlacementGroupFactory:
+def _resources(part: DevicePlan, needed: PlacementRequest) -> tune.PlacementGroupFactory:
     """Return the resources that one Tune trial reserves. needed: request that places it on the part's device type."""
     bundle = {"CPU": part.cpus_per_trial, "GPU": part.share.ray_gpus, **needed.resources}
     if needed.labels is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.engines.tune.array_sequence import ArraySequence
-from raygpu.engines.tune.shared_settings import FusedSettings, SharedSettings
+from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
 from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import DevicePlan
 from raygpu.search.trials import Trial
@@ -23,7 +23,7 @@ class FusedArrays(ArraySequence):
     array: Any
 
     def __init__(
-        self, shared: SharedSettings, splits: Splits | None, code: Any, part: DevicePlan, settings: FusedSettings
+        self, shared: SharedSettings, splits: Splits | None, code: Any, part: DevicePlan, settings: ArraySettings
     ) -> None:
         super().__init__(shared, splits, code, part)
         self.settings = settings

@@ -27,20 +27,20 @@ ENLARGED = "enlarged"
 class LiveSweep:
     """Objects that a sweep's callback and searcher share, in this process alone.
 
-    fuser: groups trials by signature; None in process mode. rule: Ray actor with the stopping rule, or None.
+    grouper: groups trials by signature; None in process mode. rule: Ray actor with the stopping rule, or None.
     Tune pickles a sweep's callbacks at its start and unpickles them to restore it. There is one sweep at a time in a
     process, so the pickle stands for the one that is running.
     """
 
     current: ClassVar[LiveSweep | None] = None
 
-    def __init__(self, context: SweepContext, shares: Shares, fuser: Grouper | None, rule: Any) -> None:
+    def __init__(self, context: SweepContext, shares: Shares, grouper: Grouper | None, rule: Any) -> None:
         self.records = context.records
         self.writer = context.writer
         self.cluster = context.cluster
         self.say = context.say
         self.shares = shares
-        self.fuser = fuser
+        self.grouper = grouper
         self.rule = rule
         self.scratch = context.folder.tune / ENLARGED
         self.seconds = context.arrays_s

@@ -8,8 +8,8 @@ import sys
 import ray
 
 from raygpu.devices import limits
+from raygpu.devices.memory_release import wait_for_departed
 from raygpu.devices.mps import MEMORY_LIMIT
-from raygpu.devices.release import wait_for_departed
 from raygpu.planning.gpu_shares import Share
 
 

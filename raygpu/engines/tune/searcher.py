@@ -15,7 +15,7 @@ from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.kept_members import finite
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.planning.gpu_shares import FusedPlan, Plan, Share
+from raygpu.planning.gpu_shares import ArrayPlan, Plan, Share
 from raygpu.search.samplers import Sampler
 from raygpu.search.signature import MAX_MEMBERS, cut, even
 from raygpu.search.trials import Trial
@@ -46,7 +46,7 @@ class ArraySearcher(Searcher):
     """
 
     def __init__(
-        self, sampler: Sampler, live: LiveSweep, plan: Plan | FusedPlan, places: DeviceSlots, *, drawn: bool
+        self, sampler: Sampler, live: LiveSweep, plan: Plan | ArrayPlan, places: DeviceSlots, *, drawn: bool
     ) -> None:
         super().__init__()
         self.sampler = sampler
@@ -96,7 +96,7 @@ class ArraySearcher(Searcher):
         if order.device is not None and order.share is not None:
             return (order.device, order.share) if self.places.has_room(order.share.part) else None
         if order.fused:
-            assert isinstance(self.plan, FusedPlan)
+            assert isinstance(self.plan, ArrayPlan)
             shares = {part.device: part.share for part in self.plan.arrays.parts}
             fitting = self.places.devices
         else:
@@ -111,14 +111,14 @@ class ArraySearcher(Searcher):
     def _draw(self) -> None:
         """Draw the next trial; in fused mode all that the sampler gives now, ordered as arrays and as trials alone."""
         drawn: list[Trial] = []
-        while (self.live.fuser is not None or not drawn) and (trial := self.sampler.next()) is not None:
+        while (self.live.grouper is not None or not drawn) and (trial := self.sampler.next()) is not None:
             drawn.append(trial)
         self.live.trials.update({trial.trial_id: trial for trial in drawn})
-        if self.live.fuser is None:
+        if self.live.grouper is None:
             self.waiting = [Order((trial.trial_id,), fused=False) for trial in drawn]
             return
-        assert isinstance(self.plan, FusedPlan)
-        groups = self.live.fuser.groups(drawn)
+        assert isinstance(self.plan, ArrayPlan)
+        groups = self.live.grouper.groups(drawn)
         fused = {group.signature: group for group in groups if group.reason is None}
         counts = {signature: len(group.trials) for signature, group in fused.items()}
         numbers = cut(counts, self.plan.arrays.slots, self.plan.members or MAX_MEMBERS)
@@ -156,8 +156,8 @@ class ArraySearcher(Searcher):
         """Return the order itself, or one order for each trial of an array whose signature cannot be fused."""
         if (
             order.fused
-            and self.live.fuser is not None
-            and self.live.fuser.refused(self.live.trials[order.trial_ids[0]])
+            and self.live.grouper is not None
+            and self.live.grouper.refused(self.live.trials[order.trial_ids[0]])
         ):
             return [Order((name,), fused=False) for name in order.trial_ids]
         return [order]
@@ -182,7 +182,7 @@ class ArraySearcher(Searcher):
         names = ("sampler", "waiting", "given", "failed", "faults", "_num_given")
         state = {name: getattr(self, name) for name in names}
         state["trials"] = self.live.trials
-        state["alone"] = self.live.fuser.alone if self.live.fuser is not None else {}
+        state["alone"] = self.live.grouper.alone if self.live.grouper is not None else {}
         state["shares"], state["places"] = self.live.shares.state(), self.places.state()
         Path(checkpoint_path).write_bytes(cloudpickle.dumps(state))
 
@@ -191,8 +191,8 @@ class ArraySearcher(Searcher):
         state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
         self.live.trials.update(state.pop("trials"))
         alone = state.pop("alone")
-        if self.live.fuser is not None:
-            self.live.fuser.alone.update(alone)
+        if self.live.grouper is not None:
+            self.live.grouper.alone.update(alone)
         self.live.shares.restore(state.pop("shares"))
         self.places.restore(state.pop("places"))
         for name, value in state.items():

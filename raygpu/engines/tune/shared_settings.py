@@ -16,7 +16,7 @@ from raygpu.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
-class FusedSettings:
+class ArraySettings:
     """Settings of arrays that are fused, or split in split mode."""
 
     plan: Plan
@@ -38,7 +38,7 @@ class SharedSettings:
     precision: Precision
     alone: Plan
     """Plan for trials that are trained alone."""
-    fused: FusedSettings | None
+    fused: ArraySettings | None
     """None in process mode."""
     trials: Mapping[str, Trial]
     """All trials of the sweep, by id, if they were known at its start; else empty."""

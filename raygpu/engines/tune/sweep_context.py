@@ -17,7 +17,7 @@ from raygpu.search.samplers import Sampler
 from raygpu.search.trials import EpochResult, Trial, TrialRecord
 
 
-class Writer(Protocol):
+class TrialWriter(Protocol):
     """Tracking store of a sweep's trials; every call returns at once."""
 
     delayed: str | None
@@ -41,8 +41,8 @@ class Writer(Protocol):
     def end(self, record: TrialRecord) -> None:
         """End a trial's run by its record."""
 
-    def gpu(self, elapsed_s: int, metrics: dict[str, float]) -> None:
-        """Log metrics of the sweep's GPUs, `elapsed_s` seconds after the sweep's start."""
+    def run_metrics(self, step: int, metrics: dict[str, float]) -> None:
+        """Log metrics of the sweep's GPUs. step: whole seconds since the sweep's start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SweepContext:
     sampler: Sampler
     cluster: Cluster
     records: Records
-    writer: Writer
+    writer: TrialWriter
     folder: RunDirectory
     mps: Daemons
     say: Callable[[str], None]

@@ -22,7 +22,7 @@ import ray
 from ray import tune
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
-from raygpu.devices.exhaustion import is_out_of_memory
+from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.tune.array_checkpoint import MEMBERS, PROGRESS
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence

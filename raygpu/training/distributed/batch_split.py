@@ -12,7 +12,7 @@ from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Splits, num_samples
 from raygpu.planning.batches import split
 from raygpu.training.distributed.loss_check import Difference, differences
-from raygpu.training.distributed.ranks import Parallel
+from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings
 
 WARMUP = 0.05
@@ -22,21 +22,21 @@ LOOKED_AT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class BatchPlan:
     """The split of a training's batches over its devices."""
 
-    parallel: Parallel
+    parallel: ParallelSettings
     lines: tuple[str, ...]
     """Lines for a person."""
 
     @property
     def settings(self) -> OptimizerSettings:
         """Settings of the optimizer steps, with the learning rate scaled."""
-        assert self.parallel.optimizer is not None
-        return self.parallel.optimizer
+        assert self.parallel.optimizer_settings is not None
+        return self.parallel.optimizer_settings
 
 
-def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: int | None = None) -> Spread:
+def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: int | None = None) -> BatchPlan:
     """Return the batch, shares and learning rate of each optimizer step.
 
     devices: number of devices of all workers. global_batch: samples per step of an earlier start of the same run, which
@@ -69,12 +69,12 @@ def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: i
     if warmup is None and factor != 1 and "warmup_epochs" not in config.hyperparameters:
         warmup = WARMUP * (config.epochs or 1)
     scaled = settings.scaled(factor, warmup)
-    parallel = Parallel(whole, config.accumulate, ratios, config.ratios == "auto", config.compile, scaled)
+    parallel = ParallelSettings(whole, config.accumulate, ratios, config.ratios == "auto", config.compile, scaled)
     batches = _batches(config, parallel, devices, settings.batch_size)
-    return Spread(parallel, (batches, *lines, _lr(settings, scaled, factor)))
+    return BatchPlan(parallel, (batches, *lines, _lr(settings, scaled, factor)))
 
 
-def checked(config: TrainConfig, plan: Spread, devices: int, source: Source, code: Any, splits: Splits) -> Spread:
+def checked(config: TrainConfig, plan: BatchPlan, devices: int, source: Source, code: Any, splits: Splits) -> BatchPlan:
     """Check that the loss can be split as planned; return the plan with a line for each inexact result.
 
     Raises BadInput if a batch is cut and its loss does not follow from those of its parts.
@@ -88,7 +88,9 @@ def checked(config: TrainConfig, plan: Spread, devices: int, source: Source, cod
         raise BadInput(f"experiment: {source.name}: a look at its loss failed: {one_line(error)}") from error
 
 
-def _checked(config: TrainConfig, plan: Spread, devices: int, source: Source, code: Any, splits: Splits) -> Spread:
+def _checked(
+    config: TrainConfig, plan: BatchPlan, devices: int, source: Source, code: Any, splits: Splits
+) -> BatchPlan:
     parallel, lines, look_at = plan.parallel, list(plan.lines), _look(source)
     if devices > 1 or parallel.accumulate > 1:
         inputs, targets = splits.train_inputs, splits.train_targets
@@ -111,7 +113,7 @@ def _checked(config: TrainConfig, plan: Spread, devices: int, source: Source, co
             for found in differences(look, inputs, targets)
             if found.kind == "parts"
         ]
-    return Spread(parallel, tuple(lines))
+    return BatchPlan(parallel, tuple(lines))
 
 
 def _look(source: Source) -> Any:
@@ -125,7 +127,7 @@ def _look(source: Source) -> Any:
     return KerasLook
 
 
-def _with_least(parallel: Parallel, least: int, devices: int, num_train: int) -> Parallel:
+def _with_least(parallel: ParallelSettings, least: int, devices: int, num_train: int) -> ParallelSettings:
     """Give each part of a batch at least the samples that the model needs. Raises BadInput if there are too few."""
     if least == 1:
         return parallel
@@ -185,7 +187,7 @@ def _told(found: Difference, source: Source) -> str:
     )
 
 
-def _batches(config: TrainConfig, parallel: Parallel, devices: int, size: int) -> str:
+def _batches(config: TrainConfig, parallel: ParallelSettings, devices: int, size: int) -> str:
     shares = split(parallel.global_batch, parallel.ratios or [1.0] * devices)
     parts = " + ".join(map(str, shares)) if len(shares) <= 8 else f"{min(shares)} to {max(shares)} on each device"
     how = {"auto": ", to begin with, then by measured speeds", "equal": ""}.get(config.ratios, f", as {config.ratios}")

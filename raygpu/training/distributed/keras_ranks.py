@@ -22,7 +22,7 @@ from raygpu.planning.batches import epoch_order
 from raygpu.records.training_progress import Wish
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.distributed.ranks import Norm, Parallel, ParallelTraining, Report
+from raygpu.training.distributed.ranks import Norm, ParallelSettings, ParallelTraining, Report
 from raygpu.training.keras.logical_devices import split
 from raygpu.training.keras.optimizers import clip, with_l2
 from raygpu.training.keras.private_api import global_seed_generator, set_global_seed_generator
@@ -98,16 +98,18 @@ class KerasParallel(ParallelTraining):
         splits: Splits,
         trial: Trial,
         settings: Settings,
-        parallel: Parallel,
+        parallel: ParallelSettings,
         ranks: KerasRanks,
         *,
         wish: Callable[[], Wish] = lambda: "",
     ) -> None:
         self._strategy = ranks.strategy
         with self._strategy.scope():
-            self.solo = solo = KerasSolo(experiment, splits, trial, settings, optimizer=parallel.optimizer)
+            self.solo = solo = KerasSolo(
+                experiment, splits, trial, settings, optimizer_settings=parallel.optimizer_settings
+            )
             self._generator = global_seed_generator()  # exists now, once for each device
-        super().__init__(parallel, ranks, wish, solo.settings, solo.num_train, solo.epochs)
+        super().__init__(parallel, ranks, wish, solo.optimizer_settings, solo.num_train, solo.epochs)
         if ranks.world > 1:
             self._note_batch_norm()
         self._data = self._copies()
@@ -206,7 +208,7 @@ class KerasParallel(ParallelTraining):
         return self._strategy.run(self._apply, args=(gradients,))
 
     def _apply(self, gradients: Any) -> Any:
-        settings, context = self.solo.settings, tf.distribute.get_replica_context()
+        settings, context = self.solo.optimizer_settings, tf.distribute.get_replica_context()
         # A sum wants to know each part's device, which what has come from outside of the call does not tell.
         summed = context.all_reduce(tf.distribute.ReduceOp.SUM, [tf.identity(gradient) for gradient in gradients])
         summed, used = self._layout.whole(summed), self._layout.variables

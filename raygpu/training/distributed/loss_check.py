@@ -56,7 +56,7 @@ class Value:
         return self.total / (self.weight or 1.0)
 
 
-class Look(Protocol):
+class LossEvaluator(Protocol):
     """An experiment's untrained model on some of its samples."""
 
     exact: bool
@@ -92,7 +92,7 @@ class Difference:
         return f"{self.whole:.6g} of {sum(self.sizes)} samples, but {self.together:.6g} from parts of {cut}"
 
 
-def differences(look: Look, inputs: Arrays, targets: Arrays, most: int = MOST) -> list[Difference]:
+def differences(look: LossEvaluator, inputs: Arrays, targets: Arrays, most: int = MOST) -> list[Difference]:
     """Return one difference for each loss or metric that is not the mean, `Mean` or `Sum` that it claims to be.
 
     inputs, targets: the split of the data that `look` evaluates. Raises any exception of the experiment.
@@ -166,7 +166,7 @@ def _rows_of_values(array: np.ndarray, most: int) -> list[int]:
     return rows
 
 
-def _first_difference(look: Look, rows: np.ndarray, name: str, whole: Value) -> Difference | None:
+def _first_difference(look: LossEvaluator, rows: np.ndarray, name: str, whole: Value) -> Difference | None:
     if not math.isfinite(whole.result):
         return Difference(name, "unsteady")
     for sizes in cuts(len(rows)):
@@ -177,7 +177,7 @@ def _first_difference(look: Look, rows: np.ndarray, name: str, whole: Value) -> 
     return None
 
 
-def _blamed(look: Look, rows: np.ndarray, found: Difference) -> Difference:
+def _blamed(look: LossEvaluator, rows: np.ndarray, found: Difference) -> Difference:
     """Return the difference with its cause: the loss, or a model whose outputs depend on the batch."""
     try:
         look.hold(rows)
@@ -190,12 +190,12 @@ def _blamed(look: Look, rows: np.ndarray, found: Difference) -> Difference:
     return Difference(found.name, "outputs", found.whole, found.together, found.sizes, found.value)
 
 
-def _held_parts(look: Look, name: str, sizes: Sequence[int]) -> list[Value]:
+def _held_parts(look: LossEvaluator, name: str, sizes: Sequence[int]) -> list[Value]:
     ends = np.cumsum(sizes).tolist()
     return [look.held(slice(end - size, end))[name] for end, size in zip(ends, sizes, strict=True)]
 
 
-def _unsteady(look: Look, rows: np.ndarray, names: Sequence[str]) -> list[Difference]:
+def _unsteady(look: LossEvaluator, rows: np.ndarray, names: Sequence[str]) -> list[Difference]:
     """Compare values that change from call to call, by one forward pass' outputs and the same state for each part."""
     if not names:
         return []
@@ -215,7 +215,9 @@ def _unsteady(look: Look, rows: np.ndarray, names: Sequence[str]) -> list[Differ
     return found
 
 
-def _compared(look: Look, name: str, whole: Value, values: Sequence[Value], sizes: Sequence[int]) -> Difference | None:
+def _compared(
+    look: LossEvaluator, name: str, whole: Value, values: Sequence[Value], sizes: Sequence[int]
+) -> Difference | None:
     """Return the difference between the parts' value and the whole's; None where they agree."""
     if whole.kind == "a plain number":
         pairs = [(size * value.total, float(size)) for value, size in zip(values, sizes, strict=True)]
@@ -229,7 +231,7 @@ def _compared(look: Look, name: str, whole: Value, values: Sequence[Value], size
     return Difference(name, "parts", whole.result, together, tuple(sizes), whole)
 
 
-def _same(one: Value, other: Value, look: Look) -> bool:
+def _same(one: Value, other: Value, look: LossEvaluator) -> bool:
     return (math.isnan(one.result) and math.isnan(other.result)) or _near(
         one.result, other.result, TOLERANCE[look.exact] / 10
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from raygpu.planning.batches import Balance, NoiseEstimator, NoiseScale, batch_bounds, parts
+from raygpu.planning.batches import NoiseEstimator, NoiseScale, ShareBalancer, batch_bounds, parts
 from raygpu.records.training_progress import Progress, Wish
 from raygpu.search.trials import EpochResult
 from raygpu.training.hyperparameters import OptimizerSettings
@@ -56,7 +56,7 @@ class OneRank:
 
 
 @dataclass(frozen=True, slots=True)
-class Parallel:
+class ParallelSettings:
     """Settings of a training that is spread over devices."""
 
     global_batch: int
@@ -68,7 +68,7 @@ class Parallel:
     balance: bool = False
     """Whether the devices' speeds are measured, and the shares follow them."""
     compile: bool = False
-    optimizer: OptimizerSettings | None = None
+    optimizer_settings: OptimizerSettings | None = None
     """Settings of the optimizer steps, with the learning rate scaled; None for the hyper-parameters' own."""
     least: int = 1
     """Smallest number of samples on which the model can be trained at once."""
@@ -121,10 +121,10 @@ class Norm:
 class Conductor:
     """Keeps the ranks in step: schedules their exchanges, and splits each batch."""
 
-    parallel: Parallel
+    parallel: ParallelSettings
     ranks: Ranks
     noise: NoiseEstimator = field(default_factory=NoiseEstimator)
-    balance: Balance = field(init=False)
+    balance: ShareBalancer = field(init=False)
     next_step: int = FIRST[0]
     """Step of this process after which the next exchange follows."""
     taken: int = 0
@@ -133,7 +133,7 @@ class Conductor:
     def __post_init__(self) -> None:
         if len(self.parallel.ratios) not in (0, self.ranks.world):
             raise ValueError(f"{len(self.parallel.ratios)} ratios for {self.ranks.world} ranks")
-        self.balance = Balance(list(self.parallel.ratios or [1.0] * self.ranks.world))
+        self.balance = ShareBalancer(list(self.parallel.ratios or [1.0] * self.ranks.world))
 
     @property
     def shares(self) -> tuple[int, ...]:
@@ -237,7 +237,7 @@ class ParallelTraining(ABC):
 
     def __init__(
         self,
-        parallel: Parallel,
+        parallel: ParallelSettings,
         ranks: Ranks,
         wish: Callable[[], Wish],
         settings: OptimizerSettings,
@@ -246,7 +246,7 @@ class ParallelTraining(ABC):
     ) -> None:
         """Prepare the training. wish: called on rank 0 before each exchange."""
         self.parallel, self.ranks, self._wish = parallel, ranks, wish
-        self.settings, self.num_train, self.epochs = settings, num_train, epochs
+        self.optimizer_settings, self.num_train, self.epochs = settings, num_train, epochs
         self.conductor = Conductor(parallel, ranks)
         self.notes: list[str] = []
         """Lines for a person on differences from a training on one device."""
@@ -277,7 +277,7 @@ class ParallelTraining(ABC):
 
     def _lr(self, step: int) -> float:
         steps = len(self._bounds)
-        return self.settings.lr_at(self.epoch * steps + step, steps, self.epochs)
+        return self.optimizer_settings.lr_at(self.epoch * steps + step, steps, self.epochs)
 
     def _exchange(self, wall_s: float) -> Progress:
         self._train_s += wall_s

@@ -29,7 +29,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.gradients import broadcast, start_alike
 from raygpu.training.distributed.objective import StepGradient
-from raygpu.training.distributed.ranks import Norm, Parallel, ParallelTraining, Ranks, Report
+from raygpu.training.distributed.ranks import Norm, ParallelSettings, ParallelTraining, Ranks, Report
 from raygpu.training.distributed.torch_loss_check import buffers
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.seeding import seed_all
@@ -67,15 +67,17 @@ class TorchParallel(ParallelTraining):
         splits: Splits,
         trial: Trial,
         settings: Settings,
-        parallel: Parallel,
+        parallel: ParallelSettings,
         ranks: Ranks,
         *,
         wish: Callable[[], Wish] = lambda: "",
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.solo = solo = TorchSolo(experiment, splits, trial, settings, device, dtype, optimizer=parallel.optimizer)
-        super().__init__(parallel, ranks, wish, solo.settings, solo.num_train, solo.epochs)
+        self.solo = solo = TorchSolo(
+            experiment, splits, trial, settings, device, dtype, optimizer_settings=parallel.optimizer_settings
+        )
+        super().__init__(parallel, ranks, wish, solo.optimizer_settings, solo.num_train, solo.epochs)
         self._stopwatch = _Stopwatch(solo.device)
         if (ranks.world > 1 or parallel.accumulate > 1) and (name := _hooked(solo.model)) is not None:
             self.notes.append(f"the hook of {name} sees the gradient of each part of a batch, before they are summed")
@@ -149,7 +151,7 @@ class TorchParallel(ParallelTraining):
             self._moving.end_step()
         self._stopwatch.lap(whole=end - start == self.parallel.global_batch)
         measured = square is not None and gradient.is_plain_mean
-        norm = self._clip() if solo.settings.clip_norm is not None or measured else None
+        norm = self._clip() if solo.optimizer_settings.clip_norm is not None or measured else None
         if measured:
             assert square is not None
             assert norm is not None
@@ -173,7 +175,7 @@ class TorchParallel(ParallelTraining):
 
     def _clip(self) -> torch.Tensor:
         """Return the norm of the whole gradient, after clipping it if configured."""
-        most = self.solo.settings.clip_norm
+        most = self.solo.optimizer_settings.clip_norm
         return nn.utils.clip_grad_norm_(self.solo.optimizer.parameters, math.inf if most is None else most)
 
     # What ranks tell each other

@@ -40,7 +40,7 @@ ROUNDINGS = 100
 """Number of rounding errors of a parameter below which a step's change is not compared."""
 
 
-class Array(Protocol):
+class AuditedArray(Protocol):
     """The part of an array that an audit uses: see `TorchArray`."""
 
     experiment: Experiment
@@ -72,7 +72,7 @@ def is_due(epoch: int) -> bool:
     return epoch & (epoch - 1) == 0
 
 
-def audit(array: Array, trial_id: str) -> None:
+def audit(array: AuditedArray, trial_id: str) -> None:
     """Raise NotAsAlone if a member's next steps differ from those of the same trial alone.
 
     The steps are an epoch's first and last batch, in double precision if the model's code takes it. A model that runs
@@ -93,7 +93,7 @@ def _floats(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _audit(array: Array, tile: Tile, place: int) -> None:
+def _audit(array: AuditedArray, tile: Tile, place: int) -> None:
     batches = _batches(array)
     others = [i for i in range(len(tile.trials)) if i != place]
     chosen = [place, *random.Random(array.epoch).sample(others, min(len(others), MEMBERS - 1))]
@@ -109,7 +109,7 @@ def _audit(array: Array, tile: Tile, place: int) -> None:
             continue
         break
     copy = gathered_tile([(tile, i) for i in chosen], len(chosen)).cast(dtype)
-    copy.settings = [_calm(settings) for settings in copy.settings]
+    copy.optimizer_settings = [_calm(settings) for settings in copy.optimizer_settings]
     _step(array, copy, batches, dtype)
     stacked = copy.parameters | copy.fixed | copy.buffers
     for row, (trial_id, expected) in enumerate(zip(names, wanted, strict=True)):
@@ -137,7 +137,7 @@ def _whole_difference(
     return "the parameters" if relative_difference(one, other) > TOLERANCE[dtype] else None
 
 
-def _batches(array: Array) -> list[tuple[int, int, int]]:
+def _batches(array: AuditedArray) -> list[tuple[int, int, int]]:
     """Return number, start and end of an epoch's first and last batch."""
     bounds = list(batch_bounds(array.data.num_train, array.batch_size))
     return [(number, *bounds[number]) for number in sorted({0, len(bounds) - 1})]
@@ -146,16 +146,16 @@ def _batches(array: Array) -> list[tuple[int, int, int]]:
 class _Alone:
     """A member's trial alone, started from the member's state."""
 
-    def __init__(self, array: Array, trial_id: str, dtype: torch.dtype) -> None:
+    def __init__(self, array: AuditedArray, trial_id: str, dtype: torch.dtype) -> None:
         tile, place = array.place(trial_id)
         self.array, self.trial, self.dtype = array, tile.trials[place], dtype
-        self.settings = _calm(tile.settings[place])
+        self.optimizer_settings = _calm(tile.optimizer_settings[place])
         state = array.member_state(trial_id)
         self.hp = Hyperparameters(self.trial.hyperparameters)
         model = initial_model(array.experiment, self.hp, self.trial.seed)
         self.model: nn.Module = cast_model(model, dtype).to(array.device)
         self.model.load_state_dict(state["model"])
-        self.optimizer = Optimizer(self.settings, self.model.parameters())
+        self.optimizer = Optimizer(self.optimizer_settings, self.model.parameters())
         self.optimizer.load_state_dict(state["optimizer"])
 
     def train(self, batches: Sequence[tuple[int, int, int]]) -> dict[str, torch.Tensor]:
@@ -173,14 +173,14 @@ class _Alone:
                 outputs = forward(self.model, array.experiment.augment(inputs, self.hp))
                 self.optimizer.num_steps = (array.epoch - 1) * array.steps_per_epoch + number
                 backward(array.experiment.loss(outputs, targets))
-                if self.settings.clip_norm is not None:
-                    nn.utils.clip_grad_norm_(self.optimizer.parameters, self.settings.clip_norm)
+                if self.optimizer_settings.clip_norm is not None:
+                    nn.utils.clip_grad_norm_(self.optimizer.parameters, self.optimizer_settings.clip_norm)
                 step = (array.epoch - 1) * array.steps_per_epoch + number
-                self.optimizer.step(self.settings.lr_at(step, array.steps_per_epoch, array.epochs))
+                self.optimizer.step(self.optimizer_settings.lr_at(step, array.steps_per_epoch, array.epochs))
         return self.model.state_dict()
 
 
-def _step(array: Array, tile: Tile, batches: Sequence[tuple[int, int, int]], dtype: torch.dtype | None) -> None:
+def _step(array: AuditedArray, tile: Tile, batches: Sequence[tuple[int, int, int]], dtype: torch.dtype | None) -> None:
     """Take steps of a tile, eager and without mixed precision."""
     program, tile.streams = array.program, array.streams(tile)
     context: Any = program.context
@@ -197,7 +197,7 @@ def _no_context() -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _batch(array: Array, tile: Tile, start: int, end: int, dtype: torch.dtype | None) -> tuple[Tensors, Tensors]:
+def _batch(array: AuditedArray, tile: Tile, start: int, end: int, dtype: torch.dtype | None) -> tuple[Tensors, Tensors]:
     data = array.data
     orders = [torch.from_numpy(epoch_order(t.seed, array.epoch, data.num_train)) for t in tile.trials]
     chosen = torch.stack(tile.rows_of(orders))[:, start:end].to(data.home)
@@ -205,13 +205,13 @@ def _batch(array: Array, tile: Tile, start: int, end: int, dtype: torch.dtype | 
     return cast(inputs, dtype), cast(targets, dtype)
 
 
-def _numbers(array: Array, tile: Tile, step: int, dtype: torch.dtype | None) -> torch.Tensor:
-    settings = tile.rows_of(tile.settings)
+def _numbers(array: AuditedArray, tile: Tile, step: int, dtype: torch.dtype | None) -> torch.Tensor:
+    settings = tile.rows_of(tile.optimizer_settings)
     numbers = array.program.optimizer.numbers(settings, max(1, array.epoch), array.steps_per_epoch, array.epochs)[step]
     return numbers.to(array.device, dtype or array.program.number_type)
 
 
-def _audit_compiled(array: Array, tile: Tile) -> None:
+def _audit_compiled(array: AuditedArray, tile: Tile) -> None:
     """Compare the compiled step of a tile, and the replayed step of some of its members, with the eager one."""
     compiled = tile.width not in array.compiled_s or same_steps(array, tile, array.program.step)
     if not compiled or (array.graphs and not replays(array, tile)):
@@ -219,13 +219,13 @@ def _audit_compiled(array: Array, tile: Tile) -> None:
         raise NotAsAlone(f"after epoch {array.epoch} the {how} step differs from the eager one")
 
 
-def replays(array: Array, tile: Tile) -> bool:
+def replays(array: AuditedArray, tile: Tile) -> bool:
     """Return whether a CUDA graph of the first members' step does the same as their eager step."""
     few = min(MEMBERS, len(tile.trials))
     return same_steps(array, gathered_tile([(tile, i) for i in range(few)], few), array.step)
 
 
-def same_steps(array: Array, tile: Tile, step: Callable[..., torch.Tensor]) -> bool:
+def same_steps(array: AuditedArray, tile: Tile, step: Callable[..., torch.Tensor]) -> bool:
     """Return whether a step on a copy of a tile does the same as an eager step, as far as the precision shows.
 
     step: called with a tile, inputs, targets and numbers, as `Program.step`. Compared are the losses of two steps, and
@@ -257,10 +257,10 @@ class _Changes:
     """Norm of each row's change that may be rounding, (width,)."""
 
 
-def _stepped(array: Array, tile: Tile, step: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, list[_Changes]]:
+def _stepped(array: AuditedArray, tile: Tile, step: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, list[_Changes]]:
     """Take two steps on a copy of a tile; return their losses, and the changes of the first one."""
     copy = gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
-    copy.settings = [_calm(settings) for settings in copy.settings]
+    copy.optimizer_settings = [_calm(settings) for settings in copy.optimizer_settings]
     copy.streams = array.streams(copy)
     stacks = copy.parameters, copy.buffers
     before = [_flat(stack, copy.width) for stack in stacks]

@@ -31,7 +31,7 @@ class Grouper(Protocol):
         """Return whether trials of this one's signature are trained alone."""
 
 
-class Fuser:
+class TorchGrouper:
     """Groups trials by signature after a dry run; remembers the results, since Optuna's trials come a generation at a
     time.
 
@@ -97,7 +97,7 @@ class Fuser:
         return self._obstacles[key]
 
 
-class Together:
+class KerasGrouper:
     """Groups all Keras trials together: they need not be alike to share a process whose device is split between
     them."""
 

@@ -24,7 +24,7 @@ NO_PADDING = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class StepFacts:
     """Facts about the step of one model, which hold for all members of its array."""
 
     trained: frozenset[str]
@@ -86,7 +86,9 @@ class OwnTensors(TorchFunctionMode):
         return made | zero if made.dtype == torch.bool else made + zero
 
 
-def probed(experiment: Experiment, hp: Hyperparameters, model: nn.Module, inputs: Tensors, targets: Tensors) -> Probe:
+def probed(
+    experiment: Experiment, hp: Hyperparameters, model: nn.Module, inputs: Tensors, targets: Tensors
+) -> StepFacts:
     """Take the gradient of one batch and evaluate it, with a copy of the model on the CPU. Raises any exception of
     these."""
     probe = copy.deepcopy(model)
@@ -109,7 +111,7 @@ def probed(experiment: Experiment, hp: Hyperparameters, model: nn.Module, inputs
     with random_state_kept():
         loss = step()
         trained = frozenset(name for name, p in probe.named_parameters() if p.grad is not None)
-        return Probe(trained, _draws(step), _draws(evaluation), _pads_embeddings(loss))
+        return StepFacts(trained, _draws(step), _draws(evaluation), _pads_embeddings(loss))
 
 
 def _draws(run: Callable[[], Any]) -> Draws:

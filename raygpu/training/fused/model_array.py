@@ -183,7 +183,7 @@ class TorchArray:
         data = self.data
         orders = [torch.from_numpy(epoch_order(trial.seed, self.epoch, data.num_train)) for trial in tile.trials]
         order = torch.stack(tile.rows_of(orders)).to(data.home)
-        settings = tile.rows_of(tile.settings)
+        settings = tile.rows_of(tile.optimizer_settings)
         numbers = self.program.optimizer.numbers(settings, self.epoch, self.steps_per_epoch, self.epochs)
         numbers = numbers.to(self.device, self.program.number_type)
         sums = Accumulator(self.device, (tile.width,))
@@ -235,7 +235,7 @@ class TorchArray:
         tile.streams = self.streams(tile)
         order = torch.from_numpy(epoch_order(tile.trials[0].seed, 1, self.data.num_train))[: self.batch_size]
         chosen = order.expand(width, -1).to(self.data.home)
-        settings = tile.rows_of(tile.settings)
+        settings = tile.rows_of(tile.optimizer_settings)
         numbers = self.program.optimizer.numbers(settings, 1, self.steps_per_epoch, self.epochs)[0]
         numbers = numbers.to(self.device, self.program.number_type)
         while True:
@@ -301,7 +301,7 @@ class TorchArray:
             "epoch": self.epoch,
             "num_steps": self.epoch * self.steps_per_epoch,
             "trial_ids": [trial.trial_id for tile in tiles for trial in tile.trials],
-            "num_buffers": [settings.num_buffers for tile in tiles for settings in tile.settings],
+            "num_buffers": [settings.num_buffers for tile in tiles for settings in tile.optimizer_settings],
             "tiles": [[first_rows(stack, len(tile.trials)) for stack in tile.stacks()] for tile in tiles],
             "names": self.program.state_names,
             "owners": self.program.owners,

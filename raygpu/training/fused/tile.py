@@ -27,7 +27,7 @@ class Tile:
         moments: list[Stacked],
     ) -> None:
         self.trials = trials
-        self.settings = settings
+        self.optimizer_settings = settings
         self.parameters = parameters
         """Trained parameters."""
         self.fixed = fixed
@@ -58,7 +58,7 @@ class Tile:
         parameters, fixed, buffers, *moments = (
             {name: in_precision(tensor, dtype).clone() for name, tensor in stack.items()} for stack in self.stacks()
         )
-        return Tile(self.trials, self.settings, parameters, fixed, buffers, moments)
+        return Tile(self.trials, self.optimizer_settings, parameters, fixed, buffers, moments)
 
 
 def gathered_tile(members: Sequence[tuple[Tile, int]], width: int) -> Tile:
@@ -69,7 +69,7 @@ def gathered_tile(members: Sequence[tuple[Tile, int]], width: int) -> Tile:
         {name: torch.stack([own[k][name][i] for own, (_, i) in zip(stacks, filled, strict=True)]) for name in first}
         for k, first in enumerate(stacks[0])
     ]
-    trials, settings = [t.trials[i] for t, i in members], [t.settings[i] for t, i in members]
+    trials, settings = [t.trials[i] for t, i in members], [t.optimizer_settings[i] for t, i in members]
     parameters, fixed, buffers, *moments = joined
     return Tile(trials, settings, parameters, fixed, buffers, moments)
 

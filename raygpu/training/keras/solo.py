@@ -38,7 +38,7 @@ class KerasSolo:
     `augment`, `loss` and `metrics` are traced once: random numbers of `keras.random` change from batch to batch and are
     seeded for each epoch; those of NumPy or `random` are drawn once and stay.
 
-    optimizer: settings of the optimizer steps; by default those of the trial's hyper-parameters.
+    optimizer_settings: by default those of the trial's hyper-parameters.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class KerasSolo:
         trial: Trial,
         settings: Settings,
         *,
-        optimizer: OptimizerSettings | None = None,
+        optimizer_settings: OptimizerSettings | None = None,
     ) -> None:
         if settings.epochs is None:
             raise ValueError("epochs: not given; a KerasExperiment trains for a fixed number of epochs")
@@ -58,14 +58,14 @@ class KerasSolo:
         self.epochs = settings.epochs
         self.num_train = splits.num_train
         self.num_validation = num_samples(splits.validation_targets)
-        self.settings = optimizer or OptimizerSettings.of(self.hp)
-        bounds = list(batch_bounds(self.num_train, min(self.settings.batch_size, self.num_train)))
+        self.optimizer_settings = optimizer_settings or OptimizerSettings.of(self.hp)
+        bounds = list(batch_bounds(self.num_train, min(self.optimizer_settings.batch_size, self.num_train)))
         self.bounds = np.asarray(bounds, np.int32)
         configure(settings)
         self.train_data = tensors(splits.train_inputs), tensors(splits.train_targets)
         self.validation_data = tensors(splits.validation_inputs), tensors(splits.validation_targets)
         self.model = initial_model(experiment, self.hp, trial.seed, splits.train_inputs, settings.precision)
-        self.optimizer = make_optimizer(self.settings)
+        self.optimizer = make_optimizer(self.optimizer_settings)
         self.optimizer.build(self.model.trainable_variables)
         self.epoch = 0
         self._train_steps: Any = None
@@ -107,7 +107,7 @@ class KerasSolo:
         """Take the first `count` steps of an epoch; return their mean loss, which waits for the device."""
         order, steps = epoch_order(self.seed, epoch, self.num_train), len(self.bounds)
         first_step = (epoch - 1) * steps
-        lrs = [self.settings.lr_at(first_step + step, steps, self.epochs) for step in range(count)]
+        lrs = [self.optimizer_settings.lr_at(first_step + step, steps, self.epochs) for step in range(count)]
         total, weight = self._train_steps(
             tf.constant(order), tf.constant(self.bounds[:count]), tf.constant(lrs, tf.float32)
         ).numpy()
@@ -160,10 +160,10 @@ class KerasSolo:
         # Embeddings give sparse gradients, which neither the norm nor a decay can use.
         pairs = [(tf.convert_to_tensor(gradient), variable) for gradient, variable in found if gradient is not None]
         gradients, used = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-        if self.settings.clip_norm is not None:
-            gradients = clip(gradients, self.settings.clip_norm)
+        if self.optimizer_settings.clip_norm is not None:
+            gradients = clip(gradients, self.optimizer_settings.clip_norm)
         self.optimizer.learning_rate = lr
-        self.optimizer.apply(with_l2(self.settings, gradients, used), used)
+        self.optimizer.apply(with_l2(self.optimizer_settings, gradients, used), used)
         return loss
 
     def loss(self, inputs: Any, targets: Any) -> Loss:

@@ -34,7 +34,7 @@ class TorchSolo:
 
     device: where to train; by default the GPU that this process sees, else the CPU.
     dtype: of parameters and floating-point data; None leaves those of the model and the data.
-    optimizer: settings of the optimizer steps; by default those of the trial's hyper-parameters.
+    optimizer_settings: by default those of the trial's hyper-parameters.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TorchSolo:
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
         *,
-        optimizer: OptimizerSettings | None = None,
+        optimizer_settings: OptimizerSettings | None = None,
     ) -> None:
         if settings.epochs is None:
             raise ValueError("epochs: not given; a TorchExperiment trains for a fixed number of epochs")
@@ -58,11 +58,11 @@ class TorchSolo:
         self.autocast = prepare_torch(settings, self.device)
         self.data = DeviceData.of(splits, self.device, dtype)
         self.num_train = self.data.num_train
-        self.settings = optimizer or OptimizerSettings.of(self.hp)
-        self.batch_size = min(self.settings.batch_size, self.num_train)
+        self.optimizer_settings = optimizer_settings or OptimizerSettings.of(self.hp)
+        self.batch_size = min(self.optimizer_settings.batch_size, self.num_train)
         self.steps_per_epoch = num_batches(self.num_train, self.batch_size)
         self.model = cast_model(initial_model(experiment, self.hp, trial.seed), dtype).to(self.device)
-        self.optimizer = Optimizer(self.settings, self.model.parameters())
+        self.optimizer = Optimizer(self.optimizer_settings, self.model.parameters())
         self.epoch = 0
 
     def run_epoch(self) -> EpochResult | None:
@@ -97,9 +97,9 @@ class TorchSolo:
                 inputs = self.experiment.augment(self.batch(self.data.train_inputs, chosen), self.hp)
                 loss = self.experiment.loss(forward(self.model, inputs), self.batch(self.data.train_targets, chosen))
             backward(loss)
-            if self.settings.clip_norm is not None:
-                nn.utils.clip_grad_norm_(self.optimizer.parameters, self.settings.clip_norm)
-            self.optimizer.step(self.settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
+            if self.optimizer_settings.clip_norm is not None:
+                nn.utils.clip_grad_norm_(self.optimizer.parameters, self.optimizer_settings.clip_norm)
+            self.optimizer.step(self.optimizer_settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
             yield loss, end - start
 
     def trial_steps(self) -> Iterator[int]:

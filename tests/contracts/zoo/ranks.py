@@ -18,8 +18,8 @@ import torch
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
-from raygpu.training.distributed.batch_split import Spread, checked
-from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
+from raygpu.training.distributed.batch_split import BatchPlan, checked
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
 from tests.contracts.zoo import ZOO
 from tests.contracts.zoo.check import Outcome, settings
@@ -42,19 +42,19 @@ class Part:
     error: str = ""
 
 
-def planned(name: str, world: int) -> Spread | str:
+def planned(name: str, world: int) -> BatchPlan | str:
     """How an entry is split over so many ranks, with what is said of it before it trains; or why it is refused."""
     entry = ZOO[name]()
     accumulate = 1 if entry.random else 2  # each part draws random numbers of its own
-    parallel = Parallel(BATCH, accumulate, RATIOS[world])
+    parallel = ParallelSettings(BATCH, accumulate, RATIOS[world])
     config = TrainConfig(experiment=name, hyperparameters=dict(entry.trials()[1].hyperparameters))
     try:
-        return checked(config, Spread(parallel, ()), world, Source("torch", name, "."), entry, entry.data())
+        return checked(config, BatchPlan(parallel, ()), world, Source("torch", name, "."), entry, entry.data())
     except BadInput as error:
         return str(error)
 
 
-def trained(name: str, plan: Spread, ranks: Ranks) -> Part:
+def trained(name: str, plan: BatchPlan, ranks: Ranks) -> Part:
     """One rank's part of the training of an entry."""
     entry, found = ZOO[name](), Part(notes=list(plan.lines))
     try:
@@ -87,13 +87,15 @@ def on_several(world: int, names: Sequence[str]) -> dict[str, list[Part]]:
     """The entries on so many ranks: by name, what each rank has."""
     plans = {name: planned(name, world) for name in names}
     found = {name: [Part(error=plan)] * world for name, plan in plans.items() if isinstance(plan, str)}
-    while missing := [(name, plan) for name, plan in plans.items() if isinstance(plan, Spread) and name not in found]:
+    while missing := [
+        (name, plan) for name, plan in plans.items() if isinstance(plan, BatchPlan) and name not in found
+    ]:
         with tempfile.TemporaryDirectory() as folder:
             found |= _pooled(world, missing, Path(folder))
     return found
 
 
-def _pooled(world: int, plans: Sequence[tuple[str, Spread]], folder: Path) -> dict[str, list[Part]]:
+def _pooled(world: int, plans: Sequence[tuple[str, BatchPlan]], folder: Path) -> dict[str, list[Part]]:
     """The entries until one hangs, or fails on some ranks only: the ranks' connections are lost then."""
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_rank, args=(rank, world, plans, folder)) for rank in range(world)]
@@ -128,7 +130,7 @@ def _waited(paths: Sequence[Path], processes: Sequence[Any]) -> dict[Path, bool]
         time.sleep(0.01)
 
 
-def _rank(rank: int, world: int, plans: Sequence[tuple[str, Spread]], folder: Path) -> None:
+def _rank(rank: int, world: int, plans: Sequence[tuple[str, BatchPlan]], folder: Path) -> None:
     import torch.distributed as dist
 
     from raygpu.training.distributed.torch_ranks import TorchRanks

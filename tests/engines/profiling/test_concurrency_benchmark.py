@@ -17,7 +17,7 @@ from raygpu.engines.cluster.remote_cluster import connect
 from raygpu.engines.profiling import concurrency_benchmark as module
 from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark, Measured, fibonacci
 from raygpu.engines.profiling.probe_actor import Taken
-from raygpu.engines.profiling.probe_workers import Probe
+from raygpu.engines.profiling.probe_workers import ProbeProcesses
 from raygpu.engines.profiling.workload import Repetitions, Workload
 from raygpu.planning.profiles import Point
 from raygpu.search.trials import Trial
@@ -40,14 +40,14 @@ def cluster(ray_address: str) -> Iterator[Cluster]:
 
 @pytest.fixture
 def climb(cluster: Cluster, tmp_path: Path) -> Iterator[Make]:
-    probes: list[Probe] = []
+    probes: list[ProbeProcesses] = []
 
     def make(name: str | Source, *ways: str, most: int = 2, rounds: int = 1, **hp: Any) -> ConcurrencyBenchmark:
         source = name if isinstance(name, Source) else locate(name, ROOT)[0]
         splits = few() if source.kind in ("torch", "keras") else None
         (tmp_path / "here").mkdir(exist_ok=True)
         trial = Trial("t0000", 1, {"hidden": 8, "folder": str(tmp_path / "here"), **hp})
-        probe = Probe(cluster, cluster.devices[0], Workload(source, splits, trial, "float32"), str(tmp_path))
+        probe = ProbeProcesses(cluster, cluster.devices[0], Workload(source, splits, trial, "float32"), str(tmp_path))
         probe.num_cpus = 2
         probes.append(probe)
         return ConcurrencyBenchmark(probe, ways, Repetitions(0.05, rounds), most=most)  # type: ignore[arg-type]

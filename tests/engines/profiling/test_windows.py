@@ -14,7 +14,7 @@ from raygpu.engines.profiling.concurrency_benchmark import ConcurrencyBenchmark
 from raygpu.engines.profiling.measured_points import Measured
 from raygpu.engines.profiling.windows import APART, TRIES, Windows
 from raygpu.engines.profiling.workload import Repetitions
-from raygpu.training.timing import Window
+from raygpu.training.timing import WorkWindow
 
 ALONE = 40_000.0
 Disturb = Callable[[str, int, int], float]
@@ -113,8 +113,8 @@ class Actor:
 def test_windows_that_do_not_coincide_are_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
     """13 processes, of which one heard late: it had the device to itself, and the sum of rates was one that no moment
     has seen."""
-    together = [Window(100, 1.0, 10.15, 10.0, 11.3), Window(100, 1.0, 10.2, 10.05, 11.35)]
-    apart = [Window(100, 1.0, 10.15, 10.0, 11.3), Window(900, 1.0, 11.5, 11.35, 12.65)]
+    together = [WorkWindow(100, 1.0, 10.15, 10.0, 11.3), WorkWindow(100, 1.0, 10.2, 10.05, 11.35)]
+    apart = [WorkWindow(100, 1.0, 10.15, 10.0, 11.3), WorkWindow(900, 1.0, 11.5, 11.35, 12.65)]
     actors = [Actor(), Actor()]
     now = [0.0]
     clock = SimpleNamespace(time=lambda: now[0], sleep=lambda seconds: None)

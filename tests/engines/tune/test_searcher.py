@@ -10,15 +10,15 @@ from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.engines.tune.trial_shares import Shares
-from raygpu.planning.gpu_shares import Choice, FusedPlan, Node, Share, plan
+from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Share, plan
 from raygpu.records.trial_records import Records
 from raygpu.search.samplers import DrawnTrials
 from raygpu.search.signature import Group, Signature
 from raygpu.search.trials import EpochResult, Scoring, Trial
-from raygpu.training.fused.groups import Fuser
+from raygpu.training.fused.groups import TorchGrouper
 
 
-class OneGroup(Fuser):
+class OneGroup(TorchGrouper):
     """All trials are of one signature."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ def outcome(count: int, bad: set[str]) -> list[tuple[int, bool]]:
     folder = SimpleNamespace(tune=Path())
     context: Any = SimpleNamespace(records=records, writer=None, cluster=None, folder=folder, say=print, arrays_s={})
     live: Any = LiveSweep(context, shares, OneGroup(), None)
-    searcher = ArraySearcher(DrawnTrials(trials), live, FusedPlan(one_gpu, one_gpu), DeviceSlots(one_gpu), drawn=True)
+    searcher = ArraySearcher(DrawnTrials(trials), live, ArrayPlan(one_gpu, one_gpu), DeviceSlots(one_gpu), drawn=True)
     orders = []
     while isinstance(given := searcher.suggest(name := f"tune-{len(orders)}"), dict):
         names = given["trial_ids"]

@@ -13,7 +13,7 @@ from experiments.benchmarks.ranks import on_keras_ranks
 from raygpu.experiment import KerasExperiment, Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.distributed.ranks import Parallel
+from raygpu.training.distributed.ranks import ParallelSettings
 from tests.models import few
 
 HP = {"hidden": 16, "lr": 0.05, "momentum": 0.9, "batch_size": 50, "clip_norm": 1.0, "weight_decay": 0.01}
@@ -70,7 +70,7 @@ class Drawing(Mlp):
 
 
 def training(
-    ranks: Any, parallel: Parallel, experiment: Any, *, num_train: int = 167, epochs: int = 2, wish: str = ""
+    ranks: Any, parallel: ParallelSettings, experiment: Any, *, num_train: int = 167, epochs: int = 2, wish: str = ""
 ) -> Any:
     from raygpu.training.distributed.keras_ranks import KerasParallel
 
@@ -85,7 +85,7 @@ def parameters(own: Any) -> np.ndarray:
     return np.concatenate([variable.numpy().ravel() for variable in own.solo.model.trainable_variables])
 
 
-def trained(ranks: Any, parallel: Parallel) -> Any:
+def trained(ranks: Any, parallel: ParallelSettings) -> Any:
     """In float64; the parameters after two epochs, and what was told last."""
     from raygpu.training.keras.quiet_import import keras
 
@@ -117,7 +117,7 @@ def solo() -> Any:
 def test_devices_train_as_one_process_does(solo: Any, ratios: tuple[float, ...], processes: int, local: int) -> None:
     """167 = 3 x 50 + 17."""
     wanted, result = solo
-    found = on_keras_ranks(processes, trained, Parallel(50, ratios=ratios), local=local)
+    found = on_keras_ranks(processes, trained, ParallelSettings(50, ratios=ratios), local=local)
     for own, told in found:
         assert np.linalg.norm(own - wanted) <= 1e-12 * np.linalg.norm(wanted)
         assert told.shares == {2: (30, 20), 3: (25, 15, 10)}[len(ratios)]
@@ -129,12 +129,12 @@ def test_devices_train_as_one_process_does(solo: Any, ratios: tuple[float, ...],
 
 @pytest.mark.slow
 def test_a_batch_taken_in_parts_is_the_same(solo: Any) -> None:
-    (found, _), *_ = on_keras_ranks(2, trained, Parallel(50, accumulate=3, ratios=(3.0, 2.0)))
+    (found, _), *_ = on_keras_ranks(2, trained, ParallelSettings(50, accumulate=3, ratios=(3.0, 2.0)))
     assert np.linalg.norm(found - solo[0]) <= 1e-12 * np.linalg.norm(solo[0])
 
 
 def saved_and_gone_on(ranks: Any, folder: str) -> Any:
-    parallel = Parallel(20, ratios=(3.0, 2.0))
+    parallel = ParallelSettings(20, ratios=(3.0, 2.0))
     whole = training(ranks, parallel, Drawing, epochs=3)
     while whole.advance() is not None:
         pass
@@ -159,11 +159,11 @@ def test_a_training_goes_on_within_an_epoch_as_if_nothing_had_been(tmp_path: Pat
 
 
 def another_batch(ranks: Any, folder: str) -> str:
-    own = training(ranks, Parallel(20), Mlp)
+    own = training(ranks, ParallelSettings(20), Mlp)
     own.advance()
     own.save(Path(folder))
     with pytest.raises(ValueError, match="trained with batches of 20, not of 40") as raised:
-        training(ranks, Parallel(40), Mlp).load(Path(folder))
+        training(ranks, ParallelSettings(40), Mlp).load(Path(folder))
     return str(raised.value)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from experiments.benchmarks.ranks import on_ranks
-from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from tests.training.parallel_cases import CASES, Masked, Plain
 from tests.training.parts import parameters, training
 
@@ -18,7 +18,7 @@ HP = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "batch_size": 30}
 CLIPS = (None, 0.05)
 
 
-def trained(ranks: Ranks, parallel: Parallel) -> dict[Any, tuple[list[torch.Tensor], list[float]]]:
+def trained(ranks: Ranks, parallel: ParallelSettings) -> dict[Any, tuple[list[torch.Tensor], list[float]]]:
     """By case: the parameters after two epochs in float64, without and with a clipped norm, and the epochs' losses."""
     found = {}
     for name, kind in CASES.items():
@@ -42,7 +42,7 @@ def distance(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
 
 @pytest.fixture(scope="module")
 def alone() -> Any:
-    return trained(OneRank(), Parallel(30))
+    return trained(OneRank(), ParallelSettings(30))
 
 
 def compare(found: list[Any], alone: Any) -> None:
@@ -52,16 +52,16 @@ def compare(found: list[Any], alone: Any) -> None:
 
 
 def test_two_ranks(alone: Any) -> None:
-    compare(on_ranks(2, trained, Parallel(30, ratios=(4.0, 1.0))), alone)
+    compare(on_ranks(2, trained, ParallelSettings(30, ratios=(4.0, 1.0))), alone)
 
 
 def test_one_rank_in_parts(alone: Any) -> None:
-    compare([trained(OneRank(), Parallel(30, accumulate=4))], alone)
+    compare([trained(OneRank(), ParallelSettings(30, accumulate=4))], alone)
 
 
 @pytest.mark.slow
 def test_three_ranks_in_parts(alone: Any) -> None:
-    compare(on_ranks(3, trained, Parallel(30, accumulate=2, ratios=(5.0, 3.0, 2.0))), alone)
+    compare(on_ranks(3, trained, ParallelSettings(30, accumulate=2, ratios=(5.0, 3.0, 2.0))), alone)
 
 
 def gone_on(ranks: Ranks, folder: str) -> Any:
@@ -75,7 +75,7 @@ def gone_on(ranks: Ranks, folder: str) -> Any:
 
     def made() -> Any:
         experiment = Masked()
-        return training(experiment, experiment.data(), HP, Parallel(6, ratios=(2.0, 1.0)), ranks)
+        return training(experiment, experiment.data(), HP, ParallelSettings(6, ratios=(2.0, 1.0)), ranks)
 
     whole, first, again = made(), made(), made()
     first.advance()
@@ -102,7 +102,7 @@ class Changing(Plain):
 
 def test_a_loss_of_two_kinds_is_refused() -> None:
     experiment = Changing()
-    own = training(experiment, experiment.data(), HP, Parallel(6, accumulate=3))
+    own = training(experiment, experiment.data(), HP, ParallelSettings(6, accumulate=3))
     with pytest.raises(TypeError, match="it has to be the same for every batch"):
         own.take_steps(15)
 
@@ -128,7 +128,7 @@ class Moving(Plain):
 
 def buffers_before_steps(ranks: Ranks) -> list[torch.Tensor]:
     experiment, seen = Moving(), []
-    own = training(experiment, experiment.data(), HP, Parallel(30), ranks)
+    own = training(experiment, experiment.data(), HP, ParallelSettings(30), ranks)
     forward = own.solo.model.forward
     own.solo.model.forward = lambda pixels: (seen.append(own.solo.model.mean.clone()), forward(pixels))[1]  # type: ignore[method-assign]
     own.advance()

@@ -16,7 +16,7 @@ from experiments.benchmarks.ranks import on_ranks
 from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.distributed.ranks import OneRank, Parallel, Ranks
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.solo import TorchSolo
@@ -55,12 +55,12 @@ def run(whole: TorchParallel) -> TorchParallel:
     return whole
 
 
-def trained(ranks: Ranks, experiment: Any, hp: Mapping[str, Any], parallel: Parallel, num_train: int) -> Any:
+def trained(ranks: Ranks, experiment: Any, hp: Mapping[str, Any], parallel: ParallelSettings, num_train: int) -> Any:
     own = run(training(experiment, few(num_train), hp, parallel, ranks, dtype=torch.float64))
     return parameters(own), own.notes
 
 
-def first_gradient(ranks: Ranks, parallel: Parallel, dtype: torch.dtype) -> list[torch.Tensor]:
+def first_gradient(ranks: Ranks, parallel: ParallelSettings, dtype: torch.dtype) -> list[torch.Tensor]:
     return gradient(training(Mlp(), few(), HP, parallel, ranks, dtype=dtype))
 
 
@@ -73,30 +73,30 @@ def first_gradient(ranks: Ranks, parallel: Parallel, dtype: torch.dtype) -> list
 def test_ranks_train_as_one_process_does(ratios: tuple[float, ...], accumulate: int, num_train: int) -> None:
     """167 = 3 x 50 + 17, and 171 = 3 x 56 + 3."""
     batch = {3: 50, 2: 50}.get(len(ratios), 56)
-    found = on_ranks(len(ratios) or 2, trained, Mlp(), HP, Parallel(batch, accumulate, ratios), num_train)
-    alone, _ = trained(OneRank(), Mlp(), HP, Parallel(batch), num_train)
+    found = on_ranks(len(ratios) or 2, trained, Mlp(), HP, ParallelSettings(batch, accumulate, ratios), num_train)
+    alone, _ = trained(OneRank(), Mlp(), HP, ParallelSettings(batch), num_train)
     assert all(notes == [] for _, notes in found)
     assert max(distance(own, alone) for own, _ in found) <= 1e-12
 
 
 @pytest.mark.slow
 def test_gradients_in_float32() -> None:
-    alone = first_gradient(OneRank(), Parallel(50), torch.float32)
-    weighted, other = on_ranks(2, first_gradient, Parallel(50, ratios=(4.0, 1.0)), torch.float32)
+    alone = first_gradient(OneRank(), ParallelSettings(50), torch.float32)
+    weighted, other = on_ranks(2, first_gradient, ParallelSettings(50, ratios=(4.0, 1.0)), torch.float32)
     assert distance(weighted, alone) <= 1e-6
     assert distance(other, alone) <= 1e-6
 
 
 @pytest.mark.slow
 def test_parameters_without_a_gradient() -> None:
-    found = on_ranks(2, trained, TwoHeads(), HP, Parallel(50), 200)
-    alone, _ = trained(OneRank(), TwoHeads(), HP, Parallel(50), 200)
+    found = on_ranks(2, trained, TwoHeads(), HP, ParallelSettings(50), 200)
+    alone, _ = trained(OneRank(), TwoHeads(), HP, ParallelSettings(50), 200)
     assert distance(found[0][0], alone) <= 1e-12
 
 
 def saved_and_gone_on(ranks: Ranks, folder: str) -> Any:
     hp = {"channels": 4, "blocks": 1, "lr": 0.05, "momentum": 0.9}
-    parallel = Parallel(20, 2, (3.0, 2.0))
+    parallel = ParallelSettings(20, 2, (3.0, 2.0))
     whole = run(training(Cnn(), few(), hp, parallel, ranks, epochs=3))
     first = training(Cnn(), few(), hp, parallel, ranks, epochs=3, wish=lambda: "checkpoint")
     first.advance()  # ends within the first epoch
@@ -123,7 +123,7 @@ def test_one_rank_trains_as_a_trial_does() -> None:
     trial = Trial("t0000", 3, hp)
     settings = Settings(epochs=2, threads=1, precision="float32", folder=Path())
     solo = TorchSolo(Mlp(), few(), trial, settings)
-    own = training(Mlp(), few(), hp, Parallel(32))
+    own = training(Mlp(), few(), hp, ParallelSettings(32))
     for _ in range(2):
         alone, result = solo.run_epoch(), None
         while result is None:
@@ -138,7 +138,7 @@ def test_one_rank_trains_as_a_trial_does() -> None:
 
 def test_a_scaled_learning_rate_rises_from_its_warm_up() -> None:
     hp = {**HP, "schedule": "constant"}
-    own = training(Mlp(), few(), hp, Parallel(50, optimizer=OptimizerSettings.of(hp).scaled(4.0, 1.0)))
+    own = training(Mlp(), few(), hp, ParallelSettings(50, optimizer_settings=OptimizerSettings.of(hp).scaled(4.0, 1.0)))
     rates = []
     while (progress := own.advance()) is not None:
         rates.append((progress.epoch, progress.step, round(progress.lr, 6)))
@@ -154,32 +154,32 @@ class Drawing(Mlp):
 
 
 def test_all_generators_go_on_within_an_epoch(tmp_path: Path) -> None:
-    whole = parameters(run(training(Drawing(), few(), HP, Parallel(20))))
-    first = training(Drawing(), few(), HP, Parallel(20))
+    whole = parameters(run(training(Drawing(), few(), HP, ParallelSettings(20))))
+    first = training(Drawing(), few(), HP, ParallelSettings(20))
     first.advance()
     assert first.step
     first.save(tmp_path)
     random.seed(1)
     np.random.seed(1)
-    again = training(Drawing(), few(), HP, Parallel(20))
+    again = training(Drawing(), few(), HP, ParallelSettings(20))
     again.load(tmp_path)
     assert distance(parameters(run(again)), whole) == 0
 
 
 def test_another_batch_is_refused_within_an_epoch(tmp_path: Path) -> None:
-    own = training(Mlp(), few(), HP, Parallel(20))
+    own = training(Mlp(), few(), HP, ParallelSettings(20))
     own.advance()
     assert own.step
     own.save(tmp_path)
     with pytest.raises(ValueError, match="trained with batches of 20, not of 40"):
-        training(Mlp(), few(), HP, Parallel(40)).load(tmp_path)
+        training(Mlp(), few(), HP, ParallelSettings(40)).load(tmp_path)
 
 
 def test_a_warm_start_takes_the_parameters_alone(tmp_path: Path) -> None:
-    own = training(Mlp(), few(), HP, Parallel(20))
+    own = training(Mlp(), few(), HP, ParallelSettings(20))
     own.advance()
     own.save(tmp_path)
-    warm = training(Mlp(), few(), HP, Parallel(40))
+    warm = training(Mlp(), few(), HP, ParallelSettings(40))
     warm.load_parameters(tmp_path)
     assert distance(parameters(warm), parameters(own)) == 0
     assert (warm.epoch, warm.step) == (0, 0)
@@ -187,6 +187,6 @@ def test_a_warm_start_takes_the_parameters_alone(tmp_path: Path) -> None:
 
 def test_compiled_steps_are_the_same() -> None:
     splits: Splits = few(100)
-    alone = parameters(run(training(Mlp(), splits, HP, Parallel(40), epochs=1, dtype=torch.float64)))
-    own = run(training(Mlp(), splits, HP, Parallel(40, compile=True), epochs=1, dtype=torch.float64))
+    alone = parameters(run(training(Mlp(), splits, HP, ParallelSettings(40), epochs=1, dtype=torch.float64)))
+    own = run(training(Mlp(), splits, HP, ParallelSettings(40, compile=True), epochs=1, dtype=torch.float64))
     assert distance(parameters(own), alone) <= 1e-12

@@ -17,7 +17,7 @@ from torch import nn
 from raygpu.experiment import Splits
 from raygpu.training.base import Settings
 from raygpu.training.fused.dry_run import names_read, obstacle
-from raygpu.training.fused.groups import Fuser
+from raygpu.training.fused.groups import TorchGrouper
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import MODELS, few
@@ -301,7 +301,7 @@ def test_a_batch_of_one_keeps_no_other_size_from_being_fused() -> None:
         return nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
 
     own = [{"lr": lr, "batch_size": size} for size in (1, 16) for lr in (0.1, 0.2)]
-    groups = Fuser(Of(model), few()).groups(trials(own=own))
+    groups = TorchGrouper(Of(model), few()).groups(trials(own=own))
     assert groups[1].reason is None
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from raygpu.experiment import ALL_NAMES, Splits, TorchExperiment
 from raygpu.search.trials import Trial
 from raygpu.training.fused.dry_run import READ_BY_RAYGPU, check, names_read
-from raygpu.training.fused.groups import Fuser
+from raygpu.training.fused.groups import TorchGrouper
 from tests.models import MODELS, few
 from tests.training.fused.refusals import Head, Of, Tempered, ids, trials
 
@@ -97,7 +97,7 @@ def test_which_names_there_are_is_part_of_the_signature() -> None:
 
     experiment = Of(model)
     own = [{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.1, "layer1": 1}, {"lr": 0.3, "layer1": 2}]
-    groups = Fuser(experiment, few()).groups(trials(own=own))
+    groups = TorchGrouper(experiment, few()).groups(trials(own=own))
     assert ids(groups) == [["t0000", "t0001"], ["t0002", "t0003"]]
     assert [group.reason for group in groups] == [None, None]
 
@@ -110,4 +110,4 @@ def test_relative_paths_start_where_the_experiment_lies(tmp_path: Path) -> None:
         layer.weight.data = torch.load("start.pt")
         return layer
 
-    assert [group.reason for group in Fuser(Of(model), few(), folder=tmp_path).groups(trials())] == [None]
+    assert [group.reason for group in TorchGrouper(Of(model), few(), folder=tmp_path).groups(trials())] == [None]

@@ -11,7 +11,7 @@ from raygpu.experiment import Splits, TorchExperiment
 from raygpu.search.signature import ITS_OWN
 from raygpu.search.trials import Trial
 from raygpu.training.fused.dry_run import obstacle
-from raygpu.training.fused.groups import Fuser
+from raygpu.training.fused.groups import TorchGrouper
 from tests.models import MODELS
 from tests.training.fused.refusals import If, Of, ids, trials
 
@@ -25,7 +25,7 @@ def test_fuser_groups_by_signature_and_asks_once(monkeypatch: pytest.MonkeyPatch
         return obstacle(experiment, splits, chosen, *more)
 
     monkeypatch.setattr("raygpu.training.fused.dry_run.obstacle", counted)
-    fuser = Fuser(experiment, experiment.data())
+    grouper = TorchGrouper(experiment, experiment.data())
     own = [
         {"hidden": 4, "lr": 0.1},
         {"hidden": 8, "lr": 0.1},
@@ -34,18 +34,18 @@ def test_fuser_groups_by_signature_and_asks_once(monkeypatch: pytest.MonkeyPatch
         {"lr": 0.1},
         {"hidden": 4, "lr": 0.3, "optimizer": "adam"},
     ]
-    groups = fuser.groups(trials({}, own))
+    groups = grouper.groups(trials({}, own))
     assert ids(groups) == [["t0000", "t0002"], ["t0001"], ["t0003", "t0005"], ["t0004"]]
     assert [group.reason for group in groups[:3]] == [None, ITS_OWN, None]
     assert "hidden" in (groups[3].reason or "")
     assert asked == [["t0000", "t0002"]]
-    assert ids(fuser.groups(trials({}, own))) == ids(groups)
+    assert ids(grouper.groups(trials({}, own))) == ids(groups)
     assert len(asked) == 1
 
 
 def test_fuser_tells_the_obstacle_of_a_group() -> None:
     experiment = Of(lambda hp: If())
-    (group,) = Fuser(experiment, experiment.data()).groups(trials())
+    (group,) = TorchGrouper(experiment, experiment.data()).groups(trials())
     assert len(group.trials) == 3
     assert "data-dependent" in (group.reason or "")
 
@@ -55,6 +55,6 @@ def test_a_trial_with_bad_numbers_fails_alone(bad: dict[str, Any]) -> None:
     kind, shape = MODELS["mlp"]
     experiment = kind()
     good = [{"lr": 0.1, "nesterov": True, "momentum": 0.9}, {"lr": 0.2}]
-    groups = Fuser(experiment, experiment.data()).groups(trials(shape, [*good, bad]))
+    groups = TorchGrouper(experiment, experiment.data()).groups(trials(shape, [*good, bad]))
     assert ids(groups) == [["t0000", "t0001"], ["t0002"]]
     assert groups[0].reason is None

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from raygpu.devices import nvml
-from raygpu.devices.release import Release, wait_for_departed
+from raygpu.devices.memory_release import Release, wait_for_departed
 from tests.fakes.nvml import FakeDevice, FakeNvml
 
 LISTS = {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"}

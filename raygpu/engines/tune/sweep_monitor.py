@@ -9,21 +9,21 @@ from statistics import fmean
 
 from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster.cluster import Cluster
-from raygpu.engines.tune.sweep_context import Writer
+from raygpu.engines.tune.sweep_context import TrialWriter
 from raygpu.records.trial_records import Records, Snapshot
 
 TABLE_S = 0.5
 GPU_S = 2.0
 
 
-class ThroughputMonitor:
+class SweepMonitor:
     """Context manager with a thread that monitors a sweep beside Tune's event loop."""
 
     def __init__(
         self,
         records: Records,
         cluster: Cluster,
-        writer: Writer,
+        writer: TrialWriter,
         show: Callable[[Snapshot, str | None], None],
         export: Callable[[Snapshot, Mapping[int, Reading]], None],
     ) -> None:
@@ -40,7 +40,7 @@ class ThroughputMonitor:
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
 
-    def __enter__(self) -> ThroughputMonitor:
+    def __enter__(self) -> SweepMonitor:
         self._thread.start()
         return self
 
@@ -73,4 +73,4 @@ class ThroughputMonitor:
                 metrics[f"gpu/{index}/{name}"] = value
                 self._readings.setdefault((index, name), []).append(value)
         if metrics:
-            self.writer.gpu(round(snapshot.elapsed_s), metrics)
+            self.writer.run_metrics(round(snapshot.elapsed_s), metrics)

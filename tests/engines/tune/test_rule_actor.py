@@ -13,7 +13,7 @@ import ray
 from raygpu.config import SweepConfig
 from raygpu.engines.tune.callback import ArrayCallback
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.stopping import RuleActor, rule_actor
+from raygpu.engines.tune.rule_actor import RuleActor, rule_actor
 from raygpu.records.trial_records import Records
 from raygpu.search.stopping import Rule, decision_epochs, expected_epochs, stopping_rule
 from raygpu.search.trials import Scoring
