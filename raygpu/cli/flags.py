@@ -44,8 +44,10 @@ class Arguments:
 
     def argv(self, overrides: dict[str, str]) -> list[str]:
         """Return the flags as a command line again, with these values of fields and without the file."""
-        values = [word for name, value in (self.options | overrides).items() for word in (_flag(name), value)]
-        return [*map(_flag, sorted(self.switches)), *values]
+        words = [*map(_flag, sorted(self.switches))]
+        for name, value in (self.options | overrides).items():
+            words += [f"{_flag(name)}={value}"] if value.startswith("-") else [_flag(name), value]
+        return words
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from raygpu.storage import LOCAL, Storage, is_job
 KINDS = {"sweep": "sweep", "train": "training", "balance": "balance"}
 """Words for a run of each command, in messages."""
 CHECKPOINTS = "checkpoints"
+MEMBERS = "members"
+"""Folder, in a checkpoint of Tune's, with a folder for each trial whose parameters are kept."""
 SCORE = "score.json"
 """File, in the checkpoint of a best epoch, with the epoch and its score."""
 TRAINING = "training"
@@ -314,15 +316,16 @@ class RunDirectory:
         for trial_id in (self.shared / CHECKPOINTS).folders() if self.storage is not None else []:
             if trial_id not in wanted:
                 (self.shared / CHECKPOINTS / trial_id).remove()
-        for trial_id, uri in by_trial.items():
-            source, target = Storage(uri), self.checkpoints / trial_id
+        for kept in self.checkpoints.iterdir() if self.checkpoints.is_dir() else []:
+            if kept.name not in wanted:  # of an earlier interruption
+                shutil.rmtree(kept, ignore_errors=True)
+        sources = {trial_id: Storage(uri) for trial_id, uri in by_trial.items()}
+        for trial_id, source in sources.items():
             if trial_id in wanted and source.is_dir():
-                shutil.rmtree(target, ignore_errors=True)
-                source.download(target)
-            elif trial_id not in wanted:
-                shutil.rmtree(target, ignore_errors=True)
-            if complete:
-                source.remove()
+                shutil.rmtree(self.checkpoints / trial_id, ignore_errors=True)
+                source.download(self.checkpoints / trial_id)
+        for source in sources.values() if complete else ():
+            (source.parent.parent if source.parent.name == MEMBERS else source).remove()
 
 
 def as_json(value: Any) -> Any:

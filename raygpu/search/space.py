@@ -80,12 +80,20 @@ class Parameter:
         return _DRAWS[self.kind](rng, self.arguments)
 
     def from_text(self, text: str) -> Any:
-        """Return the value of which a tracking server keeps `str(value)`, in its own type: "1" may be text."""
+        """Return the value of which a tracking server keeps `str(value)`, in its own type: "1" may be text.
+
+        Raises BadInput if the space lists two values with this text, as 1 and "1".
+        """
         listed = self.arguments if self.kind in ("constant", "choice", "grid_search") else ()
         for form in (str, _with_lists):
-            for value in listed:
-                if form(value) == form(text):
-                    return value
+            found = [value for value in listed if form(value) == form(text)]
+            if len({repr(value) for value in found}) > 1:
+                raise BadInput(
+                    f"space.{self.name}: MLflow keeps {text!r}, which is {' or '.join(map(repr, found))}; promote the"
+                    " trial by its sweep's folder"
+                )
+            if found:
+                return found[0]
         return literal(text)
 
     def options(self) -> tuple[Any, ...] | None:

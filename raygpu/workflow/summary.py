@@ -158,7 +158,7 @@ def write_files(
     folder.write_trials(by_id)
     folder.write_failures(by_id)
     best = best_record(records)
-    wanted = list(checkpoints) if config.keep == "all" else [best.trial.trial_id] if best else []
+    wanted = list(records.by_id) if config.keep == "all" else [best.trial.trial_id] if best else []
     folder.keep_checkpoints(checkpoints, wanted, complete=not summary["interrupted"])
     lines: list[str] = []
     if best is None:

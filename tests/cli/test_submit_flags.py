@@ -142,3 +142,8 @@ def test_credentials_in_a_storage_are_refused_here_already(project: Path) -> Non
     with pytest.raises(BadInput, match="AWS_SECRET_ACCESS_KEY in the environment of all nodes") as fault:
         asked("sweep", "mine.toml", "--storage", "s3://key:s3cret@bucket/runs", AT, NOWHERE)
     assert "s3cret" not in str(fault.value)
+
+
+def test_a_value_that_begins_with_a_dash_arrives() -> None:
+    parsed = submit.COMMANDS["train"].flags.parse(["--hyperparameters.note=-abc", "--epochs", "2"])
+    assert parsed.argv({}) == ["--hyperparameters.note=-abc", "--epochs", "2"]

@@ -101,6 +101,11 @@ def test_a_value_of_python_comes_back_as_the_file_has_it(values: list[Any], text
     assert type(listed("choice", values).from_text(text)) is type(found)
 
 
+def test_a_text_that_two_listed_values_have_is_not_guessed() -> None:
+    with pytest.raises(BadInput, match=r"space.x: MLflow keeps '1', which is '1' or 1; promote the trial by"):
+        listed("choice", ["1", 1]).from_text("1")
+
+
 def test_the_same_seed_gives_the_same_trials_and_more_trials_change_none() -> None:
     space = parse(EVERY_KIND)
     assert random_trials(space, 8, seed=1) == random_trials(space, 32, seed=1)[:8]

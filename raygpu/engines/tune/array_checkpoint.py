@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from raygpu.storage import Storage
 from raygpu.training.base import ARRAY_CHECKPOINT
 
-MEMBERS = "members"
-"""Folder of a checkpoint with a folder for each trial whose parameters are kept."""
 PROGRESS = "progress.json"
 """File of a checkpoint with the state of the array's members."""
-
-
-def under_way(checkpoint: Storage) -> list[str]:
-    """Return the ids of the trials that would go on from an array's checkpoint."""
-    names: list[str] = json.loads(checkpoint.read(PROGRESS))["under_way"]
-    return names
 
 
 def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:

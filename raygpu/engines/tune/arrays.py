@@ -52,7 +52,12 @@ class OwnProgram(ArraySequence):
 
     def close(self) -> None:
         """End the program; upload its files to object storage, and delete the local copy."""
-        super().close()
+        try:
+            super().close()
+        finally:
+            self._deliver()
+
+    def _deliver(self) -> None:
         if self._copy is None:
             return
         (folder, kept), self._copy = self._copy, None

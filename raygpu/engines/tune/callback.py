@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
+from contextlib import suppress
 from typing import Any
 
 import ray
 from ray import tune
+from ray.exceptions import RayError
 
-from raygpu.engines.tune.array_checkpoint import MEMBERS, under_way
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.trainable import MemberReport
-from raygpu.storage import StorageError
-
-logger = logging.getLogger(__name__)
+from raygpu.records.run_directory import MEMBERS
 
 
 class ResourceUpdate(tune.Callback):
@@ -45,6 +43,7 @@ class ArrayCallback(tune.Callback):
 
     def __init__(self, live: LiveSweep) -> None:
         self.live = live
+        self._last_rule: Any = None
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Start the members' records, and begin or restart their MLflow runs."""
@@ -99,7 +98,10 @@ class ArrayCallback(tune.Callback):
                 writer.epochs(report.trial_id, new)
             if report.status is not None:
                 reason = report.reason and f"{report.reason} at epoch {record.epochs}"
-                writer.end(records.end(report.trial_id, report.status, reason=reason))
+                if config.fused:
+                    writer.end(records.end(report.trial_id, report.status, reason=reason))
+                else:  # it has ended once its last checkpoint is saved
+                    self.live.ending[report.trial_id] = report.status, reason
 
     def _train_alone(self, config: ArrayConfig, reason: str) -> None:
         """Restart all members of an array, ended ones too, because they differ from the same trials trained alone."""
@@ -120,13 +122,19 @@ class ArrayCallback(tune.Callback):
         result, config = trial.last_result or {}, ArrayConfig.of(trial.config)
         if self.live.enlarged.pop(config.trial_ids[0], None) is not None:
             return  # the searcher gives it again
+        if (ending := self.live.ending.pop(config.trial_ids[0], None)) is not None:
+            self._charge(trial)
+            status, reason = ending
+            self.live.writer.end(self.live.records.end(config.trial_ids[0], status, reason=reason))
         failure = result.get("failure") or result.get("unknown_metric")
         if failure is not None and self.live.unknown_metric is None and result.get("not_as_alone") is None:
             self._failed(config, failure)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Handle an array or trial whose worker was lost more often than `cluster.max_failures` allows."""
-        self._failed(ArrayConfig.of(trial.config), str(trial.get_error() or "the worker was lost"))
+        config = ArrayConfig.of(trial.config)
+        self.live.ending.pop(config.trial_ids[0], None)
+        self._failed(config, str(trial.get_error() or "the worker was lost"))
 
     def _failed(self, config: ArrayConfig, error: str) -> None:
         left = [name for name in config.trial_ids if not self._has_ended(name)]
@@ -146,21 +154,27 @@ class ArrayCallback(tune.Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Count the retry after a lost worker, and charge the members for the GPU time since the last charge."""
+        self.live.records.retries += 1
+        self.live.ending.pop(trial.config["trial_ids"][0], None)
+        self._charge(trial)
+
+    def _charge(self, trial: Any) -> None:
+        """Charge the members under way for the GPU time since the last charge."""
         records, config = self.live.records, ArrayConfig.of(trial.config)
-        records.retries += 1
         names = [name for name in config.trial_ids if name in records.by_id]
         gpu_index = next((records.by_id[name].gpu_index for name in names), None)
         records.charge(trial.trial_id, names, gpu_index, config.share.fraction)
 
     def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
         """Note the URIs of the kept members' checkpoints, and of the array's for the members under way."""
-        folder = self.live.scratch.beside(checkpoint.path)
-        members = folder / MEMBERS
-        try:
-            self.live.checkpoints.update({name: (members / name).uri for name in members.folders()})
-            self.live.arrays.update(dict.fromkeys(under_way(folder), folder.uri))
-        except (OSError, StorageError):  # Tune has it all the same, and the next one is read again
-            logger.exception("the checkpoint of array %s", trial.config["name"])
+        live, result = self.live, trial.last_result
+        folder = live.scratch.beside(checkpoint.path)
+        if not result["failure"]:  # Tune deletes the checkpoint before this one
+            for name in trial.config["trial_ids"]:
+                live.checkpoints.pop(name, None)
+                live.arrays.pop(name, None)
+        live.checkpoints.update({name: (folder / MEMBERS / name).uri for name in result["kept"]})
+        live.arrays.update(dict.fromkeys(result["under_way"], folder.uri))
 
     def get_state(self) -> dict[str, Any]:
         """Return the records, the checkpoints and the stopping rule for a resumed sweep."""
@@ -168,8 +182,15 @@ class ArrayCallback(tune.Callback):
             "records": self.live.records.state(),
             "checkpoints": self.live.checkpoints,
             "arrays": self.live.arrays,
-            "rule": None if self.live.rule is None else ray.get(self.live.rule.state.remote()),
+            "rule": self._rule_state(),
         }
+
+    def _rule_state(self) -> Any:
+        """Return the stopping rule with its scores; the last one known if its actor was lost."""
+        if self.live.rule is not None:
+            with suppress(RayError):
+                self._last_rule = ray.get(self.live.rule.state.remote())
+        return self._last_rule
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the saved state; called by a resumed sweep before any trial starts."""

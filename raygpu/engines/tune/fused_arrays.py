@@ -104,8 +104,10 @@ class FusedArrays(ArraySequence):
 
     def end(self) -> None:
         """Free all memory, and delete local files."""
-        super().end()
-        shutil.rmtree(self._last, ignore_errors=True)
+        try:
+            super().end()
+        finally:
+            shutil.rmtree(self._last, ignore_errors=True)
 
     def _forget_last(self) -> None:
         shutil.rmtree(self._last, ignore_errors=True)

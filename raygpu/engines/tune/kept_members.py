@@ -58,7 +58,7 @@ class KeptMembers:
             shutil.rmtree(self.folder / name, ignore_errors=True)
             return
         if not self.keep_all:
-            if self.best is not None:
+            if self.best is not None and self.best[1] != name:
                 shutil.rmtree(self.folder / self.best[1], ignore_errors=True)
             self.best = self.rank(name)
         if not (self.folder / name).exists():  # those of its best epoch are there already
@@ -68,6 +68,10 @@ class KeptMembers:
         """Delete the kept parameters of members that failed or begin anew."""
         for name in names:
             shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def names(self) -> list[str]:
+        """Return the ids of the members whose parameters are kept."""
+        return sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
 
     def best_of(self, name: str) -> tuple[float, int] | None:
         """Return a member's best score and its epoch; None if the last epoch counts, or there is no score."""
@@ -105,7 +109,7 @@ class KeptMembers:
 
     def _may_stay(self, name: str) -> bool:
         """Return whether a member's parameters may be needed, compared with the members that have ended."""
-        return self.keep_all or self.best is None or self.rank(name) < self.best
+        return self.keep_all or self.best is None or self.rank(name) <= self.best
 
     def _write(self, name: str, array: Array) -> None:
         (self.folder / name).mkdir()

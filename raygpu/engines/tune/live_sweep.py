@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 
 from ray import tune
 
-from raygpu.engines.tune.array_checkpoint import MEMBERS, extract
+from raygpu.engines.tune.array_checkpoint import extract
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.trial_shares import Shares
 from raygpu.planning.gpu_shares import Share
-from raygpu.search.trials import Trial
+from raygpu.records.run_directory import MEMBERS
+from raygpu.search.trials import Status, Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.training.fused.groups import Grouper
 
@@ -57,6 +58,8 @@ class LiveSweep:
         """URI of each trial's own checkpoint: of its end, or of its best epoch so far if best epochs count."""
         self.arrays: dict[str, str] = {}
         """URI of the last checkpoint of each trial's array, for trials that were under way in it."""
+        self.ending: dict[str, tuple[Status, str | None]] = {}
+        """Status and reason of trials alone that have reported their end, and save their last checkpoint."""
         self.unknown_metric: str | None = None
         """Message set if the first report of the sweep lacks the metric, which ends the sweep; None otherwise."""
         LiveSweep.current = self
@@ -91,7 +94,7 @@ class LiveSweep:
             logger.exception("the checkpoint of trial %s, which begins anew", name)
             return None
         self.arrays[name] = copy.uri
-        if name in self.checkpoints:
+        if (copy / MEMBERS / name).is_dir():
             self.checkpoints[name] = (copy / MEMBERS / name).uri
         return copy.uri
 
@@ -104,15 +107,21 @@ class LiveSweep:
         ranked = self.records.ranked()
         chosen = ranked if keep_all else ranked[:1]
         by_array: dict[str, dict[str, Path]] = {}
-        kept = self.checkpoints if self.records.scoring.which == "best" else {}  # of best epochs, also of who goes on
         for name in [record.trial.trial_id for record in chosen if not record.ended]:
-            if name not in kept and name in self.arrays and Storage(self.arrays[name]).is_dir():
+            if self._has_best_epoch(name):
+                continue
+            if name in self.arrays and Storage(self.arrays[name]).is_dir():
                 by_array.setdefault(self.arrays[name], {})[name] = folder / name
                 (folder / name).mkdir(parents=True)
         for source, folders in by_array.items():
             with Storage(source).fetched() as checkpoint:
                 extract(checkpoint, folders)
         return {name: str(path) for folders in by_array.values() for name, path in folders.items()}
+
+    def _has_best_epoch(self, name: str) -> bool:
+        """Return whether the parameters of a trial's best epoch are kept, and are those that score it."""
+        uri = self.checkpoints.get(name)
+        return self.records.scoring.which == "best" and uri is not None and Storage(uri).is_dir()
 
     def __reduce__(self) -> tuple[Callable[[], LiveSweep], tuple[()]]:
         return _current, ()

@@ -135,7 +135,7 @@ class ArraySearcher(Searcher):
         """Report the scores of ended members to the sampler, and order the remaining members again."""
         order = self.given.pop(trial_id)
         self.places.give_back(trial_id)
-        left = [name for name in order.trial_ids if self._is_left(name)]
+        left = [name for name in order.trial_ids if self._is_left(name) or (error and not order.fused)]
         for name in order.trial_ids:
             if name not in left:
                 score = self.live.records.by_id[name].score
@@ -175,7 +175,8 @@ class ArraySearcher(Searcher):
 
     def _is_left(self, name: str) -> bool:
         record = self.live.records.by_id.get(name)
-        return record is None or record.status not in ("finished", "stopped")
+        ended = record is not None and record.status in ("finished", "stopped")
+        return not ended and name not in self.live.ending
 
     def save(self, checkpoint_path: str) -> None:
         """Write the sampler, the orders and the drawn trials to a file for a resumed sweep."""

@@ -20,10 +20,11 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.exceptions import RayError
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
 from raygpu.devices.out_of_memory import is_out_of_memory
-from raygpu.engines.tune.array_checkpoint import MEMBERS, PROGRESS
+from raygpu.engines.tune.array_checkpoint import PROGRESS
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.arrays import arrays_of
@@ -32,6 +33,7 @@ from raygpu.engines.tune.memory_limit import Cap
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Splits
+from raygpu.records.run_directory import MEMBERS
 from raygpu.search.trials import EpochResult, Status
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import NotAsAlone, surroundings
@@ -52,6 +54,21 @@ class MemberReport:
     reason: str | None = None
     best: tuple[float, int] | None = None
     """Best score of the member and its epoch; None if the last epoch counts."""
+
+    def end(self, reason: str | None) -> None:
+        """Report the member's end. reason: why it was stopped; None if it finished."""
+        self.status, self.reason = "finished" if reason is None else "stopped", reason
+
+    @classmethod
+    def of_end(cls, trial_id: str, reason: str | None) -> MemberReport:
+        """Return the report of an end alone."""
+        report = cls(trial_id)
+        report.end(reason)
+        return report
+
+
+class RuleLost(RuntimeError):
+    """The actor of the stopping rule does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +123,10 @@ class ArrayTrainable(tune.Trainable):
         self.array_config = config
         self.trials = list(config.trials) or [self.shared.trials[name] for name in config.trial_ids]
         self.kept = KeptMembers(self.shared.scoring, config.trial_ids, keep_all=self.shared.keep_all)
-        self.ended: set[str] = set()
+        self.ended: dict[str, str | None] = {}
+        """Members that have ended, with the reason why each was stopped; None for one that finished."""
+        self._ended_before: dict[str, MemberReport] = {}
+        """Ends to report again after a restore: the driver may have lost them."""
         self.arrays: ArraySequence | None = None
         self._failure: Failure | None = None
         self._saved_at = time.monotonic()
@@ -120,13 +140,14 @@ class ArrayTrainable(tune.Trainable):
             # Nothing runs in a process whose CUDA context is lost. Raised here and not when the worker was handed its
             # array: Tune starts a running trial again in a fresh worker, and gives up one that never ran.
             raise RuntimeError("this worker's CUDA context was lost by an earlier trial")
-        reports: dict[str, MemberReport] = {}
+        reports, self._ended_before = self._ended_before, {}
         unknown_metric: str | None = None
         try:
-            self._train(reports)
+            if self._failure is None:
+                self._train(reports)
         except UnknownMetric as fault:
             unknown_metric = str(fault)
-        except StorageError:
+        except (StorageError, RuleLost):
             raise  # no fault of the members': they are tried again, as after a lost worker
         except BaseException as error:  # noqa: BLE001 - the user's code: its traceback is the result, SystemExit included
             self._fail(error)
@@ -139,6 +160,8 @@ class ArrayTrainable(tune.Trainable):
             "not_as_alone": failure and failure.not_as_alone,
             "out_of_memory": failure is not None and failure.out_of_memory,
             "unknown_metric": unknown_metric,
+            "under_way": self._under_way(),
+            "kept": self.kept.names(),
             "lines": arrays.lines if arrays is not None else [],
             "seconds": arrays.seconds if arrays is not None else {},
             "node_id": ray.get_runtime_context().get_node_id(),
@@ -168,9 +191,9 @@ class ArrayTrainable(tune.Trainable):
 
     def _begin(self, checkpoint: Path | None = None) -> ArraySequence:
         """Load the experiment and make the array; go on from the checkpoint, or from the config's."""
-        self.cap.set(self.array_config.share)
         if self.code is None and self.shared.source.kind != "command":
             self.code = self.shared.source.resolve()
+        self.cap.set(self.array_config.share)  # which limit it is depends on what the user's code has imported
         arrays = self.arrays = arrays_of(self.array_config, self.shared, self.splits, self.code)
         if checkpoint is not None:
             self._go_on(checkpoint)
@@ -184,7 +207,8 @@ class ArrayTrainable(tune.Trainable):
     def _go_on(self, checkpoint: Path) -> None:
         assert self.arrays is not None
         progress = json.loads((checkpoint / PROGRESS).read_text())
-        self.ended = set(progress["ended"])
+        self.ended = progress["ended"]
+        self._ended_before = {name: MemberReport.of_end(name, reason) for name, reason in self.ended.items()}
         self.kept.restore(progress, checkpoint / MEMBERS)
         left = [trial for trial in self.trials if trial.trial_id not in self.ended]
         under_way = [trial for trial in left if trial.trial_id in progress["under_way"]]
@@ -221,7 +245,10 @@ class ArrayTrainable(tune.Trainable):
         rule, decisions = self.shared.rule, self.shared.decision_epochs
         if rule is None or not names or (decisions is not None and epoch not in decisions):
             return []
-        stopped: list[str] = ray.get(rule.decide.remote(epoch, [(name, self.kept.last(name)) for name in names]))
+        try:
+            stopped: list[str] = ray.get(rule.decide.remote(epoch, [(name, self.kept.last(name)) for name in names]))
+        except RayError as error:
+            raise RuleLost("the actor of the stopping rule was lost") from error
         return stopped
 
     def _end(self, ending: Mapping[str, str | None], reports: dict[str, MemberReport]) -> None:
@@ -230,12 +257,12 @@ class ArrayTrainable(tune.Trainable):
             return
         assert self.arrays is not None
         assert self.arrays.array is not None
-        for name, reason in ending.items():
-            report = reports.setdefault(name, MemberReport(name))
-            report.status, report.reason = "finished" if reason is None else "stopped", reason
+        for name in ending:
             self.kept.end(name, self.arrays.array)
+        for name, reason in ending.items():  # only now: what could not be kept has failed
+            reports.setdefault(name, MemberReport(name)).end(reason)
+        self.ended |= ending
         self.arrays.drop(ending.keys())
-        self.ended |= ending.keys()
 
     def _fail(self, error: BaseException) -> None:
         """Go on with a narrower array after an out-of-memory; else end this one, and free its memory."""
@@ -255,7 +282,7 @@ class ArrayTrainable(tune.Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Save the array, the kept parameters of its members, and the members' progress."""
         folder = Path(checkpoint_dir)
-        under_way = [] if self.arrays is None or self._failure is not None else self.arrays.trials
+        under_way = self._under_way()
         if self.arrays is not None and under_way:
             self.arrays.save(folder)
         if self._failure is not None or (self.arrays is not None and self.arrays.has_ended):
@@ -264,10 +291,16 @@ class ArrayTrainable(tune.Trainable):
             shutil.copytree(self.kept.folder, folder / MEMBERS)
         progress = {
             **self.kept.state(),
-            "ended": sorted(self.ended),
-            "under_way": [trial.trial_id for trial in under_way],
+            "ended": self.ended,
+            "under_way": under_way,
         }
         (folder / PROGRESS).write_text(json.dumps(progress))
+
+    def _under_way(self) -> list[str]:
+        """Return the ids of the trials that would go on from a checkpoint of now."""
+        if self.arrays is None or self._failure is not None:
+            return []
+        return [trial.trial_id for trial in self.arrays.trials]
 
     def load_checkpoint(self, checkpoint_dir: str | None) -> None:
         """Go on with a lost or interrupted array from its checkpoint."""
@@ -275,9 +308,9 @@ class ArrayTrainable(tune.Trainable):
             return
         try:
             self._begin(Path(checkpoint_dir))
-        except StorageError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - as in `step`
+        except Exception as error:
+            if not (is_out_of_memory(error) or isinstance(error, NotAsAlone)):
+                raise  # a file system or a device may be at fault: it is tried again, as after a lost worker
             self._fail(error)
 
     def cleanup(self) -> None:

@@ -1,6 +1,9 @@
+"""What becomes of results: records, MLflow runs and checkpoints, without Ray."""
+
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,16 +11,19 @@ import pytest
 
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.callback import ArrayCallback
+from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.engines.tune.trainable import MemberReport
 from raygpu.planning.gpu_shares import Share
 from raygpu.records.trial_records import Device, Records
-from raygpu.search.trials import EpochResult, Scoring, Trial
+from raygpu.search.trials import EpochResult, Scoring, Trial, TrialRecord
+from raygpu.storage import Storage
 
 
 def test_hours_of_a_lost_array_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("raygpu.records.trial_records.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     records = Records(2, Scoring("accuracy", True), [Device(0, "node", "0", "T4", rgu=2.0)], epochs=4)
-    live: Any = SimpleNamespace(records=records)
+    live: Any = SimpleNamespace(records=records, ending={})
     config = ArrayConfig("a0000", ("t0000", "t0001"), fused=True, device="T4", share=Share(2))
     array: Any = SimpleNamespace(trial_id="a", config=config.as_dict())
     records.hold("a")
@@ -28,3 +34,76 @@ def test_hours_of_a_lost_array_count(monkeypatch: pytest.MonkeyPatch) -> None:
     ArrayCallback(live).on_trial_recover(0, [], array)
     assert records.retries == 1
     assert records.rgu_hours() == pytest.approx(1.0), "half a GPU of 2 RGU, for an hour"
+
+
+class Runs:
+    """A writer that notes how runs ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, str, str | None]] = []
+
+    def begin(self, trial: Trial) -> None: ...
+
+    def epochs(self, trial_id: str, results: list[EpochResult]) -> None: ...
+
+    def end(self, record: TrialRecord) -> None:
+        self.ended.append((record.trial.trial_id, record.status, record.error))
+
+
+class Alone:
+    """A sweep of one trial alone whose result says that it has finished."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.records, self.runs = Records(1, Scoring("accuracy", True), [], epochs=1), Runs()
+        cluster = SimpleNamespace(device_index=lambda node_id, gpu_ids: None)
+        context: Any = SimpleNamespace(
+            records=self.records,
+            writer=self.runs,
+            cluster=cluster,
+            folder=SimpleNamespace(tune=Storage(str(tmp_path))),
+            say=print,
+            arrays_s={},
+        )
+        shares: Any = None
+        self.live = LiveSweep(context, shares, None, None)
+        self.live.trials["t0000"] = Trial("t0000", 0, {})
+        self.callback = ArrayCallback(self.live)
+        report = MemberReport("t0000", [EpochResult(1, {"accuracy": 0.5})])
+        report.end(None)
+        self.result: dict[str, Any] = {
+            "members": [report], "lines": [], "seconds": {}, "pid": 1, "node_id": "", "gpu_ids": [], "failure": None,
+            "not_as_alone": None, "out_of_memory": False, "unknown_metric": None, "kept": ["t0000"], "under_way": [],
+        }  # fmt: skip
+        config = ArrayConfig("t0000", ("t0000",), fused=False, device="", share=Share()).as_dict()
+        self.trial: Any = SimpleNamespace(
+            trial_id="tune0", config=config, last_result=self.result, get_error=lambda: "the upload failed"
+        )
+        self.callback.on_trial_start(0, [], self.trial)
+        self.callback.on_trial_result(0, [], self.trial, self.result)
+
+
+def test_a_trial_alone_has_ended_once_its_last_checkpoint_is_saved(tmp_path: Path) -> None:
+    alone = Alone(tmp_path)
+    assert (alone.runs.ended, alone.records.by_id["t0000"].status) == ([], "running")
+    checkpoint: Any = SimpleNamespace(path=str(tmp_path / "checkpoint_0"))
+    alone.callback.on_checkpoint(0, [], alone.trial, checkpoint)
+    alone.callback.on_trial_complete(0, [], alone.trial)
+    assert alone.runs.ended == [("t0000", "finished", None)]
+    assert alone.live.checkpoints == {"t0000": str(tmp_path / "checkpoint_0" / "members" / "t0000")}
+
+
+def test_a_trial_alone_whose_last_checkpoint_cannot_be_saved_has_failed(tmp_path: Path) -> None:
+    alone = Alone(tmp_path)
+    alone.callback.on_trial_error(0, [], alone.trial)
+    assert alone.runs.ended == [("t0000", "failed", "the upload failed")]
+
+
+def test_paths_of_a_deleted_checkpoint_are_forgotten(tmp_path: Path) -> None:
+    """A function's later epoch is better, and was not saved: its older best epoch is deleted with its checkpoint."""
+    alone = Alone(tmp_path)
+    for number, kept in enumerate((["t0000"], [])):
+        alone.trial.last_result = alone.result | {"kept": kept, "under_way": ["t0000"]}
+        checkpoint: Any = SimpleNamespace(path=str(tmp_path / f"checkpoint_{number}"))
+        alone.callback.on_checkpoint(0, [], alone.trial, checkpoint)
+    assert alone.live.checkpoints == {}
+    assert alone.live.arrays == {"t0000": str(tmp_path / "checkpoint_1")}

@@ -122,6 +122,15 @@ def test_an_older_best_epoch_goes_where_the_new_one_was_not_saved() -> None:
     assert not (found.kept.folder / "a" / SCORE).exists()
 
 
+def test_a_member_that_ends_again_after_a_narrower_start_is_still_the_best() -> None:
+    found = array("last")
+    found.train(a=0.5, b=0.9)
+    found.end("b")
+    found.end("b")
+    found.end("a")
+    assert found.left() == {"b": 1}
+
+
 def test_nothing_stays_of_members_that_begin_anew() -> None:
     found = array()
     found.train(a=0.5, b=0.9)
