@@ -199,7 +199,7 @@ def test_no_node_stays_after_a_crash(way: str, tmp_path: Path) -> None:
         env=environment | {"HOME": str(tmp_path)},
     )
     assert done.returncode == (-signal.SIGKILL if way == "crash" else 0), done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in done.stdout.splitlines() if line[:1].isdigit()]  # Ray may warn of a slow start
     assert len({node for _, _, node in lines}) == 2
     assert (tmp_path / ".ray" / "auth_token").is_file()
     assert gone({int(pid) for line in lines for pid in line[:2]}, within_s=40 if way == "crash" else 10)
