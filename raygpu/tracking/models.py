@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from raygpu.experiment import Arrays
+from raygpu.redaction import URI_VARIABLE
 from raygpu.tracking import client
 from raygpu.tracking.runs import RunTree
 
@@ -54,7 +56,7 @@ def log(
     what: dict[str, Any] = {"name": NAME, "signature": infer_signature(whole, outputs), "input_example": whole}
     what["pip_requirements"] = _requirements(*PACKAGES[framework])
     try:
-        with _active(tree, run_id), warnings.catch_warnings():
+        with store_of(tree), mlflow.start_run(run_id=run_id), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # advice that is not for whoever runs raygpu
             if program is not None:
                 code = Path(__file__).with_name(f"exported_{framework}.py")
@@ -66,21 +68,24 @@ def log(
     return str(info.model_uri)
 
 
-def _active(tree: RunTree, run_id: str) -> Any:
+@contextmanager
+def store_of(tree: RunTree) -> Iterator[None]:
+    """Let MLflow's own functions write to the tree's store, without their warnings and progress bars.
+
+    At the exit the process has its own store again: MLflow keeps it in the environment, where the next run looks.
+    """
     import mlflow
 
-    use(tree)
-    return mlflow.start_run(run_id=run_id)
-
-
-def use(tree: RunTree) -> None:
-    """Let MLflow's own functions write to the tree's store, without their warnings and progress bars."""
-    import mlflow
+    before: Any = os.environ.get(URI_VARIABLE)
 
     for name in ("mlflow.models.model", "mlflow.utils.environment", "mlflow.tracking._model_registry.fluent"):
         logging.getLogger(name).setLevel(logging.ERROR)
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     mlflow.set_tracking_uri(tree.uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(before)
 
 
 def _requirements(*packages: str) -> list[str]:

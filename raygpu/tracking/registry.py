@@ -94,9 +94,13 @@ def register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str
     with the same claim is kept as it is: a training that is resumed after its end has nothing new. tags: tags of the
     version. Raises TrackingError.
     """
+    with models.store_of(tree):
+        return _register(tree, uri, name, claim, tags)
+
+
+def _register(tree: RunTree, uri: str, name: str, claim: Claim, tags: Mapping[str, Any]) -> Registration:
     import mlflow
 
-    models.use(tree)
     registry = mlflow.MlflowClient()
     try:
         versions, champion = _versions(registry, name)

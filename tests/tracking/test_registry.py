@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -27,8 +28,7 @@ def model(tree: RunTree) -> str:
         def predict(self, model_input: np.ndarray) -> np.ndarray:
             return model_input * 0
 
-    models.use(tree)
-    with mlflow.start_run(run_id=tree.run_id):
+    with models.store_of(tree), mlflow.start_run(run_id=tree.run_id):
         return str(mlflow.pyfunc.log_model(python_model=Zero(), name="model", pip_requirements=[]).model_uri)
 
 
@@ -62,7 +62,8 @@ def test_the_better_one_is_the_champion_and_a_worse_one_stays_out(tree: RunTree,
     better = register(0.95)
     assert better.line == "registered: models:/digits/2, as @champion: accuracy 0.95 beats the 0.92 of models:/digits/1"
     assert aliases(tree) == {"champion": 2}
-    assert mlflow.pyfunc.load_model("models:/digits@champion").predict(np.ones(2)).tolist() == [0, 0]
+    with models.store_of(tree):
+        assert mlflow.pyfunc.load_model("models:/digits@champion").predict(np.ones(2)).tolist() == [0, 0]
     again = register(0.95)
     line = "registered before: models:/digits/2, as @champion"
     assert again == Registration(line, better.registered, "champion"), "a resumed training"
@@ -98,14 +99,16 @@ def test_what_cannot_be_compared_is_a_challenger_and_says_so(
 
 
 def test_a_champion_of_somebody_else_stays_champion(tree: RunTree, register: Register, model: str) -> None:
-    theirs = mlflow.register_model(model, "digits")
+    with models.store_of(tree):
+        theirs = mlflow.register_model(model, "digits")
     MlflowClient(tree.uri).set_registered_model_alias("digits", "champion", theirs.version)
     assert "which has no score of raygpu's" in register(0.99).line
     assert aliases(tree) == {"champion": 1, "challenger": 2}
 
 
 def test_without_a_champion_the_best_version_is_to_be_beaten(tree: RunTree, register: Register, model: str) -> None:
-    mlflow.register_model(model, "digits")
+    with models.store_of(tree):
+        mlflow.register_model(model, "digits")
     for score in (0.90, 0.92, 0.95):
         register(score)
     assert aliases(tree) == {"champion": 4}
@@ -158,3 +161,13 @@ def test_without_the_right_to_set_an_alias_the_version_is_told(
     again = register(0.9)
     assert again.line == "registered: models:/digits/1, as @champion: accuracy 0.9, the first with a score", "resumed"
     assert (aliases(tree), latest(tree)) == ({"champion": 1}, 1)
+
+
+def test_the_process_keeps_its_own_store(register: Register, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow keeps its store in the environment, where the next training's configuration looks."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    register(0.9)
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    register(0.95)
+    assert os.environ["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:1"
