@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -55,6 +56,16 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     for file, spent in seconds.most_common():
         if spent >= SHOWN_S:
             terminalreporter.write_line(f"{spent:6.0f} s  {file}")
+
+
+@pytest.fixture(autouse=True)
+def denormal_numbers() -> Iterator[None]:
+    """A training in this process turns them off for its thread; Hypothesis wants them."""
+    yield
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="session")

@@ -179,9 +179,11 @@ def test_where_to_look(tree: RunTree) -> None:
     assert served.ui_url == f"https://host/mlflow/#/experiments/7/runs{training}"
 
 
-def test_a_relative_file_stays_where_it_was(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_file_stays_where_it_was(
+    mlflow_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "runs").mkdir()
-    shutil.copy(template, tmp_path / "runs" / "mlflow.db")
+    shutil.copy(mlflow_template, tmp_path / "runs" / "mlflow.db")
     monkeypatch.chdir(tmp_path)
     opened = RunTree.open("sqlite:///runs/mlflow.db", "digits")
     monkeypatch.chdir("/")

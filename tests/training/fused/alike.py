@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -105,8 +104,3 @@ def sgd_alone(name: str) -> tuple[dict[str, torch.Tensor], ...]:
         run(training)
         found.append(parameters(training.model))
     return tuple(found)
-
-
-@pytest.fixture(params=MODELS)
-def model_name(request: pytest.FixtureRequest) -> str:
-    return request.param

@@ -268,10 +268,10 @@ def test_mixed_precision_is_fused(name: str) -> None:
 def test_the_dry_run_does_not_import_the_compiler() -> None:
     """That would take seconds of every sweep's start."""
     script = (
-        "import sys; from raygpu.training.fused.groups import Fuser; from tests.models import Mlp;"
+        "import sys; from raygpu.training.fused.groups import TorchGrouper; from tests.models import Mlp;"
         "from raygpu.search.trials import Trial;"
         "own = [Trial(Trial.name(i), i, {'hidden': 8, 'lr': 0.1 * i}) for i in (1, 2)]; experiment = Mlp();"
-        "[group] = Fuser(experiment, experiment.data()).groups(own);"
+        "[group] = TorchGrouper(experiment, experiment.data()).groups(own);"
         "sys.exit(group.reason or 'torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
