@@ -123,12 +123,12 @@ def run(
         decision = planner.on(cluster)
         timing["plan_s"] = process_age_s()
         planned = _Planned(prepared, found, groups, decision, cluster, tree, source_folder, resume)
-        trials = _SweepRun(planned, console)
-        trials.run(timing)
-    summary, folder = trials.finish()
-    records = trials.records
-    result = Result(summary, folder.path, records.ranked()[:5], trials.interrupted, records.failures())
-    _print_end(result, folder, config, console, trials.session.next_line())
+        sweep_run = _SweepRun(planned, console)
+        sweep_run.run(timing)
+    summary, folder = sweep_run.finish()
+    records = sweep_run.records
+    result = Result(summary, folder.path, records.ranked()[:5], sweep_run.interrupted, records.failures())
+    _print_end(result, folder, config, console, sweep_run.session.next_line())
     return result
 
 

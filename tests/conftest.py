@@ -31,8 +31,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
 # A local Ray writes a token to the home folder and from then on wants it of every cluster: not in a tests' process.
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
-
 SHOWN_S = 10.0
+"""Seconds from which a file is named at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

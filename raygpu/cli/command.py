@@ -32,7 +32,7 @@ class Outcome:
     """The end of a command: its exit code and its JSON output."""
 
     exit_code: int
-    told: Any = None
+    output: Any = None
     """The output of `--json`; None for nothing."""
 
 
@@ -97,8 +97,8 @@ class Command:
             return 0
         with interrupts.terminable(), interrupts.output_to_stderr(JSON in arguments.switches) as output:
             outcome = run(arguments)
-            if JSON in arguments.switches and outcome.told is not None:
-                print(json.dumps(as_json(outcome.told), allow_nan=False), file=output)
+            if JSON in arguments.switches and outcome.output is not None:
+                print(json.dumps(as_json(outcome.output), allow_nan=False), file=output)
         return outcome.exit_code
 
     @property

@@ -131,9 +131,9 @@ class RunDirectory:
         return self.shared / "tune"
 
     @property
-    def members(self) -> Path:
+    def extracted(self) -> Path:
         """Folder of checkpoints of trials that were taken out of their arrays' at an interruption."""
-        return self.path / "tune" / "members"
+        return self.path / "tune" / "extracted"
 
     @property
     def journal(self) -> Path:

@@ -52,7 +52,7 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
     with context.mps.watched(pids, context.say):
         # One more is always staged, or Tune would end a worker between two trials instead of reusing it.
         fit(context, trainable, searcher, live, max_concurrent=2 * max(arrays.slots, alone.slots), resume=resume)
-    return live.checkpoints | live.interrupted(context.folder.members, keep_all=shared.keep_all)
+    return live.checkpoints | live.interrupted(context.folder.extracted, keep_all=shared.keep_all)
 
 
 def _shared_settings(context: SweepContext, plan: Plan | ArrayPlan, alone: Plan, rule: Any) -> SharedSettings:

@@ -13,7 +13,6 @@ from ray.tune.search import Searcher
 
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.device_slots import DeviceSlots
-from raygpu.engines.tune.kept_members import finite
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.planning.gpu_shares import ArrayPlan, Plan, Share
 from raygpu.search.samplers import Sampler
@@ -138,8 +137,7 @@ class ArraySearcher(Searcher):
         left = [name for name in order.trial_ids if self._is_left(name) or (error and not order.fused)]
         for name in order.trial_ids:
             if name not in left:
-                score = self.live.records.by_id[name].score
-                self.sampler.tell(name, None if score is None else finite(score))
+                self.sampler.tell(name, self.live.records.by_id[name].score)
         if not left:
             return
         if (larger := self.live.enlarged.get(left[0])) is not None:
