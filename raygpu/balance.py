@@ -44,13 +44,13 @@ from raygpu.planning.batch_balancing import (
     relative,
     undecided,
 )
-from raygpu.planning.batches import split
+from raygpu.planning.batches import split_batch
 from raygpu.planning.confidence import Interval
 from raygpu.records.run_directory import RunDirectory, rounded
 from raygpu.records.trial_records import Device
 from raygpu.redaction import redacted
 from raygpu.training.distributed.batch_split import spread
-from raygpu.workflow.ray_startup import arrived, started, told_at_once
+from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
 from raygpu.workflow.user_code import Problem, find, training_problem
 from raygpu.workflow.validation import PreparedTrain, prepare_train
 
@@ -96,12 +96,12 @@ def run(
     console.lines(prepared.left_out)
     source, code = find(prepared.config, source_folder)
     with (
-        started(config.cluster, prepared.gpus, source_folder, console.line, apart=False) as starting,
-        told_at_once(),
+        ray_starting(config.cluster, prepared.gpus, source_folder, console.line, apart=False) as starting,
+        faults_printed_first(),
     ):
         found = training_problem(prepared, source, code)
         assert starting is not None
-        cluster = arrived(starting)
+        cluster = wait_for_ray(starting)
         from raygpu.engines.train.production import placing
 
         where = placing(cluster, config.workers, config.devices_per_worker, source.kind, config.cluster.most_gpus)
@@ -175,7 +175,7 @@ class _Measuring:
         asked = self.config.chosen_batches is not None
         trainings = self._short_trainings()
         first, shares = self._first(trainings, wanted)
-        equal = split(sum(shares), [1.0] * len(shares))
+        equal = split_batch(sum(shares), [1.0] * len(shares))
         same = list(shares) == equal
         own, its = ([first], []) if same else self._by_turns(trainings, shares, first, equal)
         self.readings |= trainings.readings
@@ -243,7 +243,7 @@ class _Measuring:
 
         while True:
             try:
-                return trainings.train(shares, self.config.job_s), tuple(shares)
+                return trainings.train(shares, self.config.turn_s), tuple(shares)
             except TrainingFailed as error:
                 if not error.out_of_memory:
                     raise
@@ -262,7 +262,7 @@ class _Measuring:
         """
         from raygpu.engines.train.production import TrainingFailed
 
-        own, its, seconds = [first], [], self.config.job_s
+        own, its, seconds = [first], [], self.config.turn_s
         try:
             its.append(trainings.train(equal, seconds))
             while undecided(own, its, self.config.rounds):

@@ -30,7 +30,7 @@ from raygpu.records.trial_records import Records
 from raygpu.search.trials import Scoring, TrialRecord
 from raygpu.storage import StorageError
 from raygpu.workflow.planner import Planner
-from raygpu.workflow.ray_startup import arrived, started, told_at_once
+from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
 from raygpu.workflow.summary import summarize, write_files
 from raygpu.workflow.trial_groups import Grouped, grouped
 from raygpu.workflow.user_code import Problem, find, problem
@@ -97,10 +97,10 @@ def run(
     source, code = find(config, source_folder)
     timing: dict[str, float | None] = {"code_s": process_age_s()}
     with (
-        started(
+        ray_starting(
             config.cluster, prepared.gpus, source_folder, console.line, apart=apart(config), wanted=not dry_run
         ) as starting,
-        told_at_once(),
+        faults_printed_first(),
     ):
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
         console.lines(found.notes)
@@ -118,7 +118,7 @@ def run(
 
         tree = open_store(config)
         timing["tracking_s"] = process_age_s()
-        cluster = arrived(starting)
+        cluster = wait_for_ray(starting)
         timing["ray_s"] = process_age_s()
         decision = planner.on(cluster)
         timing["plan_s"] = process_age_s()

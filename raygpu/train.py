@@ -31,7 +31,7 @@ from raygpu.storage import Storage
 from raygpu.training.distributed.batch_split import BatchPlan, checked, spread
 from raygpu.workflow import registration
 from raygpu.workflow.promotion import promoted
-from raygpu.workflow.ray_startup import arrived, started, told_at_once
+from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
 from raygpu.workflow.summary import summarize_training
 from raygpu.workflow.user_code import Problem, find, require_fitting, require_one_fitting, training_problem
 from raygpu.workflow.validation import PreparedTrain, prepare_train
@@ -88,8 +88,8 @@ def run(
     console.lines([*beginning(config, simulated=config.cluster.is_local and not prepared.gpus), *prepared.left_out])
     source, code = find(config, source_folder)
     with (
-        started(config.cluster, prepared.gpus, source_folder, console.line, apart=False) as starting,
-        told_at_once(),
+        ray_starting(config.cluster, prepared.gpus, source_folder, console.line, apart=False) as starting,
+        faults_printed_first(),
     ):
         found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
 
@@ -102,7 +102,7 @@ def run(
 
         tree = open_store(config)
         assert starting is not None
-        cluster = arrived(starting)
+        cluster = wait_for_ray(starting)
         from raygpu.engines.train.production import placing
 
         where = placing(cluster, config.workers, config.devices_per_worker, found.source.kind, config.cluster.most_gpus)

@@ -127,7 +127,7 @@ def sweep_config(ray_address: str, new_store: Callable[[Path], str], tmp_path: P
 
 
 class _NoRay:
-    """In place of `starting.started`: no fault of the input has to wait for Ray."""
+    """In place of `ray_starting`: no fault of the input has to wait for Ray."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None: ...
 

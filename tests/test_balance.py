@@ -26,7 +26,7 @@ def config(ray_address: str, tmp_path: Path) -> Make:
             "metric": "accuracy",
             "workers": 2,
             "window_s": 0.3,
-            "job_s": 2.0,
+            "turn_s": 2.0,
             "runs_dir": str(tmp_path / "runs"),
             "cluster": {"address": ray_address},
             "hyperparameters": {
@@ -68,7 +68,7 @@ def test_a_split_that_does_not_fit_is_lowered_and_written(
 @pytest.mark.slow
 def test_the_slower_device_has_the_smaller_share(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
     hp = config().hyperparameters | {"fits": 10_000, "samples_per_s": 400}
-    result = balance.run(config(hyperparameters=hp, job_s=0.5))
+    result = balance.run(config(hyperparameters=hp, turn_s=0.5))
     summary = result.summary
     first, second = (rank["tried_share"] for rank in summary["ranks"])
     assert 0.55 < first / (first + second) < 0.75, "1 to 0.6 is 0.625; a busy machine adds a cost to each step"
@@ -84,7 +84,7 @@ def test_the_slower_device_has_the_smaller_share(config: Make, capsys: pytest.Ca
 @pytest.mark.slow
 def test_equal_devices_have_equal_shares(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever else the machine does: two that are the same are not told apart, and the training stays as it was."""
-    result = balance.run(config(experiment="tests.train_cases:Small", job_s=0.5, rounds=4))
+    result = balance.run(config(experiment="tests.train_cases:Small", turn_s=0.5, rounds=4))
     summary = result.summary
     assert (summary["verdict"], summary["global_batch"]) == ("equal", 64)
     assert [rank["share"] for rank in summary["ranks"]] == [32, 32]
@@ -121,7 +121,7 @@ def test_bad_input(
     flags: list[str], fault: str, tmp_path: Path, no_ray: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("raygpu.balance.started", no_ray)
+    monkeypatch.setattr("raygpu.balance.ray_starting", no_ray)
     (tmp_path / "case.toml").write_text(CASE)
     assert balance.main(["case.toml", *flags]) == 2
     _, err = capsys.readouterr()

@@ -412,7 +412,7 @@ def test_bad_input(
     capsys: Any,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("raygpu.train.started", no_ray)
+    monkeypatch.setattr("raygpu.train.ray_starting", no_ray)
     (tmp_path / "case.toml").write_text(text or "")
     assert train.main([*(["case.toml"] if text else []), *flags]) == 2
     _, err = capsys.readouterr()

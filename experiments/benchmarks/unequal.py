@@ -30,6 +30,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
+from raygpu.training.torch.solo import TorchSolo
 
 SLOW = 0.6
 SAMPLES_PER_S = 16_000.0
@@ -70,7 +71,7 @@ class Device(Convolutions):
 
 def training(device: Device, splits: Splits, parallel: ParallelSettings, ranks: Ranks) -> TorchParallel:
     settings = Settings(epochs=10_000, threads=1, precision="float32", folder=Path())
-    return TorchParallel(device, splits, Trial("t0000", 0, device.hp), settings, parallel, ranks)
+    return TorchParallel(TorchSolo(device, splits, Trial("t0000", 0, device.hp), settings), parallel, ranks)
 
 
 def throughput(own: TorchParallel, seconds: float) -> float:
@@ -85,23 +86,23 @@ def throughput(own: TorchParallel, seconds: float) -> float:
 
 def settle(own: TorchParallel, steps: int) -> list[tuple[int, tuple[int, ...]]]:
     """The shares after each exchange, by the number of steps done."""
-    trace, begun = [], own.conductor.taken
-    while own.conductor.taken - begun < steps:
+    trace, begun = [], own.coordinator.taken
+    while own.coordinator.taken - begun < steps:
         progress = own.advance()
         assert progress is not None
-        trace.append((own.conductor.taken - begun, progress.shares))
+        trace.append((own.coordinator.taken - begun, progress.shares))
     return trace
 
 
 def measured(ranks: Ranks, kind: str, folder: str, rounds: int, window_s: float, batch: int) -> dict[str, Any]:
     device, splits = Device(kind, ranks.rank, Path(folder)), repeated(64)
-    auto = training(device, splits, ParallelSettings(batch, balance=True), ranks)
+    auto = training(device, splits, ParallelSettings(batch, auto_shares=True), ranks)
     equal = training(device, splits, ParallelSettings(batch), ranks)
     found: dict[str, Any] = {"trace": settle(auto, SETTLE_STEPS), "rounds": []}
     settle(equal, 3)
     for _ in range(rounds):
         row: dict[str, Any] = {"auto": throughput(auto, window_s), "equal": throughput(equal, window_s)}
-        share = auto.conductor.shares[ranks.rank]
+        share = auto.coordinator.shares[ranks.rank]
         alone = training(device, splits, ParallelSettings(share), OneRank())
         settle(alone, 3)
         ranks.gather([None])

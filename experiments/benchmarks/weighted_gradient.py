@@ -27,6 +27,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
+from raygpu.training.torch.solo import TorchSolo
 
 BATCH = 100
 CASES: dict[str, tuple[float, ...]] = {"60/40": (60, 40), "5/3/2": (5, 3, 2)}
@@ -54,7 +55,8 @@ def gradient(ranks: Ranks, kind: type[TorchParallel], model: str, ratios: tuple[
     settings = Settings(epochs=1, threads=1, precision="float32", folder=Path())
     parallel = ParallelSettings(BATCH, ratios=ratios)
     own = experiment()
-    training = kind(own, own.data(), Trial("t0000", 0, hp), settings, parallel, ranks, dtype=DTYPES[dtype])
+    alone = TorchSolo(own, own.data(), Trial("t0000", 0, hp), settings, dtype=DTYPES[dtype])
+    training = kind(alone, parallel, ranks)
     taken: list[torch.Tensor] = []
 
     def take(lr: float) -> None:

@@ -251,10 +251,10 @@ class BalanceConfig(TrainConfig):
     window_s: Annotated[float, Field(gt=0)] = 0.5
     """Seconds of one measurement of a device alone."""
     rounds: Annotated[int, Field(ge=2)] = 6
-    """Measurements of each device at each batch, by turns, and the most turns of the balanced job and the equal one;
-    half as many where the jobs differ clearly."""
-    job_s: Annotated[float, Field(gt=0)] = 2.0
-    """Seconds of one turn of the balanced job, and of the same with equal shares."""
+    """Measurements of each device at each batch, by turns, and the most turns of the trainings with balanced and with
+    equal shares; half as many where these differ clearly."""
+    turn_s: Annotated[float, Field(gt=0)] = 2.0
+    """Seconds of one turn of the training with balanced shares, and of the one with equal shares."""
 
     @field_validator("batches", mode="before")
     @classmethod

@@ -21,7 +21,7 @@ from types import TracebackType
 from raygpu.devices import nvml
 from raygpu.devices.mps_control import PROGRAM, Control, program, until
 from raygpu.errors import RaygpuError
-from raygpu.planning.allocation import MAX_MPS_CLIENTS
+from raygpu.planning.gpu_shares import MAX_MPS_CLIENTS
 
 MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """Environment variable of an MPS client with its memory limit on each of its GPUs, by index."""

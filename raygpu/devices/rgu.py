@@ -26,7 +26,7 @@ MEMORY_TOLERANCE = 0.12
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class CardType:
     """A GPU product with the figures of its data sheet."""
 
     pattern: str
@@ -53,40 +53,40 @@ ADA_PAPER = "Ada GPU architecture whitepaper (2023), appendix A"
 BLACKWELL_PAPER = "RTX Blackwell GPU architecture whitepaper (2025), appendix A"
 
 CARDS = (
-    Card(r"P100-PCIE-(12|16)GB", 9.3, 9.3, (12, 16), "P100 PCIe data sheet; FP16 as the module says"),
-    Card(r"P100-SXM2-16GB", 10.6, 10.6, (16,), "P100 data sheet, NVLink; FP16 as the module says"),
-    Card(r"T4", 8.1, 65, (16,), "T4 data sheet, nvidia.com/en-us/data-center/tesla-t4"),
-    Card(r"V100-(SXM[23]|DGXS|FHHL)-(16|32)GB", 15.7, 125, (16, 32), V100_SHEET),
-    Card(r"V100-PCIE-(16|32)GB", 14, 112, (16, 32), V100_SHEET),
-    Card(r"V100S-PCIE-32GB", 16.4, 130, (32,), V100_SHEET),
-    Card(r"A100" + FORM, 19.5, 312, (40, 80), "A100 data sheet, nvidia.com/en-us/data-center/a100"),
-    Card(r"A30", 10.3, 165, (24,), "A30 data sheet, nvidia.com/en-us/data-center/products/a30-gpu"),
-    Card(r"A10", 31.2, 125, (24,), "A10 data sheet, nvidia.com/en-us/data-center/products/a10-gpu"),
-    Card(r"A40", 37.4, 149.7, (48,), "A40 data sheet, nvidia.com/en-us/data-center/a40"),
-    Card(r"A2", 4.5, 18, (16,), "A2 data sheet, nvidia.com/en-us/data-center/products/a2"),
-    Card(r"L4", 30.3, 121, (24,), "L4 data sheet (242 with sparsity), nvidia.com/en-us/data-center/l4"),
-    Card(r"L40", 90.5, 181.05, (48,), "L40 data sheet, nvidia.com/en-us/data-center/l40"),
-    Card(r"L40S", 91.6, 362.05, (48,), "L40S data sheet, nvidia.com/en-us/data-center/l40s"),
-    Card(r"H100 80GB HBM3", 67, 989.5, (80,), f"{H100_SHEET}, SXM (1,979 with sparsity)"),
-    Card(r"H100 PCIe", 51, 756.5, (80,), "H100 PCIe data sheet (1,513 with sparsity)"),
-    Card(r"H100 NVL", 60, 835.5, (94,), f"{H100_SHEET}, NVL (1,671 with sparsity)"),
-    Card(r"GH200 (480GB|120GB)", 67, 989.5, (96,), "GH200 data sheet (1,979 with sparsity)"),
-    Card(r"H200", 67, 989.5, (141,), f"{H200_SHEET}, SXM (1,979 with sparsity)"),
-    Card(r"H200 NVL", 60, 835.5, (141,), f"{H200_SHEET}, NVL (1,671 with sparsity)"),
-    Card(r"B200", 75, 2250, (180,), "HGX data sheet, nvidia.com/en-us/data-center/hgx, B200: an eighth, 4.5 PF sparse"),
-    Card(r"(Quadro )?RTX 6000", 16.3, 130.5, (24,), TURING_PAPER),
-    Card(r"(Quadro )?RTX 8000", 16.3, 130.5, (48,), TURING_PAPER),
-    Card(r"TITAN RTX", 16.3, 130.5, (24,), TURING_PAPER),
-    Card(r"GeForce RTX 2080 Ti", 13.4, 53.8, (11,), TURING_PAPER),
-    Card(r"GeForce RTX 3080", 29.8, 59.5, (10,), GA102_PAPER),
-    Card(r"GeForce RTX 3090", 35.6, 71, (24,), GA102_PAPER),
-    Card(r"RTX A4000", 19.2, 76.7, (16,), "RTX A4000 data sheet (153.4 with sparsity)"),
-    Card(r"RTX A5000", 27.8, 111.1, (24,), "RTX A5000 data sheet (222.2 with sparsity)"),
-    Card(r"RTX A6000", 38.7, 154.8, (48,), "RTX A6000 data sheet (309.7 with sparsity)"),
-    Card(r"RTX 6000 Ada Generation", 91.1, 364.2, (48,), "RTX 6000 Ada data sheet (FP8 with sparsity 1,457)"),
-    Card(r"GeForce RTX 4080", 48.7, 97.5, (16,), ADA_PAPER),
-    Card(r"GeForce RTX 4090", 82.6, 165.2, (24,), ADA_PAPER),
-    Card(r"GeForce RTX 5090", 104.8, 209.5, (32,), BLACKWELL_PAPER),
+    CardType(r"P100-PCIE-(12|16)GB", 9.3, 9.3, (12, 16), "P100 PCIe data sheet; FP16 as the module says"),
+    CardType(r"P100-SXM2-16GB", 10.6, 10.6, (16,), "P100 data sheet, NVLink; FP16 as the module says"),
+    CardType(r"T4", 8.1, 65, (16,), "T4 data sheet, nvidia.com/en-us/data-center/tesla-t4"),
+    CardType(r"V100-(SXM[23]|DGXS|FHHL)-(16|32)GB", 15.7, 125, (16, 32), V100_SHEET),
+    CardType(r"V100-PCIE-(16|32)GB", 14, 112, (16, 32), V100_SHEET),
+    CardType(r"V100S-PCIE-32GB", 16.4, 130, (32,), V100_SHEET),
+    CardType(r"A100" + FORM, 19.5, 312, (40, 80), "A100 data sheet, nvidia.com/en-us/data-center/a100"),
+    CardType(r"A30", 10.3, 165, (24,), "A30 data sheet, nvidia.com/en-us/data-center/products/a30-gpu"),
+    CardType(r"A10", 31.2, 125, (24,), "A10 data sheet, nvidia.com/en-us/data-center/products/a10-gpu"),
+    CardType(r"A40", 37.4, 149.7, (48,), "A40 data sheet, nvidia.com/en-us/data-center/a40"),
+    CardType(r"A2", 4.5, 18, (16,), "A2 data sheet, nvidia.com/en-us/data-center/products/a2"),
+    CardType(r"L4", 30.3, 121, (24,), "L4 data sheet (242 with sparsity), nvidia.com/en-us/data-center/l4"),
+    CardType(r"L40", 90.5, 181.05, (48,), "L40 data sheet, nvidia.com/en-us/data-center/l40"),
+    CardType(r"L40S", 91.6, 362.05, (48,), "L40S data sheet, nvidia.com/en-us/data-center/l40s"),
+    CardType(r"H100 80GB HBM3", 67, 989.5, (80,), f"{H100_SHEET}, SXM (1,979 with sparsity)"),
+    CardType(r"H100 PCIe", 51, 756.5, (80,), "H100 PCIe data sheet (1,513 with sparsity)"),
+    CardType(r"H100 NVL", 60, 835.5, (94,), f"{H100_SHEET}, NVL (1,671 with sparsity)"),
+    CardType(r"GH200 (480GB|120GB)", 67, 989.5, (96,), "GH200 data sheet (1,979 with sparsity)"),
+    CardType(r"H200", 67, 989.5, (141,), f"{H200_SHEET}, SXM (1,979 with sparsity)"),
+    CardType(r"H200 NVL", 60, 835.5, (141,), f"{H200_SHEET}, NVL (1,671 with sparsity)"),
+    CardType(r"B200", 75, 2250, (180,), "HGX data sheet, nvidia.com/en-us/data-center/hgx: an eighth (4.5 PF sparse)"),
+    CardType(r"(Quadro )?RTX 6000", 16.3, 130.5, (24,), TURING_PAPER),
+    CardType(r"(Quadro )?RTX 8000", 16.3, 130.5, (48,), TURING_PAPER),
+    CardType(r"TITAN RTX", 16.3, 130.5, (24,), TURING_PAPER),
+    CardType(r"GeForce RTX 2080 Ti", 13.4, 53.8, (11,), TURING_PAPER),
+    CardType(r"GeForce RTX 3080", 29.8, 59.5, (10,), GA102_PAPER),
+    CardType(r"GeForce RTX 3090", 35.6, 71, (24,), GA102_PAPER),
+    CardType(r"RTX A4000", 19.2, 76.7, (16,), "RTX A4000 data sheet (153.4 with sparsity)"),
+    CardType(r"RTX A5000", 27.8, 111.1, (24,), "RTX A5000 data sheet (222.2 with sparsity)"),
+    CardType(r"RTX A6000", 38.7, 154.8, (48,), "RTX A6000 data sheet (309.7 with sparsity)"),
+    CardType(r"RTX 6000 Ada Generation", 91.1, 364.2, (48,), "RTX 6000 Ada data sheet (FP8 with sparsity 1,457)"),
+    CardType(r"GeForce RTX 4080", 48.7, 97.5, (16,), ADA_PAPER),
+    CardType(r"GeForce RTX 4090", 82.6, 165.2, (24,), ADA_PAPER),
+    CardType(r"GeForce RTX 5090", 104.8, 209.5, (32,), BLACKWELL_PAPER),
 )
 
 # The Alliance's table for its allocations of 2026. It does not tell a V100 SXM2 from a PCIe one.
@@ -116,12 +116,12 @@ def rgu(name: str, memory_gib: float) -> float | None:
 
 
 def formula(fp32_tflops: float, fp16_tflops: float, memory_gb: float) -> float:
-    """Return the worth of a GPU in Reference GPU Units. Formula: see the module; figures: see `Card`."""
+    """Return the worth of a GPU in Reference GPU Units. Formula: see the module; figures: see `CardType`."""
     fp32, fp16, memory = fp32_tflops / A100_FP32, fp16_tflops / A100_FP16, memory_gb / A100_GB
     return FP32_WEIGHT * fp32 + FP16_WEIGHT * fp16 + MEMORY_WEIGHT * memory
 
 
-def _sold_with(card: Card, memory_gib: float) -> float:
+def _sold_with(card: CardType, memory_gib: float) -> float:
     """Return the product's size in GB next to a reading in GiB, or the reading if none is near (an A100 with 64 GB)."""
     nearest = min(card.memory_gb, key=lambda gb: abs(gb - memory_gib))
     return nearest if abs(nearest - memory_gib) <= MEMORY_TOLERANCE * nearest else memory_gib

@@ -1,6 +1,6 @@
 """The share of the GPUs of each type that a trial takes: pure, from requests, measurements and refusals.
 
-    choices = asked(by_type(nodes), 0.2, needs)     # by type; then plan(nodes, choices, num_trials)
+    choices = requested_share(by_type(nodes), 0.2, needs)     # by type; then plan(nodes, choices, num_trials)
 
 A fraction is relative to a device: five trainings that fit an A100 need not fit a T4.
 """
@@ -12,14 +12,11 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from raygpu.planning.cost_model import RESERVE, FreeMemory, Option, ProfiledGroup, at_once
-from raygpu.planning.gpu_shares import Choice, Node, Share, auto_share, by_type, held_to, snap
+from raygpu.planning.gpu_shares import MAX_MPS_CLIENTS, Choice, Node, Share, auto_share, by_type, held_to, snap
 from raygpu.planning.scaling_laws import Affine
 
-MAX_MPS_CLIENTS = 48
-"""Largest number of processes of one CUDA MPS server, from Volta on (60 from CUDA 13.1)."""
 
-
-def asked(nodes: Sequence[Node], fraction: float, needs: Mapping[str, Affine]) -> dict[str, Choice]:
+def requested_share(nodes: Sequence[Node], fraction: float, needs: Mapping[str, Affine]) -> dict[str, Choice]:
     """Return the requested share by type, less on a GPU whose memory does not hold it. needs: GiB of n trials, by
     type."""
     found = by_type(nodes)
@@ -38,12 +35,12 @@ def _fitting(choice: Choice, nodes: Sequence[Node], need: Affine | None) -> Choi
     return held_to(choice, most, f"{choice.reason}, but {measured}")
 
 
-def automatic(nodes: Sequence[Node]) -> dict[str, Choice]:
+def automatic_share(nodes: Sequence[Node]) -> dict[str, Choice]:
     """Return the share by `auto_share` for each type of GPU."""
     return {device: auto_share(of) for device, of in by_type(nodes).items()}
 
 
-def measured(
+def measured_share(
     nodes: Sequence[Node], best: Option, parts: Mapping[str, ProfiledGroup], num_gpus: int, reference: str
 ) -> dict[str, Choice]:
     """Return the measured share for each type.
@@ -62,7 +59,7 @@ def measured(
     return choices
 
 
-def permitted(nodes: Sequence[Node], choices: Mapping[str, Choice], *, mps: bool = False) -> dict[str, Choice]:
+def limit_by_device(nodes: Sequence[Node], choices: Mapping[str, Choice], *, mps: bool = False) -> dict[str, Choice]:
     """Hold GPUs that take one process at a time to one trial. mps: whether one MPS server computes for all trials of a
     GPU."""
     if mps:
@@ -75,7 +72,7 @@ def permitted(nodes: Sequence[Node], choices: Mapping[str, Choice], *, mps: bool
     }
 
 
-def within(choices: Mapping[str, Choice], most_gpus: Fraction | None) -> dict[str, Choice]:
+def limit_by_reservation(choices: Mapping[str, Choice], most_gpus: Fraction | None) -> dict[str, Choice]:
     """Reduce the shares until one trial fits into the part of a GPU that may be reserved."""
     if most_gpus is None or most_gpus >= 1:
         return dict(choices)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
-from raygpu.planning.batches import split
+from raygpu.planning.batches import split_batch
 from raygpu.planning.confidence import CONFIDENCE, Interval, interval, ratio
 
 GAIN = 0.05
@@ -204,10 +204,10 @@ def balanced(curves: Sequence[Curve], global_batch: int | None = None) -> Predic
         each = min(curve.best / rate for curve, rate in zip(curves, rates, strict=True))
         global_batch = max(len(curves), round(each * sum(rates)))
     most = [curve.most for curve in curves]
-    found = predicted(curves, split(global_batch, [max(curve.rates.values()) for curve in curves], most))
+    found = predicted(curves, split_batch(global_batch, [max(curve.rates.values()) for curve in curves], most))
     for _ in range(TURNS):
         speeds = [share / curve.step_s(share) for curve, share in zip(curves, found.shares, strict=True)]
-        next_one = predicted(curves, split(global_batch, speeds, most))
+        next_one = predicted(curves, split_batch(global_batch, speeds, most))
         if next_one.samples_per_s <= found.samples_per_s:
             break
         found = next_one

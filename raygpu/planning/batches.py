@@ -47,7 +47,7 @@ def num_batches(num_samples: int, batch_size: int, least: int = 2) -> int:
     return sum(1 for _ in batch_bounds(num_samples, batch_size, least))
 
 
-def split(total: int, ratios: Sequence[float], most: Sequence[float] | None = None) -> list[int]:
+def split_batch(total: int, ratios: Sequence[float], most: Sequence[float] | None = None) -> list[int]:
     """Split the samples of a batch over devices in these ratios, by largest remainder, so that they add up to `total`.
 
     768:560 of 100 is 58 and 42. Each device gets one sample at least. most: largest share of each device; the others
@@ -66,8 +66,9 @@ def split(total: int, ratios: Sequence[float], most: Sequence[float] | None = No
     if not settled:
         return found
     free = [i for i in range(len(ratios)) if i not in settled]
-    rest = split(total - sum(settled.values()), [ratios[i] for i in free], [room[i] for i in free]) if free else []
-    settled |= dict(zip(free, rest, strict=True))
+    if free:
+        rest = split_batch(total - sum(settled.values()), [ratios[i] for i in free], [room[i] for i in free])
+        settled |= dict(zip(free, rest, strict=True))
     return [settled[i] for i in range(len(ratios))]
 
 
@@ -109,7 +110,7 @@ class ShareBalancer:
         """Split a batch of `total` samples by the present ratios."""
         # Limits are told with a margin: where they leave no room for what is trained already, they do not hold.
         room = sum(max(1, most if most == math.inf else math.floor(most)) for most in self.most)
-        return split(total, self.ratios, self.most if room >= total else None)
+        return split_batch(total, self.ratios, self.most if room >= total else None)
 
     def tell(self, shares: Sequence[int], rates: Sequence[float]) -> bool:
         """Take in the devices' samples/s with these shares of a batch; return whether the split moved."""

@@ -15,6 +15,8 @@ from typing import Any
 RAY_STEP = 10_000
 AUTO_LIMIT = 8
 AUTO_MEMORY_GIB = 1.5
+MAX_MPS_CLIENTS = 48
+"""Largest number of processes of one CUDA MPS server, from Volta on (60 from CUDA 13.1)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,11 @@ def make_plan(
     """
     fraction = config.gpu.fraction
     if choices is None:
-        choices = allocation.automatic(nodes) if fraction == "auto" else allocation.asked(nodes, fraction, {})
-    return _plan(nodes, config, allocation.permitted(nodes, choices, mps=mps), num_trials)
+        if fraction == "auto":
+            choices = allocation.automatic_share(nodes)
+        else:
+            choices = allocation.requested_share(nodes, fraction, {})
+    return _plan(nodes, config, allocation.limit_by_device(nodes, choices, mps=mps), num_trials)
 
 
 def make_fused_plan(
@@ -50,14 +53,14 @@ def make_fused_plan(
 ) -> ArrayPlan:
     """Plan fused mode for these nodes: by default, each array has a GPU for itself. Raises BadInput."""
     fraction = 1.0 if config.gpu.fraction == "auto" else config.gpu.fraction
-    arrays = allocation.permitted(nodes, allocation.asked(nodes, fraction, {}), mps=mps)
+    arrays = allocation.limit_by_device(nodes, allocation.requested_share(nodes, fraction, {}), mps=mps)
     return ArrayPlan(_plan(nodes, config, arrays, num_trials), make_plan(nodes, config, num_trials, choices, mps=mps))
 
 
 def _plan(nodes: Sequence[Node], config: SweepConfig, choices: Mapping[str, Choice], num_trials: int) -> Plan:
     most = config.cluster.most_gpus
     if config.gpu.fraction == "auto":
-        choices = allocation.within(choices, most)
+        choices = allocation.limit_by_reservation(choices, most)
     try:
         return plan(nodes, choices, num_trials, most)
     except ValueError as error:
@@ -166,14 +169,14 @@ def _choices(
 ) -> dict[str, Choice] | None:
     """Return the trials at once on each type of device; None if nothing was requested or measured."""
     if config.gpu.fraction != "auto":
-        return allocation.asked(site.nodes, config.gpu.fraction, estimates.needs())
+        return allocation.requested_share(site.nodes, config.gpu.fraction, estimates.needs())
     if best is None:
         return None
     largest = max(estimates.parts(groups, config), key=lambda part: part.size.trials)
     by_device = {
         device: replace(largest, profile=estimates.on(device) or largest.profile) for device in by_type(site.nodes)
     }
-    return allocation.measured(site.nodes, best, by_device, _num_gpus(site, config), site.device)
+    return allocation.measured_share(site.nodes, best, by_device, _num_gpus(site, config), site.device)
 
 
 def _num_gpus(site: Site, config: SweepConfig) -> int:
@@ -191,7 +194,7 @@ def _members(config: SweepConfig, nodes: Sequence[Node], best: Option | None) ->
         return config.gpu.width
     if best is not None and best.way == "split":
         return best.n
-    return min(choice.share.trials_per_gpu for choice in allocation.automatic(nodes).values())
+    return min(choice.share.trials_per_gpu for choice in allocation.automatic_share(nodes).values())
 
 
 def _shared(packed: Plan) -> bool:

@@ -206,9 +206,9 @@ class Bench:
         else:
             places: list[Place] = [nullcontext] * len(trials)
             if way == "split":
-                from raygpu.training.keras.logical_devices import split
+                from raygpu.training.keras.logical_devices import make_logical_devices
 
-                places = split(len(trials), memory_gib)
+                places = make_logical_devices(len(trials), memory_gib)
             for trial, place in zip(trials, places, strict=True):
                 self._runners.append(self._solo(partial(start, source, code, splits, trial, settings), place))
         self._pool = ThreadPoolExecutor(

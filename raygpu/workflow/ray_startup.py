@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def started(
+def ray_starting(
     section: ClusterSection,
     gpus: Sequence[Gpu],
     source_folder: Path,
@@ -63,7 +63,7 @@ def started(
                 starting.result().close()
 
 
-def arrived(starting: Future[Cluster]) -> Cluster:
+def wait_for_ray(starting: Future[Cluster]) -> Cluster:
     """Wait for Ray and return the cluster. Called in the main thread, which keeps its signals."""
     try:
         return starting.result()
@@ -72,7 +72,7 @@ def arrived(starting: Future[Cluster]) -> Cluster:
 
 
 @contextmanager
-def told_at_once() -> Iterator[None]:
+def faults_printed_first() -> Iterator[None]:
     """Print a fault before Ray is shut down, which takes its time."""
     try:
         yield

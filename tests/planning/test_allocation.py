@@ -42,13 +42,13 @@ def profile(device: str, each_gib: float, best: int) -> Profile:
 
 def test_what_is_asked_for_holds_unless_it_is_known_not_to_fit() -> None:
     nodes = [SMALL, LARGE]
-    unknown = allocation.asked(nodes, 0.2, {})
+    unknown = allocation.requested_share(nodes, 0.2, {})
     assert unknown == {ON_LARGE: Choice(Share(5), "asked for 0.2"), ON_SMALL: Choice(Share(5), "asked for 0.2")}
     need = Affine(0.0, 4.0)
-    held = allocation.asked(nodes, 0.2, {ON_LARGE: need, ON_SMALL: need})
+    held = allocation.requested_share(nodes, 0.2, {ON_LARGE: need, ON_SMALL: need})
     assert (held[ON_LARGE].share, held[ON_SMALL].share) == (Share(5), Share(1))
     assert held[ON_SMALL].reason == "asked for 0.2, but 4.0 GiB each was measured, and 6.5 GiB are free"
-    alone = allocation.asked([SMALL], 0.2, {ON_SMALL: need})
+    alone = allocation.requested_share([SMALL], 0.2, {ON_SMALL: need})
     assert alone[ON_SMALL].share == Share(5), "a person who names a fraction for one card means that card"
 
 
@@ -56,7 +56,7 @@ def test_what_is_asked_for_holds_unless_it_is_known_not_to_fit() -> None:
 def test_no_more_than_memory_holds_and_no_more_than_asked(fraction: float, each: float, fixed: float) -> None:
     need = Affine(fixed, each)
     for node in (LARGE, SMALL):
-        choice = allocation.asked([SMALL, LARGE], fraction, {node.device_type: need})[node.device_type]
+        choice = allocation.requested_share([SMALL, LARGE], fraction, {node.device_type: need})[node.device_type]
         n = choice.share.trials_per_gpu
         assert choice.share.part >= 0
         assert 1 <= n <= max(1, round(1 / fraction) + 1)
@@ -64,7 +64,7 @@ def test_no_more_than_memory_holds_and_no_more_than_asked(fraction: float, each:
 
 
 def test_automatic_is_told_for_each_type() -> None:
-    choices = allocation.automatic([SMALL, LARGE])
+    choices = allocation.automatic_share([SMALL, LARGE])
     assert (choices[ON_LARGE].share, choices[ON_SMALL].share) == (Share(8), Share(4))
     assert "6.5 GiB free" in choices[ON_SMALL].reason
 
@@ -73,17 +73,17 @@ def test_measured_memory_is_compared_with_each_types_own() -> None:
     here = profile("large", 2.5, best=5)
     part = ProfiledGroup(here, Size(trials=64, epochs=5, at_once=64), fusable=False)
     best = Option("process", 5, (False,), 10.0, None, "throughput peaks at 5")
-    choices = allocation.measured([SMALL, LARGE], best, {ON_LARGE: part, ON_SMALL: part}, 2, "large")
+    choices = allocation.measured_share([SMALL, LARGE], best, {ON_LARGE: part, ON_SMALL: part}, 2, "large")
     assert (choices[ON_LARGE].share, choices[ON_SMALL].share) == (Share(5), Share(2))
     assert choices[ON_SMALL].reason == "device memory: 2.50 GiB each, 6.5 GiB free"
     own = ProfiledGroup(profile("small", 1.0, best=3), part.size, fusable=False)
-    choices = allocation.measured([SMALL, LARGE], best, {ON_LARGE: part, ON_SMALL: own}, 2, "large")
+    choices = allocation.measured_share([SMALL, LARGE], best, {ON_LARGE: part, ON_SMALL: own}, 2, "large")
     assert choices[ON_SMALL] == Choice(Share(3), "throughput peaks at 3"), "its own profile"
     fewer = replace(best, n=2, bound="asked by the sweep's size")
-    choices = allocation.measured([SMALL, LARGE], fewer, {ON_LARGE: part, ON_SMALL: own}, 2, "large")
+    choices = allocation.measured_share([SMALL, LARGE], fewer, {ON_LARGE: part, ON_SMALL: own}, 2, "large")
     assert choices[ON_LARGE] == Choice(Share(2), "asked by the sweep's size"), "what was chosen for it holds"
     under = replace(best, way="mps")
-    choices = allocation.measured([SMALL, LARGE], under, {ON_LARGE: part, ON_SMALL: own}, 2, "large")
+    choices = allocation.measured_share([SMALL, LARGE], under, {ON_LARGE: part, ON_SMALL: own}, 2, "large")
     assert choices[ON_SMALL].share == Share(3), "of processes, where nothing is known of MPS"
 
 

@@ -18,7 +18,7 @@ from raygpu.planning.batches import (
     epoch_order,
     num_batches,
     parts,
-    split,
+    split_batch,
 )
 
 counts = st.integers(1, 300)
@@ -89,13 +89,13 @@ def test_a_last_batch_that_is_too_small_joins_the_one_before(num_samples: int, b
     ],
 )
 def test_a_batch_is_split_by_largest_remainder(total: int, ratios: tuple[float, ...], shares: list[int]) -> None:
-    assert split(total, ratios) == shares
+    assert split_batch(total, ratios) == shares
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), st.integers(0, 500), st.data())
 def test_shares_add_up_within_what_each_holds(ratios: list[float], more: int, data: st.DataObject) -> None:
     total = len(ratios) + more
-    shares = split(total, ratios)
+    shares = split_batch(total, ratios)
     assert sum(shares) == total
     assert min(shares) >= 1
     exact = [total * ratio / sum(ratios) for ratio in ratios]
@@ -104,20 +104,20 @@ def test_shares_add_up_within_what_each_holds(ratios: list[float], more: int, da
     most = data.draw(st.lists(st.floats(1, 600), min_size=len(ratios), max_size=len(ratios)))
     if sum(map(int, most)) < total:
         with pytest.raises(ValueError, match="and the devices hold"):
-            split(total, ratios, most)
+            split_batch(total, ratios, most)
         return
-    bound = split(total, ratios, most)
+    bound = split_batch(total, ratios, most)
     assert sum(bound) == total
     assert all(1 <= share <= limit for share, limit in zip(bound, most, strict=True))
 
 
 def test_what_one_cannot_hold_the_others_get_in_their_ratios() -> None:
-    assert split(100, (6, 3, 1), (30, math.inf, math.inf)) == [30, 53, 17]
+    assert split_batch(100, (6, 3, 1), (30, math.inf, math.inf)) == [30, 53, 17]
 
 
 def test_fewer_samples_than_devices() -> None:
     with pytest.raises(ValueError, match="2 samples for 3 devices; each needs one at least"):
-        split(2, (1, 1, 1))
+        split_batch(2, (1, 1, 1))
 
 
 @given(counts, st.integers(1, 20))

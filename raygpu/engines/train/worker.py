@@ -272,13 +272,15 @@ def _begin(
     import torch
 
     from raygpu.training.distributed.torch_ranks import TorchParallel
+    from raygpu.training.torch.solo import TorchSolo
 
     device = torch.device("cpu")
     if torch.cuda.is_available():
         from ray.train.torch import get_device
 
         device = get_device()
-    return TorchParallel(code, splits, task.trial, settings, parallel, ranks, wish=wishes, device=device)
+    solo = TorchSolo(code, splits, task.trial, settings, device, optimizer_settings=parallel.optimizer_settings)
+    return TorchParallel(solo, parallel, ranks, wish=wishes)
 
 
 class _Keeper:

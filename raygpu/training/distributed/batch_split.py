@@ -10,7 +10,7 @@ from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Splits, num_samples
-from raygpu.planning.batches import split
+from raygpu.planning.batches import split_batch
 from raygpu.training.distributed.loss_check import Difference, differences
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings
@@ -188,7 +188,7 @@ def _told(found: Difference, source: Source) -> str:
 
 
 def _batches(config: TrainConfig, parallel: ParallelSettings, devices: int, size: int) -> str:
-    shares = split(parallel.global_batch, parallel.ratios or [1.0] * devices)
+    shares = split_batch(parallel.global_batch, parallel.ratios or [1.0] * devices)
     parts = " + ".join(map(str, shares)) if len(shares) <= 8 else f"{min(shares)} to {max(shares)} on each device"
     how = {"auto": ", to begin with, then by measured speeds", "equal": ""}.get(config.ratios, f", as {config.ratios}")
     taken = f", each in {parallel.accumulate} parts" if parallel.accumulate > 1 else ""

@@ -23,7 +23,7 @@ from raygpu.records.training_progress import Wish
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import Norm, ParallelSettings, ParallelTraining, Report
-from raygpu.training.keras.logical_devices import split
+from raygpu.training.keras.logical_devices import make_logical_devices
 from raygpu.training.keras.optimizers import clip, with_l2
 from raygpu.training.keras.private_api import global_seed_generator, set_global_seed_generator
 from raygpu.training.keras.quiet_import import keras, tf
@@ -85,7 +85,7 @@ def _strategy(processes: int, local: int, shared: bool) -> tf.distribute.Strateg
     if local == 1:
         return tf.distribute.OneDeviceStrategy("GPU:0" if gpus else "CPU:0")
     if not gpus:
-        split(local, None)
+        make_logical_devices(local, None)
     return tf.distribute.MirroredStrategy([f"{'GPU' if gpus else 'CPU'}:{index}" for index in range(local)])
 
 
@@ -252,14 +252,14 @@ class KerasParallel(ParallelTraining):
 
     def _take_step(self, start: int, end: int, lr: float) -> None:
         ranks, since = self.ranks, self._since
-        portions = self.conductor.portions(start, end)
-        own = portions[ranks.rank : ranks.rank + ranks.local]
-        timed, normed = self.conductor.measures_speed, self.conductor.measures_noise
+        local_batches = self.coordinator.local_batches(start, end)
+        own = local_batches[ranks.rank : ranks.rank + ranks.local]
+        timed, normed = self.coordinator.measures_speed, self.coordinator.measures_noise
         if timed:
             self._wait()
-        gradients, firsts, parts = None, [portion.first for portion in own], len(own[0].sizes)
+        gradients, firsts, parts = None, [local_batch.first for local_batch in own], len(own[0].sizes)
         for number in range(parts):
-            sizes = [portion.sizes[number] for portion in own]
+            sizes = [local_batch.sizes[number] for local_batch in own]
             spans = [tf.constant([first, size], tf.int64) for first, size in zip(firsts, sizes, strict=True)]
             found = self._compute_step(self._order, self._by_device(spans), tf.constant(end - start, tf.float64))
             loss_parts, seconds, squares, part = found
@@ -272,10 +272,10 @@ class KerasParallel(ParallelTraining):
             since.seconds.pop()
         whole = self._apply_step(gradients, tf.constant(lr, tf.float32))
         since.last = whole
-        since.samples = [done + portion.samples for done, portion in zip(since.samples, own, strict=True)]
+        since.samples = [done + local_batch.samples for done, local_batch in zip(since.samples, own, strict=True)]
         # Of several parts each one's norm is known and their sum's is not; only of a mean does it tell of the samples.
         if normed and parts == 1 and self._layout.kind == "a plain number":
-            since.norms.append((whole, squares, [portion.samples for portion in portions]))
+            since.norms.append((whole, squares, [local_batch.samples for local_batch in local_batches]))
 
     # What devices tell each other
 

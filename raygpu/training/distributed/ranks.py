@@ -65,7 +65,7 @@ class ParallelSettings:
     """Parts in which a device takes its share of a batch."""
     ratios: tuple[float, ...] = ()
     """Ratios of the devices' shares; empty for equal ones."""
-    balance: bool = False
+    auto_shares: bool = False
     """Whether the devices' speeds are measured, and the shares follow them."""
     compile: bool = False
     optimizer_settings: OptimizerSettings | None = None
@@ -94,7 +94,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class LocalBatch:
     """A rank's samples of a batch: those of the epoch's order from index `first` on."""
 
     first: int
@@ -118,13 +118,13 @@ class Norm:
 
 
 @dataclass(slots=True)
-class Conductor:
+class Coordinator:
     """Keeps the ranks in step: schedules their exchanges, and splits each batch."""
 
     parallel: ParallelSettings
     ranks: Ranks
     noise: NoiseEstimator = field(default_factory=NoiseEstimator)
-    balance: ShareBalancer = field(init=False)
+    balancer: ShareBalancer = field(init=False)
     next_step: int = FIRST[0]
     """Step of this process after which the next exchange follows."""
     taken: int = 0
@@ -133,7 +133,7 @@ class Conductor:
     def __post_init__(self) -> None:
         if len(self.parallel.ratios) not in (0, self.ranks.world):
             raise ValueError(f"{len(self.parallel.ratios)} ratios for {self.ranks.world} ranks")
-        self.balance = ShareBalancer(list(self.parallel.ratios or [1.0] * self.ranks.world))
+        self.balancer = ShareBalancer(list(self.parallel.ratios or [1.0] * self.ranks.world))
 
     @property
     def shares(self) -> tuple[int, ...]:
@@ -142,7 +142,7 @@ class Conductor:
 
     def _split(self, total: int) -> list[int]:
         """Return the samples of each rank, none with fewer than the model needs."""
-        shares, least = self.balance.split(total), self.parallel.least
+        shares, least = self.balancer.split(total), self.parallel.least
         while min(shares) < least:
             largest = max(range(len(shares)), key=shares.__getitem__)
             if shares[largest] <= least:
@@ -156,13 +156,13 @@ class Conductor:
         least = max(2, self.parallel.least * self.ranks.world)
         return list(batch_bounds(num_samples, self.parallel.global_batch, least))
 
-    def portions(self, start: int, end: int) -> list[Portion]:
-        """Return each rank's portion of a global batch, all in the same number of parts: a layer may wait for the
+    def local_batches(self, start: int, end: int) -> list[LocalBatch]:
+        """Return each rank's local_batch of a global batch, all in the same number of parts: a layer may wait for the
         others in each."""
         shares = self._split(end - start)
         number = min(self.parallel.accumulate, *(share // self.parallel.least for share in shares))
         firsts = [start + sum(shares[:rank]) for rank in range(len(shares))]
-        return [Portion(first, parts(own, number)) for first, own in zip(firsts, shares, strict=True)]
+        return [LocalBatch(first, parts(own, number)) for first, own in zip(firsts, shares, strict=True)]
 
     def due(self) -> bool:
         """Count a step; return whether an exchange follows it."""
@@ -190,9 +190,9 @@ class Conductor:
         for index, norm in enumerate(norms):
             self.noise.add(norm.shares, [r.squares[index] for r in reports], norm.whole)
         rates = tuple(r.rate for r in reports)
-        if self.parallel.balance and all(rates):
-            self.balance.most = [r.most for r in reports]
-            self.balance.tell(self.shares, [rate or 0.0 for rate in rates])
+        if self.parallel.auto_shares and all(rates):
+            self.balancer.most = [r.most for r in reports]
+            self.balancer.tell(self.shares, [rate or 0.0 for rate in rates])
         self._plan_next(told[0][1])
         return ExchangeResult(
             tuple(r.samples for r in reports),
@@ -247,10 +247,10 @@ class ParallelTraining(ABC):
         """Prepare the training. wish: called on rank 0 before each exchange."""
         self.parallel, self.ranks, self._wish = parallel, ranks, wish
         self.optimizer_settings, self.num_train, self.epochs = settings, num_train, epochs
-        self.conductor = Conductor(parallel, ranks)
+        self.coordinator = Coordinator(parallel, ranks)
         self.notes: list[str] = []
         """Lines for a person on differences from a training on one device."""
-        self._bounds = self.conductor.bounds(num_train)
+        self._bounds = self.coordinator.bounds(num_train)
         self._train_s = 0.0
 
     def advance(self) -> Progress | None:
@@ -271,7 +271,7 @@ class ParallelTraining(ABC):
         for start, end in self._bounds[self.step : self.step + most]:
             self._take_step(start, end, self._lr(self.step))
             self.step += 1
-            if self.conductor.due():
+            if self.coordinator.due():
                 break
         self._wait()
 
@@ -284,7 +284,7 @@ class ParallelTraining(ABC):
         ended = self.step == len(self._bounds)
         reports, norms = self._report(self._wish() if self.ranks.rank == 0 else "")
         validation = self._evaluate() if ended and self.ranks.rank == 0 else {}
-        told = self.conductor.exchange(reports, norms, wall_s)
+        told = self.coordinator.exchange(reports, norms, wall_s)
         lr, step, result = self._lr(self.step - 1), self.step, None
         if ended:
             self.epoch, self.step = self.epoch + 1, 0
@@ -299,7 +299,7 @@ class ParallelTraining(ABC):
             wall_s=wall_s,
             samples=told.samples,
             rates=told.rates,
-            shares=self.conductor.shares,
+            shares=self.coordinator.shares,
             noise=told.noise,
             wish=told.wish,
             result=result,
@@ -307,7 +307,7 @@ class ParallelTraining(ABC):
 
     def _rate(self, rank: int, seconds: Sequence[float]) -> float | None:
         """Return the samples/s of a rank's device alone; None without seconds. seconds: of steps on whole batches."""
-        return self.conductor.shares[rank] / median(seconds) if seconds else None
+        return self.coordinator.shares[rank] / median(seconds) if seconds else None
 
     def _state(self) -> dict[str, Any]:
         """Return the state of a training within an epoch, beside model, optimizer and random states."""
@@ -316,7 +316,7 @@ class ParallelTraining(ABC):
             "step": self.step,
             "global_batch": self.parallel.global_batch,
             "train_s": self._train_s,
-            "ratios": self.conductor.balance.ratios,
+            "ratios": self.coordinator.balancer.ratios,
         }
 
     def _set_state(self, state: Mapping[str, Any]) -> None:
@@ -325,8 +325,8 @@ class ParallelTraining(ABC):
         if state["step"] and batch != self.parallel.global_batch:
             raise ValueError(f"trained with batches of {batch}, not of {self.parallel.global_batch}")
         self.epoch, self.step = state["epoch"], state["step"]
-        if self.parallel.balance and len(state["ratios"]) == self.ranks.world:
-            self.conductor.balance.ratios = list(state["ratios"])
+        if self.parallel.auto_shares and len(state["ratios"]) == self.ranks.world:
+            self.coordinator.balancer.ratios = list(state["ratios"])
         if self.step:
             self._train_s = state["train_s"]
 

@@ -22,11 +22,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from raygpu.experiment import Experiment, Splits
 from raygpu.planning.batches import epoch_order
 from raygpu.records.training_progress import Wish
-from raygpu.search.trials import Trial
-from raygpu.training.base import Settings
 from raygpu.training.distributed.gradients import broadcast, start_alike
 from raygpu.training.distributed.objective import StepGradient
 from raygpu.training.distributed.ranks import Norm, ParallelSettings, ParallelTraining, Ranks, Report
@@ -58,25 +55,18 @@ class TorchRanks:
 class TorchParallel(ParallelTraining):
     """Training of one trial of a `TorchExperiment`; with several ranks, torch.distributed has been started.
 
-    device, dtype: see `TorchSolo`.
+    solo: the training on this rank's device, with the optimizer's settings of `parallel`.
     """
 
     def __init__(
         self,
-        experiment: Experiment,
-        splits: Splits,
-        trial: Trial,
-        settings: Settings,
+        solo: TorchSolo,
         parallel: ParallelSettings,
         ranks: Ranks,
         *,
         wish: Callable[[], Wish] = lambda: "",
-        device: torch.device | None = None,
-        dtype: torch.dtype | None = None,
     ) -> None:
-        self.solo = solo = TorchSolo(
-            experiment, splits, trial, settings, device, dtype, optimizer_settings=parallel.optimizer_settings
-        )
+        self.solo = solo
         super().__init__(parallel, ranks, wish, solo.optimizer_settings, solo.num_train, solo.epochs)
         self._stopwatch = _Stopwatch(solo.device)
         if (ranks.world > 1 or parallel.accumulate > 1) and (name := _hooked(solo.model)) is not None:
@@ -131,15 +121,15 @@ class TorchParallel(ParallelTraining):
 
     def _take_step(self, start: int, end: int, lr: float) -> None:
         solo, gradient = self.solo, self._gradient
-        portions = self.conductor.portions(start, end)
-        portion = portions[self.ranks.rank]
-        own, sizes = portion.samples, portion.sizes
-        square = torch.zeros((), device=solo.device) if self.conductor.measures_noise else None
+        local_batches = self.coordinator.local_batches(start, end)
+        local_batch = local_batches[self.ranks.rank]
+        own, sizes = local_batch.samples, local_batch.sizes
+        square = torch.zeros((), device=solo.device) if self.coordinator.measures_noise else None
         solo.model.train()
         if self._moving is not None:
             self._moving.begin_step()
         gradient.begin(own, self._share(own, end - start), square)
-        first = portion.first
+        first = local_batch.first
         for number, size in enumerate(sizes):
             loss = self._loss(self._order[first : first + size])
             self._losses.add(loss, size)
@@ -157,7 +147,7 @@ class TorchParallel(ParallelTraining):
             assert norm is not None
             self._since.squares.append(square)
             self._since.wholes.append(norm.float().square())
-            self._since.shares.append([each.samples for each in portions])
+            self._since.shares.append([each.samples for each in local_batches])
         solo.optimizer.step(lr)
         self._since.samples += own
         self._since.part = max(self._since.part, *sizes)

@@ -86,7 +86,7 @@ class OwnTensors(TorchFunctionMode):
         return made | zero if made.dtype == torch.bool else made + zero
 
 
-def probed(
+def step_facts(
     experiment: Experiment, hp: Hyperparameters, model: nn.Module, inputs: Tensors, targets: Tensors
 ) -> StepFacts:
     """Take the gradient of one batch and evaluate it, with a copy of the model on the CPU. Raises any exception of

@@ -32,6 +32,7 @@ from raygpu.training.fused.audit import audit, is_due
 from raygpu.training.fused.cuda_graph import GraphedStep
 from raygpu.training.fused.guard import Guard, require_distinct
 from raygpu.training.fused.member_generators import MemberStreams
+from raygpu.training.fused.member_step import step_facts
 from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
 from raygpu.training.fused.program import Program, num_samples
 from raygpu.training.fused.tile import Tile, first_rows, gathered_tile, joined
@@ -118,7 +119,8 @@ class TorchArray:
             moved(rows(part, slice(0, min(4, self.batch_size))), torch.device("cpu"))
             for part in (self.data.train_inputs, self.data.train_targets)
         )
-        self.program = Program(experiment, hp, base, optimizer, self.device, context, inputs, targets)
+        facts = step_facts(experiment, hp, base, inputs, targets)
+        self.program = Program(experiment, hp, base, optimizer, self.device, context, facts)
         self._guard.require_shared_reads()
         self.tiles = [
             self._new_tile([model(place) for place in part], [trials[i] for i in part], [optimizers[i] for i in part])

@@ -17,7 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from raygpu.experiment import Experiment, Hyperparameters
-from raygpu.training.fused.member_step import OwnTensors, PaddedEmbedding, probed
+from raygpu.training.fused.member_step import OwnTensors, PaddedEmbedding, StepFacts
 from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
 from raygpu.training.fused.random_inputs import RandomInputs, traced
 from raygpu.training.fused.tile import Tile
@@ -37,8 +37,7 @@ OUTPUTS = ""
 class Program:
     """The step and the evaluation of all arrays of one signature.
 
-    model: any member's, used for its code alone. context: of the forward pass (mixed precision).
-    inputs, targets: a few samples on the CPU, to find the parameters that the loss depends on.
+    model: any member's, used for its code alone. context: of the forward pass (mixed precision). facts: of that model.
     """
 
     def __init__(
@@ -49,8 +48,7 @@ class Program:
         optimizer: ArrayOptimizer,
         device: torch.device,
         context: Callable[[], AbstractContextManager[None]],
-        inputs: Tensors,
-        targets: Tensors,
+        facts: StepFacts,
     ) -> None:
         self.experiment = experiment
         self.hp = hp
@@ -58,10 +56,9 @@ class Program:
         self.context = context
         self.optimized = [name for name, p in model.named_parameters() if p.requires_grad]
         """Names of the parameters for which the optimizer of a training alone holds state, in its order."""
-        found = probed(experiment, hp, model, inputs, targets)
-        self.trained = found.trained
-        self._step_draws, self._evaluation_draws = found.step_draws, found.evaluation_draws
-        self._padded = found.padded
+        self.trained = facts.trained
+        self._step_draws, self._evaluation_draws = facts.step_draws, facts.evaluation_draws
+        self._padded = facts.padded
         self.state_names = list(model.state_dict())
         self.owners = _owners(model)
         """Name under which each name's tensor is stacked: tied parameters have several names."""

@@ -10,7 +10,7 @@ from typing import Any
 from raygpu.training.keras.quiet_import import tf
 
 
-def split(count: int, memory_gib: float | None) -> list[Callable[[], Any]]:
+def make_logical_devices(count: int, memory_gib: float | None) -> list[Callable[[], Any]]:
     """Split the first device into `count` logical ones; return a context for each, in which a training is made and
     runs.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raygpu.planning.batches import split
+from raygpu.planning.batches import split_batch
 from raygpu.training.keras.private_api import untracked
 from raygpu.training.keras.quiet_import import keras, tf
 
@@ -172,4 +172,4 @@ class _Slices(keras.Model):
         number = len(self._ratios)
         if count < number:  # the last batch of an epoch may be that small
             return np.asarray([place < count for place in range(number)], np.int32)
-        return np.asarray(split(int(count), self._ratios), np.int32)
+        return np.asarray(split_batch(int(count), self._ratios), np.int32)

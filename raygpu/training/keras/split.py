@@ -10,7 +10,7 @@ from typing import Any
 from raygpu.experiment import Experiment, Splits
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings
-from raygpu.training.keras.logical_devices import split
+from raygpu.training.keras.logical_devices import make_logical_devices
 from raygpu.training.keras.solo import KerasSolo
 
 Place = Callable[[], Any]
@@ -32,7 +32,7 @@ class KerasSplit:
         width: int,
         memory_gib: float | None = None,
     ) -> None:
-        places = split(width, memory_gib and memory_gib / width)
+        places = make_logical_devices(width, memory_gib and memory_gib / width)
         self._members: dict[str, tuple[KerasSolo, Place]] = {}
         for i, trial in enumerate(trials):
             place = places[i % len(places)]

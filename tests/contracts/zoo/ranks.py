@@ -21,6 +21,7 @@ from raygpu.errors import BadInput, one_line
 from raygpu.training.distributed.batch_split import BatchPlan, checked
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
+from raygpu.training.torch.solo import TorchSolo
 from tests.contracts.zoo import ZOO
 from tests.contracts.zoo.check import Outcome, settings
 from tests.contracts.zoo.entry import BATCH
@@ -58,16 +59,16 @@ def trained(name: str, plan: BatchPlan, ranks: Ranks) -> Part:
     """One rank's part of the training of an entry."""
     entry, found = ZOO[name](), Part(notes=list(plan.lines))
     try:
-        training = TorchParallel(
+        alone = TorchSolo(
             entry,
             entry.data(),
             entry.trials()[1],
             settings(entry),
-            plan.parallel,
-            ranks,
-            device=torch.device("cpu"),
-            dtype=entry.dtype,
+            torch.device("cpu"),
+            entry.dtype,
+            optimizer_settings=plan.parallel.optimizer_settings,
         )
+        training = TorchParallel(alone, plan.parallel, ranks)
         metrics = [step.result.metrics for step in iter(training.advance, None) if step.result is not None]
         state = {key: value.detach().clone() for key, value in training.solo.model.state_dict().items()}
         found.outcome, found.notes = (state, metrics), [*plan.lines, *training.notes]

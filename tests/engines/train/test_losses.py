@@ -74,7 +74,7 @@ def test_refusals(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("raygpu.train.started", no_ray)
+    monkeypatch.setattr("raygpu.train.ray_starting", no_ray)
     text = f"""
     experiment = "tests.train_cases:{experiment}"
     epochs = 2

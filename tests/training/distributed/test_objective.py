@@ -11,8 +11,8 @@ from torch import nn
 
 from experiments.benchmarks.ranks import on_ranks
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
-from tests.training.parallel_cases import CASES, Masked, Plain
-from tests.training.parts import parameters, training
+from tests.training.distributed.parallel_cases import CASES, Masked, Plain
+from tests.training.distributed.parts import parameters, training
 
 HP = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "batch_size": 30}
 CLIPS = (None, 0.05)
@@ -71,7 +71,7 @@ def gone_on(ranks: Ranks, folder: str) -> Any:
         found, progress = [], None
         while (progress := own.advance()) is not None:
             found += [progress.result.metrics["train/loss"]] if progress.result else []
-        return found, own.conductor.noise.scale()
+        return found, own.coordinator.noise.scale()
 
     def made() -> Any:
         experiment = Masked()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raygpu.training.distributed.ranks import FIRST, LONGEST, Conductor, OneRank, ParallelSettings, Report
+from raygpu.training.distributed.ranks import FIRST, LONGEST, Coordinator, OneRank, ParallelSettings, Report
 
 
 class Threads:
@@ -44,49 +44,49 @@ def on_threads(world: int, function: Callable[[Any], Any]) -> list[Any]:
 def test_each_rank_takes_its_own_samples_in_as_many_parts() -> None:
     parallel = ParallelSettings(10, accumulate=3, ratios=(5.0, 3.0, 2.0))
 
-    found = on_threads(3, lambda ranks: Conductor(parallel, ranks).portions(20, 30))
+    found = on_threads(3, lambda ranks: Coordinator(parallel, ranks).local_batches(20, 30))
     assert found[0] == found[1] == found[2], "all ranks decide alike"
-    assert [(portion.first, portion.samples) for portion in found[0]] == [(20, 5), (25, 3), (28, 2)]
-    sizes = [portion.sizes for portion in found[0]]
+    assert [(local_batch.first, local_batch.samples) for local_batch in found[0]] == [(20, 5), (25, 3), (28, 2)]
+    sizes = [local_batch.sizes for local_batch in found[0]]
     assert sizes == [[3, 2], [2, 1], [1, 1]], "in two, for the last has but two"
 
 
 def test_no_part_has_fewer_samples_than_the_model_needs() -> None:
     parallel = ParallelSettings(10, accumulate=3, ratios=(9.0, 1.0), least=2)
-    conductors = on_threads(2, lambda ranks: Conductor(parallel, ranks))
-    assert conductors[0].shares == conductors[1].shares == (8, 2)
-    assert [portion.sizes for portion in conductors[0].portions(0, 10)] == [[8], [2]]
-    assert conductors[0].bounds(23) == [(0, 10), (10, 23)], "three are too few for two ranks"
-    even = on_threads(2, lambda ranks: Conductor(ParallelSettings(10, accumulate=3, least=2), ranks))[0]
-    assert [portion.sizes for portion in even.portions(0, 10)] == [[3, 2], [3, 2]]
+    coordinators = on_threads(2, lambda ranks: Coordinator(parallel, ranks))
+    assert coordinators[0].shares == coordinators[1].shares == (8, 2)
+    assert [local_batch.sizes for local_batch in coordinators[0].local_batches(0, 10)] == [[8], [2]]
+    assert coordinators[0].bounds(23) == [(0, 10), (10, 23)], "three are too few for two ranks"
+    even = on_threads(2, lambda ranks: Coordinator(ParallelSettings(10, accumulate=3, least=2), ranks))[0]
+    assert [local_batch.sizes for local_batch in even.local_batches(0, 10)] == [[3, 2], [3, 2]]
 
 
 def test_no_batch_has_fewer_samples_than_ranks() -> None:
     def bounds(ranks: Any) -> list[tuple[int, int]]:
-        return Conductor(ParallelSettings(10), ranks).bounds(33)
+        return Coordinator(ParallelSettings(10), ranks).bounds(33)
 
     assert on_threads(4, bounds)[0] == [(0, 10), (10, 20), (20, 33)]
 
 
 def test_ratios_for_other_ranks() -> None:
     with pytest.raises(ValueError, match="2 ratios for 1 ranks"):
-        Conductor(ParallelSettings(10, ratios=(1.0, 2.0)), OneRank())
+        Coordinator(ParallelSettings(10, ratios=(1.0, 2.0)), OneRank())
 
 
 def exchanges(
     ranks: Any, rate_at: Callable[[int, int, int], float], steps: int, step_s: float = 0.01
 ) -> tuple[list[int], list[tuple[int, ...]]]:
     """The steps at which ranks exchanged, and the shares after each. rate_at: by step, rank and share."""
-    conductor = Conductor(ParallelSettings(1000, balance=True), ranks)
+    coordinator = Coordinator(ParallelSettings(1000, auto_shares=True), ranks)
     at, shares, since = [], [], 0
     for step in range(1, steps + 1):
         since += 1
-        if conductor.due():
-            share = conductor.shares[ranks.rank]
+        if coordinator.due():
+            share = coordinator.shares[ranks.rank]
             report = Report(share * since, rate_at(step, ranks.rank, share), math.inf, 0.0)
-            conductor.exchange([report], [], since * step_s)
+            coordinator.exchange([report], [], since * step_s)
             at.append(step)
-            shares.append(conductor.shares)
+            shares.append(coordinator.shares)
             since = 0
     return at, shares
 
@@ -116,18 +116,18 @@ def test_ranks_exchange_about_once_a_second() -> None:
 
 def test_a_share_stays_within_its_memory() -> None:
     def split_of(ranks: Any) -> tuple[int, ...]:
-        conductor = Conductor(ParallelSettings(100, balance=True), ranks)
+        coordinator = Coordinator(ParallelSettings(100, auto_shares=True), ranks)
         most = (40.0, math.inf)[ranks.rank]
-        conductor.exchange([Report(50, (900.0, 100.0)[ranks.rank], most, 0.0)], [], 1.0)
-        return conductor.shares
+        coordinator.exchange([Report(50, (900.0, 100.0)[ranks.rank], most, 0.0)], [], 1.0)
+        return coordinator.shares
 
     assert on_threads(2, split_of) == [(40, 60)] * 2
 
 
 def test_a_rank_without_a_whole_step_moves_nothing() -> None:
     def split_of(ranks: Any) -> tuple[int, ...]:
-        conductor = Conductor(ParallelSettings(100, balance=True), ranks)
-        conductor.exchange([Report(50, None if ranks.rank else 900.0, math.inf, 0.0)], [], 1.0)
-        return conductor.shares
+        coordinator = Coordinator(ParallelSettings(100, auto_shares=True), ranks)
+        coordinator.exchange([Report(50, None if ranks.rank else 900.0, math.inf, 0.0)], [], 1.0)
+        return coordinator.shares
 
     assert on_threads(2, split_of) == [(50, 50)] * 2

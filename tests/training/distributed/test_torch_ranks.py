@@ -21,7 +21,7 @@ from raygpu.training.distributed.torch_ranks import TorchParallel
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Cnn, Mlp, few
-from tests.training.parts import gradient, parameters, training
+from tests.training.distributed.parts import gradient, parameters, training
 
 HP = {"hidden": 16, "lr": 0.05, "momentum": 0.9, "batch_size": 32, "clip_norm": 1.0}
 

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.benchmarks.ranks import on_keras_ranks
 from raygpu.training.distributed.ranks import ParallelSettings
-from tests.training.keras_losses import results
+from tests.training.distributed.keras_losses import results
 
 
 @pytest.fixture(scope="module")

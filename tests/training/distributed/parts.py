@@ -13,6 +13,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
+from raygpu.training.torch.solo import TorchSolo
 
 
 def training(
@@ -30,7 +31,8 @@ def training(
     settings = Settings(epochs=epochs, threads=1, precision="float32", folder=Path())
     ranks = ranks or OneRank()
     trial = Trial("t0000", 3, hp)
-    return TorchParallel(experiment, splits, trial, settings, parallel, ranks, wish=wish, dtype=dtype)
+    solo = TorchSolo(experiment, splits, trial, settings, dtype=dtype, optimizer_settings=parallel.optimizer_settings)
+    return TorchParallel(solo, parallel, ranks, wish=wish)
 
 
 def gradient(training: TorchParallel) -> list[torch.Tensor]:

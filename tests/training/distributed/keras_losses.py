@@ -58,7 +58,7 @@ def results(ranks: Any, parallel: Any) -> dict[str, tuple[np.ndarray, dict[str, 
     from raygpu.search.trials import Trial
     from raygpu.training.keras.quiet_import import keras
     from raygpu.training.keras.solo import KerasSolo
-    from tests.training import test_keras_parallel as base
+    from tests.training.distributed import test_keras_ranks as base
 
     keras.config.set_floatx("float64")
     found = {}
