@@ -93,10 +93,10 @@ def new_store(mlflow_template: Path) -> Callable[[Path], str]:
 
 @pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
-    """A local Ray cluster of one node with 4 CPUs (as it is told) and one simulated GPU."""
+    """A local Ray cluster of one node with 2 CPUs (as it is told) and one simulated GPU."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 1, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1, "include_dashboard": False})
     yield cluster.address
     cluster.shutdown()
 

@@ -46,6 +46,7 @@ class Subject:
     def file_name(self) -> str:
         """File name of the subject's profile, the same for all versions."""
         known = {name: value for name, value in asdict(self).items() if name != "versions"}
+        known["num_cpus"] = float(self.num_cpus)  # a machine counts them in whole numbers, Ray in floats
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16] + ".json"
 
     def same_training(self, other: Subject) -> bool:

@@ -1,9 +1,11 @@
-"""gpu.mode and gpu.fraction auto, whole: a probe inside the sweep, a kept profile, and neither where neither repays."""
+"""gpu.mode and gpu.fraction auto: a probe inside the sweep, a kept profile, and neither where neither repays."""
 
 from __future__ import annotations
 
 import io
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
+from raygpu.config import SweepConfig
 from raygpu.engines.profiling.measurer import Measurer, QuickLook
 from raygpu.planning import plausibility
 from raygpu.planning.profiles import Point
@@ -21,10 +24,15 @@ from raygpu.sweep import Result
 pytestmark = pytest.mark.timeout(900)
 
 
-def run(config: Any, **options: Any) -> tuple[Result, str]:
+def run(config: SweepConfig, **options: Any) -> tuple[Result, str]:
     """The result, and what a person saw."""
     shown = io.StringIO()
     return sweep.run(config, console=SweepConsole(stream=shown), **options), shown.getvalue()
+
+
+def planned(config: SweepConfig) -> str:
+    """What a person sees of a dry run, which starts no Ray."""
+    return run(config, dry_run=True)[1]
 
 
 POINTS = [
@@ -35,132 +43,134 @@ POINTS = [
 """Of a small network on two CPUs."""
 
 
+def configuration(folder: Path, **values: Any) -> SweepConfig:
+    """Of a small sweep in mode auto that writes below `folder`."""
+    defaults: dict[str, Any] = {
+        "name": "test",
+        "experiment": "tests.fused_cases:Small",
+        "trials": 8,
+        "epochs": 2,
+        "metric": "accuracy",
+        "space": {"lr": {"loguniform": [1e-2, 0.5]}, "hidden": 16},
+        "runs_dir": str(folder / "runs"),
+        "profiles": str(folder / "profiles"),
+        "tracking": {"enabled": False},
+    }
+    return SweepConfig.model_validate(defaults | values)
+
+
 @pytest.fixture
-def config(sweep_config: Any) -> Any:
-    def make(name: str, **values: Any) -> Any:
-        defaults: dict[str, Any] = {
-            "name": name,
-            "experiment": "tests.fused_cases:Small",
-            "trials": 8,
-            "epochs": 2,
-            "metric": "accuracy",
-            "space": {"lr": {"loguniform": [1e-2, 0.5]}, "hidden": 16},
-            "gpu": {},
-            "tracking": {"enabled": False},
-        }
-        return sweep_config(**(defaults | values))
+def config(tmp_path: Path) -> Callable[..., SweepConfig]:
+    def make(**values: Any) -> SweepConfig:
+        return configuration(tmp_path, **values)
 
     return make
 
 
+def take_for_long(patch: pytest.MonkeyPatch) -> None:
+    """Take every sweep for one of hours, which repays a probe; a busy machine's spread is tested elsewhere."""
+    patch.setattr(Measurer, "_look", lambda measurer, site: QuickLook(1e4))
+    for bound in ("WIDE", "WIDEST", "AGREES", "TOLERANCE", "ONCE"):
+        patch.setattr(plausibility, bound, 1e9)
+    patch.setattr("raygpu.engines.profiling.sweep_probe.BUDGET", 1e4)
+
+
 @pytest.fixture
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every sweep is taken for one of hours, which repays a probe."""
-    monkeypatch.setattr(Measurer, "_look", lambda measurer, site: QuickLook(1e4))
-    for bound in (
-        "WIDE",
-        "WIDEST",
-        "AGREES",
-        "TOLERANCE",
-        "ONCE",
-    ):  # what a busy machine's spread does is tested elsewhere
-        monkeypatch.setattr(plausibility, bound, 1e9)
-    monkeypatch.setattr("raygpu.engines.profiling.sweep_probe.BUDGET", 1e4)
+    take_for_long(monkeypatch)
 
 
-@pytest.mark.usefixtures("long")
-def test_a_probe_is_kept_and_used_again(config: Any, tmp_path: Path) -> None:
-    first, shown = run(config("first"))
+@pytest.fixture(scope="module")
+def probed(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, str, Path]:
+    """A sweep that probed: its result, what was shown, and the folder of the profile that it kept."""
+    folder = tmp_path_factory.mktemp("probed")
+    with pytest.MonkeyPatch.context() as patch:
+        take_for_long(patch)
+        result, shown = run(configuration(folder, cluster={"address": ray_address}))
+    return result, shown, folder / "profiles"
+
+
+@pytest.fixture
+def kept(probed: tuple[Result, str, Path], tmp_path: Path) -> Path:
+    """The profile that a probe has kept, for a sweep below tmp_path."""
+    shutil.copytree(probed[2], tmp_path / "profiles")
+    (path,) = (tmp_path / "profiles").glob("*.json")
+    return path
+
+
+def test_a_probe_chooses_the_way_and_is_kept(probed: tuple[Result, str, Path]) -> None:
+    result, shown, folder = probed
     assert "measuring which way is fastest here" in shown
-    predicted = first.summary["predicted"]
+    predicted = result.summary["predicted"]
     assert predicted["probe_s"] > 0
     assert set(predicted["wall_s"]) == set(predicted["memory_gib"]) >= {"one at a time", "fused"}
     assert predicted["chosen"] == min(predicted["wall_s"], key=predicted["wall_s"].get)
-    assert first.summary["mode"] == ("fused" if predicted["chosen"] == "fused" else "process")
-    assert first.summary["completed"] == 8
-    profiles = list(ProfileStore(tmp_path / "profiles").all())
-    assert [profile.subject.hyperparameters["hidden"] for profile in profiles] == ["16"]
-    assert {point.way for point in profiles[0].points} == {"process", "fused"}
-
-    second, shown = run(config("second"))
-    assert "measuring" not in shown
-    assert second.summary["predicted"]["probe_s"] is None
-    assert second.summary["predicted"]["source"] == f"kept profile of {profiles[0].measured_at[:10]}"
-    assert f"predicted, by a kept profile of {profiles[0].measured_at[:10]}: " in shown
+    assert result.summary["mode"] == ("fused" if predicted["chosen"] == "fused" else "process")
+    assert result.summary["completed"] == 8
+    (profile,) = ProfileStore(folder).all()
+    assert profile.subject.hyperparameters["hidden"] == "16"
+    assert {point.way for point in profile.points} == {"process", "fused"}
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("long")
-def test_a_changed_version_discards_a_profile(config: Any, tmp_path: Path) -> None:
-    run(config("first"))
-    path = next((tmp_path / "profiles").glob("*.json"))
-    values = json.loads(path.read_text())
-    values["subject"]["versions"]["torch"] = "1.0"
-    path.write_text(json.dumps(values))
-    second, shown = run(config("second"))
-    assert "measuring which way is fastest here" in shown
-    assert second.summary["predicted"]["probe_s"] is not None
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("long")
-def test_a_profile_of_other_ways_hides_none(config: Any, tmp_path: Path) -> None:
-    run(config("processes", gpu={"mode": "process"}))
-    (kept,) = ProfileStore(tmp_path / "profiles").all()
-    assert {point.way for point in kept.points} == {"process"}
-    result, shown = run(config("all"))
-    assert "measuring which way is fastest here" in shown
-    assert "fused" in result.summary["predicted"]["wall_s"]
-
-
-@pytest.mark.slow
-def test_a_short_sweep_is_planned_by_a_few_steps(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Long enough for a look, too short for a probe: the trainings' own speed is not what is tested.
-    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 10_000.0)
-    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.points", lambda *_: POINTS)
-    result, shown = run(config("short", trials=16, epochs=40))
-    assert "plan: predicted, by a few steps here, for the sweep is short (about " in shown
-    assert result.summary["predicted"]["chosen"] == "fused" == result.summary["mode"]
-    assert not list((tmp_path / "profiles").glob("*")), "too rough to be kept"
-
-
-def test_a_sweep_of_seconds_is_not_measured(config: Any, tmp_path: Path) -> None:
-    result, shown = run(config("short"))
-    assert "plan: not measured: the sweep is short" in shown
-    assert result.summary["predicted"] == {}
-    assert not list((tmp_path / "profiles").glob("*"))
-
-
-@pytest.mark.usefixtures("long")
-def test_a_fraction_that_is_asked_for_is_kept_to(config: Any) -> None:
-    result, _ = run(config("asked", gpu={"fraction": 0.25, "mode": "process"}))
-    assert result.summary["plan"]["trials_per_gpu"] == 4
-    assert result.summary["predicted"] == {}, "nothing was left to be measured"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("long")
-def test_a_training_that_fails_is_no_reason_to_end_the_sweep(config: Any) -> None:
-    result, _ = run(config("failing", experiment="tests.fused_cases:Failing"))
-    assert result.summary["failed"] == 8
-    assert result.exit_code == 1
-
-
-def test_a_dry_run_says_what_the_sweep_would_do(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    local = {"cluster": {"address": "local"}}
-    _, shown = run(config("dry", **local), dry_run=True)
-    assert "plan: not measured: the sweep is short" in shown
-    monkeypatch.setattr(Measurer, "_look", lambda measurer, site: QuickLook(1e4))
-    _, shown = run(config("dry", **local), dry_run=True)
-    assert "the sweep itself would first measure which way is fastest here" in shown
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("long")
-def test_a_resumed_sweep_goes_on_as_it_began(config: Any) -> None:
-    result, _ = run(config("first"))
+def test_a_resumed_sweep_goes_on_as_it_began(probed: tuple[Result, str, Path]) -> None:
+    result, _, _ = probed
     assert result.folder is not None
     settled = RunDirectory.existing(result.folder).read_config().gpu
     assert settled.mode == result.summary["mode"]
     if settled.mode == "process":
         assert settled.fraction == result.summary["plan"]["fraction"]
+
+
+@pytest.mark.usefixtures("long")
+def test_a_kept_profile_is_used_again(config: Any, kept: Path) -> None:
+    measured_at = json.loads(kept.read_text())["measured_at"]
+    shown = planned(config())
+    assert "measuring" not in shown
+    assert f"predicted, by a kept profile of {measured_at[:10]}: " in shown
+
+
+@pytest.mark.usefixtures("long")
+def test_a_changed_version_discards_a_profile(config: Any, kept: Path) -> None:
+    values = json.loads(kept.read_text())
+    values["subject"]["versions"]["torch"] = "1.0"
+    kept.write_text(json.dumps(values))
+    assert "the sweep itself would first measure which way is fastest here" in planned(config())
+
+
+@pytest.mark.usefixtures("long")
+def test_a_profile_of_other_ways_hides_none(config: Any, kept: Path) -> None:
+    values = json.loads(kept.read_text())
+    values["points"] = [point for point in values["points"] if point["way"] == "process"]
+    kept.write_text(json.dumps(values))
+    assert "predicted, by a kept profile" in planned(config(gpu={"mode": "process"}))
+    assert "the sweep itself would first measure which way is fastest here" in planned(config())
+
+
+def test_a_short_sweep_is_planned_by_a_few_steps(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Long enough for a look, too short for a probe: the trainings' own speed is not what is tested.
+    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 10_000.0)
+    monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.points", lambda *_: POINTS)
+    shown = planned(config(trials=16, epochs=40))
+    assert "plan: predicted, by a few steps here, for the sweep is short (about " in shown
+    assert "fused" in shown
+    assert not list((tmp_path / "profiles").glob("*")), "too rough to be kept"
+
+
+def test_a_sweep_of_seconds_is_not_measured(config: Any, tmp_path: Path) -> None:
+    assert "plan: not measured: the sweep is short" in planned(config())
+    assert not list((tmp_path / "profiles").glob("*"))
+
+
+@pytest.mark.usefixtures("long")
+def test_a_fraction_that_is_asked_for_is_kept_to(config: Any) -> None:
+    shown = planned(config(gpu={"fraction": 0.5, "mode": "process"}))
+    assert "plan: process mode, 2 per GPU" in shown
+    assert "measure" not in shown, "nothing was left to be measured"
+
+
+@pytest.mark.usefixtures("long")
+def test_a_training_that_fails_is_no_reason_to_end_the_sweep(config: Any, ray_address: str) -> None:
+    failing = {"experiment": "tests.fused_cases:Failing", "trials": 2, "cluster": {"address": ray_address}}
+    result, _ = run(config(**failing))
+    assert result.summary["failed"] == 2
+    assert result.exit_code == 1
