@@ -38,8 +38,8 @@ from raygpu.workflow.validation import PreparedTrain, prepare_train
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
+    from raygpu.engines.train.mailbox import Joined, Report
     from raygpu.engines.train.production import Ended, Interrupted, Placing, Setup
-    from raygpu.engines.train.worker import Joined, Told
     from raygpu.tracking.runs import RunTree
 
 DEFAULT = Path("conf/train/digits.toml")
@@ -180,9 +180,9 @@ class _TrainingRun:
         console.start(self.history, synthetic=config.data.synthetic)
         try:
             running = ProductionRun(self._setup(warm_start))
-            for told in running:
-                for one in told:
-                    self._hear(one)
+            for reports in running:
+                for report in reports:
+                    self._take(report)
                 console.update(self.history, self._readings(), self.session.writer.delayed)
                 exporter.update()
             assert running.ended is not None
@@ -253,37 +253,37 @@ class _TrainingRun:
             warm_start=start.uri if warm_start is not None else None,
         )
 
-    def _hear(self, told: Told | Interrupted) -> None:
+    def _take(self, report: Report | Interrupted) -> None:
+        from raygpu.engines.train.mailbox import Joined, Saved
         from raygpu.engines.train.production import Interrupted
-        from raygpu.engines.train.worker import Joined, Saved
 
         history, writer = self.history, self.session.writer
-        match told:
+        match report:
             case Joined():
-                history.join(told.rank, told.device)
-                if told.rank == 0:
-                    self._joined(told)
+                history.join(report.rank, report.device)
+                if report.rank == 0:
+                    self._joined(report)
             case Progress():
-                is_new = history.advance(told)
+                is_new = history.advance(report)
                 metrics = history.curves()
-                writer.run_metrics(told.steps * (told.epoch - 1) + told.step, metrics)
+                writer.run_metrics(report.steps * (report.epoch - 1) + report.step, metrics)
                 if is_new:
-                    writer.run_metrics(told.epoch, history.metrics)
+                    writer.run_metrics(report.epoch, history.metrics)
             case Saved():
-                history.keep(told.epoch, told.score, best=told.best)
+                history.keep(report.epoch, report.score, best=report.best)
             case Interrupted():
-                self.console.line(told.LINE)
+                self.console.line(report.LINE)
 
-    def _joined(self, told: Joined) -> None:
+    def _joined(self, report: Joined) -> None:
         if self.history.starts == 1:
-            self.console.lines(told.notes)
-            if told.restored is not None:
-                self.history.restore(told.restored)
+            self.console.lines(report.notes)
+            if report.restored is not None:
+                self.history.restore(report.restored)
             if self.resuming:
                 ended = self.history.epoch >= self.history.epochs
-                self.console.line("has ended already" if ended else f"goes on after epoch {told.epoch}")
+                self.console.line("has ended already" if ended else f"goes on after epoch {report.epoch}")
         else:
-            self.console.line(f"a worker was lost; all go on after epoch {told.epoch}")
+            self.console.line(f"a worker was lost; all go on after epoch {report.epoch}")
 
     def _readings(self) -> Mapping[int, Mapping[str, float]]:
         return {index: reading.metrics() for index, reading in self.cluster.readings().items()}

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -56,12 +54,6 @@ def config(ray_address: str, new_store: Callable[[Path], str], tmp_path: Path) -
     """Makes configurations of trainings that write below tmp_path."""
     new_store(tmp_path)
     return partial(configuration, ray_address, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> train.Result:
-    """A training to which nothing happens."""
-    return train.run(configuration(ray_address, tmp_path_factory.mktemp("undisturbed"), tracking={"enabled": False}))
 
 
 def without_tracking(make: Make, **values: Any) -> TrainConfig:
@@ -184,10 +176,13 @@ def elsewhere(uri: str, model: str, inputs: dict[str, np.ndarray], folder: Path)
 
 
 @pytest.mark.slow
-def test_named_inputs_are_registered_too(config: Make, tmp_path: Path) -> None:
-    result = train.run(
-        config(experiment="tests.train_cases:Named", workers=1, ratios="equal", epochs=2, registered_name="halves")
-    )
+def test_a_training_that_diverges_ends_and_its_best_model_of_named_inputs_is_registered(
+    config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = train.run(config(experiment="tests.train_cases:NamedDiverges", ratios="auto", registered_name="halves"))
+    assert result.summary["epochs"] == 2
+    assert result.summary["best"]["epoch"] == 1
+    assert "diverged" in capsys.readouterr().out
     assert result.summary["model"]["registered"] == "models:/halves/1", "there is no trial to beat"
     from raygpu.training.torch.solo import predict
     from tests.train_cases import Named
@@ -199,23 +194,64 @@ def test_named_inputs_are_registered_too(config: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_does_not_beat_its_trial_stays_out(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    source = {"sweep": "search", "trial_id": "t0003", "score": 1.0}
-    result = train.run(config(epochs=1, registered_name="worse", source=source))
-    assert "does not beat the trial's 1" in result.summary["model"]["refused"]
-    assert "not registered: accuracy" in capsys.readouterr().out
-    assert not MlflowClient(result.summary["tracking"]["uri"]).search_registered_models("name = 'worse'")
+def test_killed_interrupted_and_resumed_it_comes_to_the_same_end(
+    config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(name: str, **hp: Any) -> train.Result:
+        # The score of the first epoch stays the best: a later one need not beat it.
+        wanted = {"experiment": "tests.train_cases:Disturbed", "metric": "size", "direction": "min", "name": name}
+        source = {"sweep": "search", "trial_id": "t0003", "score": 0.0}
+        return train.run(config(**wanted, registered_name="worse", source=source, hyperparameters=hp))
 
+    def resumed(folder: RunDirectory, **values: Any) -> train.Result:
+        settings = load(folder.config, {}, TrainConfig).model_copy(update=values)
+        return train.run(
+            settings, source_folder=folder.source_folder, resume=RunDirectory.existing(folder.path, "train")
+        )
 
-@pytest.mark.slow
-def test_killed_workers_change_nothing(config: Make, tmp_path: Path, undisturbed: train.Result) -> None:
-    # 7 steps an epoch: in the second epoch, and after that one has begun anew in the third.
-    hp = {"folder": str(tmp_path), "deaths": [11, 9]}
-    killed = train.run(without_tracking(config, experiment="tests.train_cases:Fragile", hyperparameters=hp))
-    assert killed.summary["retries"] == 2
-    assert killed.summary["epochs"] == 4
-    assert same(last(killed), last(undisturbed))
-    assert killed.summary["metrics"] == undisturbed.summary["metrics"]
+    undisturbed = run("undisturbed", folder=str(tmp_path), deaths=[])
+    assert "does not beat the trial's 0" in undisturbed.summary["model"]["refused"]
+    assert "not registered: size" in capsys.readouterr().out
+    assert not MlflowClient(undisturbed.summary["tracking"]["uri"]).search_registered_models("name = 'worse'")
+
+    # 7 steps an epoch: killed in the second epoch, and after that one has begun anew in the third; then interrupted.
+    stopped = run("stopped", folder=str(tmp_path), deaths=[11, 9], driver=os.getpid())
+    assert stopped.interrupted
+    assert stopped.summary["retries"] == 2
+    assert stopped.summary["epochs"] < 4
+    out = capsys.readouterr().out
+    assert "stopping after a checkpoint" in out
+    assert f"go on with: python -m raygpu.train --resume {stopped.folder}" in out
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    run_id = stopped.summary["tracking"]["run_id"]
+    assert client.get_run(run_id).info.status == "KILLED"
+
+    folder = RunDirectory.existing(stopped.folder, "train")
+    text = folder.config.read_text()
+    folder.config.write_text(text.replace("hidden = 8", "hidden = 9"))
+    with pytest.raises(
+        BadInput, match=r"--resume: .*checkpoint_\S+ is no checkpoint of tests.train_cases:Disturbed with these"
+    ):
+        resumed(folder)
+    folder.config.write_text(text)
+    whole = resumed(folder)
+    assert not whole.interrupted
+    assert whole.summary["tracking"]["run_id"] == run_id
+    assert client.get_run(run_id).info.status == "FINISHED"
+    assert len({m.step for m in client.get_metric_history(run_id, "validation/size")}) == 4
+    assert same(last(whole), last(undisturbed))
+    assert whole.summary["metrics"] == undisturbed.summary["metrics"]
+    assert whole.summary["best"] == undisturbed.summary["best"]
+    assert whole.summary["best"]["epoch"] == 1
+
+    again = resumed(folder, source={}, registered_name="growing").summary
+    for name in ("epochs", "best", "metrics", "checkpoint"):
+        assert again[name] == whole.summary[name]
+    assert again["model"]["registered"] == "models:/growing/1"
+    assert json.loads((stopped.folder / "summary.json").read_text()) == again
+    out = capsys.readouterr().out
+    assert f"goes on after epoch {stopped.summary['epochs']}" in out
+    assert "has ended already" in out
 
 
 def keras_last(result: train.Result) -> dict[str, np.ndarray]:
@@ -232,6 +268,8 @@ def test_a_keras_model_from_killed_workers_to_the_registry(config: Make, tmp_pat
     def run(name: str, deaths: list[int]) -> train.Result:
         hp = {"folder": str(tmp_path), "deaths": deaths}
         values = {"experiment": "tests.train_cases:KerasFragile", "hyperparameters": hp, "name": name}
+        if not deaths:
+            return train.run(without_tracking(config, **values))
         return train.run(config(registered_name="keras-digits", **values))
 
     undisturbed, killed = run("undisturbed", []), run("killed", [10])
@@ -242,9 +280,9 @@ def test_a_keras_model_from_killed_workers_to_the_registry(config: Make, tmp_pat
     assert killed.summary["metrics"] == undisturbed.summary["metrics"]
     assert killed.summary["shares"] == [19, 13]
 
-    assert killed.summary["model"]["registered"] == "models:/keras-digits/2"
+    assert killed.summary["model"]["registered"] == "models:/keras-digits/1"
     inputs = np.asarray(few().validation_inputs[:7])  # type: ignore[index]
-    predicted = elsewhere(f"sqlite:///{tmp_path}/mlflow.db", "models:/keras-digits/2", {"": inputs}, tmp_path)
+    predicted = elsewhere(f"sqlite:///{tmp_path}/mlflow.db", "models:/keras-digits/1", {"": inputs}, tmp_path)
     outputs = keras_predict("KerasSmall", killed, inputs)
     assert np.allclose(predicted, outputs, atol=1e-6)
 
@@ -267,69 +305,6 @@ def test_named_inputs_of_a_keras_model_on_two_devices_of_a_worker(config: Make, 
     inputs = {name: np.asarray(array[:5]) for name, array in dict(Named().data().validation_inputs).items()}
     predicted = elsewhere(f"sqlite:///{tmp_path}/mlflow.db", "models:/keras-halves/1", inputs, tmp_path)
     assert np.allclose(predicted, keras_predict("KerasNamed", result, inputs), atol=1e-6)
-
-
-@pytest.mark.slow
-def test_an_interrupted_training_goes_on_to_the_same_end(
-    config: Make, tmp_path: Path, undisturbed: train.Result, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt() -> None:
-        while not (tmp_path / "begun").exists():
-            time.sleep(0.1)
-        time.sleep(0.6)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    result = train.run(config(experiment="tests.train_cases:Slow", hyperparameters={"folder": str(tmp_path)}))
-    thread.join()
-    (tmp_path / "interrupted").touch()
-    assert result.interrupted
-    out = capsys.readouterr().out
-    assert "stopping after a checkpoint" in out
-    assert f"go on with: python -m raygpu.train --resume {result.folder}" in out
-    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
-    run_id = result.summary["tracking"]["run_id"]
-    assert client.get_run(run_id).info.status == "KILLED"
-
-    folder = RunDirectory.existing(result.folder, "train")
-    text = folder.config.read_text()
-    folder.config.write_text(text.replace("hidden = 8", "hidden = 9"))
-    with pytest.raises(
-        BadInput, match=r"--resume: .*checkpoint_\S+ is no checkpoint of tests.train_cases:Slow with these"
-    ):
-        train.run(load(folder.config, {}, TrainConfig), source_folder=folder.source_folder, resume=folder)
-    folder.config.write_text(text)
-    whole = train.run(load(folder.config, {}, TrainConfig), source_folder=folder.source_folder, resume=folder)
-    assert not whole.interrupted
-    assert whole.summary["tracking"]["run_id"] == run_id
-    assert client.get_run(run_id).info.status == "FINISHED"
-    assert len({m.step for m in client.get_metric_history(run_id, "validation/accuracy")}) == 4
-    assert same(last(whole), last(undisturbed))
-
-
-@pytest.mark.slow
-def test_a_resumed_training_need_not_beat_its_best(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    first = train.run(config(experiment="tests.train_cases:Growing", metric="size", direction="min", epochs=2))
-    assert first.summary["best"]["epoch"] == 1
-    folder = RunDirectory.existing(first.folder, "train")
-    folder.config.write_text(folder.config.read_text().replace("epochs = 2", "epochs = 4", 1))
-    results = []
-    for _ in range(2):  # the second time it has ended already
-        longer = load(folder.config, {}, TrainConfig).model_copy(update={"registered_name": "growing"})
-        results.append(train.run(longer, source_folder=folder.source_folder, resume=folder).summary)
-        folder = RunDirectory.existing(first.folder, "train")
-    on, again = results
-    assert on["epochs"] == again["epochs"] == 4
-    assert on["best"] == again["best"] == first.summary["best"]
-    assert on["checkpoint"] == again["checkpoint"] == first.summary["checkpoint"]
-    assert on["metrics"] == again["metrics"] != first.summary["metrics"]
-    assert on["model"]["registered"] == "models:/growing/1"
-    assert again["model"]["uri"]
-    assert json.loads((first.folder / "summary.json").read_text()) == again
-    out = capsys.readouterr().out
-    assert "goes on after epoch 2" in out
-    assert "has ended already" in out
 
 
 @pytest.mark.slow
@@ -361,14 +336,6 @@ def test_a_training_that_raises_is_not_tried_again(config: Make) -> None:
     error = (Path(wanted.runs_dir) / "test" / "error.txt").read_text()
     assert error.startswith("Traceback")
     assert "train_cases.py" in error
-
-
-@pytest.mark.slow
-def test_a_training_that_diverges_ends(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    result = train.run(without_tracking(config, experiment="tests.train_cases:Diverges", ratios="auto"))
-    assert result.summary["epochs"] == 2
-    assert result.summary["best"]["epoch"] == 1
-    assert "diverged" in capsys.readouterr().out
 
 
 SMALL = """

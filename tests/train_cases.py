@@ -29,8 +29,11 @@ class Small(DigitsMlp):
         return nn.Sequential(nn.Linear(64, hp["hidden"]), nn.ReLU(), nn.Dropout(0.2), nn.Linear(hp["hidden"], 10))
 
 
-class Fragile(Small):
-    """Its worker of rank 1 dies at each of the calls in `deaths`, once."""
+class Disturbed(Small):
+    """Its worker of rank 1 dies at each of the calls in `deaths`, once; then the driver is interrupted.
+
+    The size of its outputs grows with every epoch: the smallest is the first epoch's.
+    """
 
     calls = 0
 
@@ -39,26 +42,38 @@ class Fragile(Small):
 
         if dist.is_initialized() and dist.get_rank() == 1:
             self.calls += 1
-            if self.calls in hp["deaths"]:
-                _die_once(Path(hp["folder"]) / str(self.calls))
+            folder, deaths = Path(hp["folder"]), hp["deaths"]
+            if self.calls in deaths:
+                _die_once(folder / str(self.calls))
+            if deaths and all((folder / str(death)).exists() for death in deaths):
+                self._interrupt(folder / "interrupted", int(hp["driver"]))
         return inputs
+
+    def _interrupt(self, mark: Path, driver: int) -> None:
+        """Interrupt the driver once, and give it the time to say so."""
+        if not mark.exists():
+            mark.touch()
+            os.kill(driver, signal.SIGINT)
+            time.sleep(3.0)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"size": outputs.abs().mean()}
 
 
 def _die_once(mark: Path) -> None:
     if not mark.exists():
         mark.touch()
+        time.sleep(2.0)  # the driver takes in the last checkpoint
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Slow(Small):
-    """Takes long enough to be interrupted, or for ever; it hears of both by files, and tells that it has begun."""
+    """Takes a second for a step, or for ever once there is a file `stuck`."""
 
     def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
         while (Path(hp["folder"]) / "stuck").exists():
             time.sleep(0.1)
-        if not (Path(hp["folder"]) / "interrupted").exists():
-            time.sleep(1.0)
-        (Path(hp["folder"]) / "begun").touch()
+        time.sleep(1.0)
         return inputs
 
 
@@ -74,21 +89,6 @@ class Raises(Small):
         if self.calls > 2 and dist.get_rank() == 1:
             raise ValueError("this training was meant to fail")
         return inputs
-
-
-class Diverges(Small):
-    """From its second epoch on."""
-
-    def loss(self, outputs: Any, targets: Any) -> Any:
-        self.seen = getattr(self, "seen", 0) + 1
-        return super().loss(outputs, targets) * (float("nan") if self.seen > 12 else 1.0)
-
-
-class Growing(Small):
-    """The size of its outputs grows with every epoch: the smallest is the first epoch's."""
-
-    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        return {"size": outputs.abs().mean()}
 
 
 class Normed(Small):
@@ -149,6 +149,14 @@ class Named(TorchExperiment):
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         return Halves(hp["hidden"])
+
+
+class NamedDiverges(Named):
+    """From its second epoch on."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        self.seen = getattr(self, "seen", 0) + 1
+        return super().loss(outputs, targets) * (float("nan") if self.seen > 12 else 1.0)
 
 
 class Halves(nn.Module):

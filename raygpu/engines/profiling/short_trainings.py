@@ -11,8 +11,9 @@ import numpy as np
 from raygpu.config import TrainConfig
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.workload import Workload
+from raygpu.engines.train.mailbox import Joined
 from raygpu.engines.train.production import Interrupted, Placing, ProductionRun, Setup
-from raygpu.engines.train.worker import Joined, WorkerTask
+from raygpu.engines.train.worker import WorkerTask
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits, take
 from raygpu.records.training_progress import Progress
@@ -44,17 +45,17 @@ class _Steady:
         ranks = sorted(self.devices, key=lambda rank: (self.devices[rank], rank))
         return tuple(self.samples[rank] / self.wall_s for rank in ranks)
 
-    def hear(self, told: Any) -> None:
+    def take(self, report: Any) -> None:
         """Take a worker's report: note a rank's device, or add its progress after the first steps."""
-        if isinstance(told, Joined):
-            self.devices[told.rank] = told.device
-        if not isinstance(told, Progress):
+        if isinstance(report, Joined):
+            self.devices[report.rank] = report.device
+        if not isinstance(report, Progress):
             return
         if self.skipped < len(FIRST):  # the first steps allocate and trace
             self.skipped += 1
             return
-        self.samples = [a + b for a, b in zip(self.samples or [0] * len(told.samples), told.samples, strict=True)]
-        self.wall_s += told.wall_s
+        self.samples = [a + b for a, b in zip(self.samples or [0] * len(report.samples), report.samples, strict=True)]
+        self.wall_s += report.wall_s
 
     def enough(self) -> bool:
         """Return whether `enough_s` seconds have been measured."""
@@ -96,11 +97,11 @@ class ShortTrainings:
             running = ProductionRun(
                 Setup(self.cluster, self._task(shares), splits, self.where, self.checkpoints, keep=1, max_failures=0)
             )
-            for told in running:
-                for one in told:
-                    steady.hear(one)
-                    if isinstance(one, Interrupted):
-                        self.say(one.LINE)
+            for reports in running:
+                for report in reports:
+                    steady.take(report)
+                    if isinstance(report, Interrupted):
+                        self.say(report.LINE)
                 self._look()
                 if steady.enough():
                     running.stop()

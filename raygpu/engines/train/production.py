@@ -18,7 +18,8 @@ import ray.train
 
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.pinned import pinned
-from raygpu.engines.train.worker import Failed, Mailbox, Told, WorkerTask, last_words, train
+from raygpu.engines.train.mailbox import Failed, Mailbox, Report, last_words
+from raygpu.engines.train.worker import WorkerTask, train
 from raygpu.errors import BadInput, RaygpuError, last_line
 from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import floor_to_step
@@ -185,7 +186,7 @@ class Setup:
 class ProductionRun:
     """A training under Ray Train, from its start to its end.
 
-    for told in (running := ProductionRun(setup)):    # every POLL_S seconds: a list of what the workers have told
+    for reports in (running := ProductionRun(setup)):    # every POLL_S seconds: the workers' reports since the last
         ...                                           # running.stop() ends it with a checkpoint
     running.ended
     """
@@ -203,7 +204,7 @@ class ProductionRun:
             self._stopping = True
             self._mailbox.stop.remote()
 
-    def __iter__(self) -> Iterator[list[Told | Interrupted]]:
+    def __iter__(self) -> Iterator[list[Report | Interrupted]]:
         """Train until the end, Ctrl-C or `stop`; yield a list of the workers' new reports every POLL_S seconds.
 
         The list is empty without new reports. Raises TrainingFailed if the training fails for good, KeyboardInterrupt
@@ -216,16 +217,16 @@ class ProductionRun:
             while not fitting.done():
                 with contextlib.suppress(TimeoutError):
                     fitting.exception(POLL_S)
-                told: list[Told | Interrupted] = ray.get(self._mailbox.take.remote())
-                failed += [one for one in told if isinstance(one, Failed)]
+                reports: list[Report | Interrupted] = ray.get(self._mailbox.take.remote())
+                failed += [one for one in reports if isinstance(one, Failed)]
                 if not interrupted and interrupts.count:
                     interrupted = True
-                    told.append(Interrupted())
+                    reports.append(Interrupted())
                     self.stop()
-                yield told
-            told = ray.get(self._mailbox.take.remote())
-            failed += [one for one in told if isinstance(one, Failed)]
-            yield told
+                yield reports
+            reports = ray.get(self._mailbox.take.remote())
+            failed += [one for one in reports if isinstance(one, Failed)]
+            yield reports
         if failed:
             raise TrainingFailed(last_words(failed[0]), failed[0].error, out_of_memory=failed[0].out_of_memory)
         error = fitting.exception()

@@ -22,7 +22,7 @@ import ray.train
 from raygpu.config.sections import Precision
 from raygpu.config.source import Source
 from raygpu.devices.out_of_memory import is_out_of_memory
-from raygpu.errors import last_line
+from raygpu.engines.train.mailbox import Failed, Joined, Report, Saved
 from raygpu.experiment import Splits
 from raygpu.records.training_progress import Best, Progress, Restored, Wish
 from raygpu.search.trials import Scoring, Trial
@@ -62,75 +62,6 @@ class WorkerTask:
     """Number of devices of a worker."""
     warm_start: str | None = None
     """URI of a trial's checkpoint, whose parameters the training begins with; None for fresh parameters."""
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Report that a rank has begun to train."""
-
-    rank: int
-    device: int
-    """Index of the rank's device in `WorkerTask.devices`."""
-    pid: int
-    epoch: int
-    """Last epoch that is trained already; 0 at the beginning."""
-    notes: tuple[str, ...] = ()
-    restored: Restored | None = None
-    """History before the checkpoint that the training goes on from; rank 0 only."""
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """Report that a checkpoint is saved."""
-
-    epoch: int
-    step: int
-    score: float | None
-    best: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Report that the user's code has raised an error, which another try would not repair."""
-
-    rank: int
-    error: str
-    """Traceback of the error."""
-    out_of_memory: bool
-
-
-Told = Joined | Progress | Saved | Failed
-
-
-class Mailbox:
-    """Ray actor for messages between the workers and the driver; on the driver's node, without CPUs."""
-
-    def __init__(self) -> None:
-        self._told: list[Told] = []
-        self._wish: Wish = ""
-        self._failed = False
-
-    def tell(self, told: Told) -> None:
-        """Take a worker's report."""
-        self._failed = self._failed or isinstance(told, Failed)
-        self._told.append(told)
-
-    def take(self) -> list[Told]:
-        """Return the reports since the last call."""
-        told, self._told = self._told, []
-        return told
-
-    def stop(self) -> None:
-        """Ask the workers to end the training after a checkpoint."""
-        self._wish = "stop"
-
-    def wish(self) -> Wish:
-        """Return the driver's request to the workers: "stop", or empty for none."""
-        return self._wish
-
-    def failed(self) -> bool:
-        """Return whether the user's code has failed on any rank."""
-        return self._failed
 
 
 @dataclass(slots=True)
@@ -211,8 +142,8 @@ def _train(task: WorkerTask, mailbox: Any, splits: Splits) -> None:
         training.close()
 
 
-def _tell(mailbox: Any, told: Told) -> None:
-    mailbox.tell.remote(told)
+def _tell(mailbox: Any, report: Report) -> None:
+    mailbox.tell.remote(report)
 
 
 def _ranks(task: WorkerTask, settings: Settings) -> Any:
@@ -355,10 +286,3 @@ def best_of(checkpoint: Path) -> Best:
     """Read the score and the epoch of a checkpoint that was kept as the best one."""
     kept = json.loads((checkpoint / PROGRESS).read_text())
     return Best(kept["score"], kept["epoch"])
-
-
-def last_words(failed: Failed) -> str:
-    """Return in one line why a training failed."""
-    if failed.out_of_memory:
-        return f"out of memory on rank {failed.rank}; take a batch in more parts by --accumulate, or a smaller one"
-    return last_line(failed.error)

@@ -1,0 +1,88 @@
+"""Reports of a production training's workers to the driver, and the actor that keeps them until it takes them.
+
+The actor's process imports this module alone: no torch, no Ray Train.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raygpu.errors import last_line
+from raygpu.records.training_progress import Progress, Restored, Wish
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Report that a rank has begun to train."""
+
+    rank: int
+    device: int
+    """Index of the rank's device in `WorkerTask.devices`."""
+    pid: int
+    epoch: int
+    """Last epoch that is trained already; 0 at the beginning."""
+    notes: tuple[str, ...] = ()
+    restored: Restored | None = None
+    """History before the checkpoint that the training goes on from; rank 0 only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Report that a checkpoint is saved."""
+
+    epoch: int
+    step: int
+    score: float | None
+    best: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Report that the user's code has raised an error, which another try would not repair."""
+
+    rank: int
+    error: str
+    """Traceback of the error."""
+    out_of_memory: bool
+
+
+Report = Joined | Progress | Saved | Failed
+"""Report of a worker to the driver."""
+
+
+class Mailbox:
+    """Ray actor for messages between the workers and the driver; on the driver's node, without CPUs."""
+
+    def __init__(self) -> None:
+        self._reports: list[Report] = []
+        self._wish: Wish = ""
+        self._failed = False
+
+    def tell(self, report: Report) -> None:
+        """Take a worker's report."""
+        self._failed = self._failed or isinstance(report, Failed)
+        self._reports.append(report)
+
+    def take(self) -> list[Report]:
+        """Return the reports since the last call."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    def stop(self) -> None:
+        """Ask the workers to end the training after a checkpoint."""
+        self._wish = "stop"
+
+    def wish(self) -> Wish:
+        """Return the driver's request to the workers: "stop", or empty for none."""
+        return self._wish
+
+    def failed(self) -> bool:
+        """Return whether the user's code has failed on any rank."""
+        return self._failed
+
+
+def last_words(failed: Failed) -> str:
+    """Return in one line why a training failed."""
+    if failed.out_of_memory:
+        return f"out of memory on rank {failed.rank}; take a batch in more parts by --accumulate, or a smaller one"
+    return last_line(failed.error)
