@@ -91,33 +91,27 @@ def function(config: dict[str, Any]) -> None:
         raygpu.report(score=score(config["lr"], epoch))
 
 
-class Killed(Passing):
-    """Its worker is killed when the number is past 1.2, the first time."""
+class Disturbed(Passing):
+    """Once the number is past 1.2, its worker is killed; the next time, the sweep's own process gets a Ctrl-C."""
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
-        self.marker = Path(hp["folder"]) / "killed"
+        self.folder, self.driver = Path(hp["folder"]), int(hp["driver"])
         return super().model(hp)
-
-    def happen(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
         found = float(outputs.max())
         if 0.9 < found <= 1.2:
             time.sleep(1.1)  # so that this epoch, the best one, is reported and saved before it happens
-        if found > 1.2 and not self.marker.exists():
-            self.marker.touch()
-            self.happen()
+        if found > 1.2 and self._first("killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if found > 1.2 and self._first("interrupted"):
+            os.kill(self.driver, signal.SIGINT)
+            time.sleep(60)
         return {"score": -float(((outputs - targets) ** 2).mean())}
 
-
-class Interrupted(Killed):
-    """Presses Ctrl-C in the sweep's own process instead, and waits to be stopped."""
-
-    def model(self, hp: Mapping[str, Any]) -> nn.Module:
-        self.driver = int(hp["driver"])
-        return super().model(hp)
-
-    def happen(self) -> None:
-        os.kill(self.driver, signal.SIGINT)
-        time.sleep(60)
+    def _first(self, mark: str) -> bool:
+        """Whether this is the first call for this mark."""
+        if (self.folder / mark).exists():
+            return False
+        (self.folder / mark).touch()
+        return True

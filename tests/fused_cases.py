@@ -72,46 +72,41 @@ class Later(Small):
         return _Later()
 
 
-class Picky(Small):
-    """Its metrics raise for a member that learns nothing; they are numbers of Python, so each member's are its own."""
+class Picky(Mixed):
+    """Metrics of the kind that can be fused raise for a member that learns nothing; they are numbers of Python, so each
+    member's are its own."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        self.least = 0.0 if hp["kind"] == "lstm" else 0.2
+        return super().model(hp)
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
         accuracy = (outputs.argmax(-1) == targets).float().mean().item()
-        if accuracy < 0.2 and len(outputs) > 100:  # not in a dry run
+        if accuracy < self.least and len(outputs) > 100:  # not in a dry run
             raise ValueError("this member was meant to fail")
         return {"accuracy": accuracy}
 
 
-class Killed(Small):
-    """Its worker is killed after some epochs, the first time."""
+class Disturbed(Small):
+    """Its worker is killed after some epochs, once; after some more, the sweep's own process gets a Ctrl-C, once."""
 
-    def happen(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+    KILLED, INTERRUPTED = 9, 12
+    """By number of evaluations."""
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
-        self.marker = Path(hp["folder"]) / "killed"
-        self.epochs = Path(hp["folder"]) / "epochs"
+        self.folder, self.driver = Path(hp["folder"]), int(hp["driver"])
         return super().model(hp)
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
         accuracy = (outputs.argmax(-1) == targets).float().mean().item()
-        if self.marker.parent.exists() and len(outputs) > 100:  # not in a dry run
+        if self.folder.exists() and len(outputs) > 100:  # not in a dry run
             time.sleep(0.3)  # so that epochs are reported before it happens
-            with self.epochs.open("a") as file:
+            evaluations = self.folder / "evaluations"
+            with evaluations.open("a") as file:
                 file.write("x")
-            if self.epochs.stat().st_size == 9 and not self.marker.exists():
-                self.marker.touch()
-                self.happen()
+            if evaluations.stat().st_size == self.KILLED:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if evaluations.stat().st_size == self.INTERRUPTED:
+                os.kill(self.driver, signal.SIGINT)
+                time.sleep(60)
         return {"accuracy": accuracy}
-
-
-class Interrupted(Killed):
-    """Presses Ctrl-C in the sweep's own process, once, and waits to be stopped."""
-
-    def model(self, hp: Mapping[str, Any]) -> nn.Module:
-        self.driver = int(hp["driver"])
-        return super().model(hp)
-
-    def happen(self) -> None:
-        os.kill(self.driver, signal.SIGINT)
-        time.sleep(60)

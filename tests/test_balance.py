@@ -43,7 +43,7 @@ def test_a_split_that_does_not_fit_is_lowered_and_written(
     config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "written" / "train.toml"
-    result = balance.run(config(batches="300,200"), write=path)
+    result = balance.run(config(batches="300,200", rounds=2, turn_s=0.5), write=path)
     out = capsys.readouterr().out
     assert "out of memory on rank 1 with 200 samples; all by a fifth less: [240, 160]" in out
     assert "out of memory on rank 1 with 160 samples; all by a fifth less: [192, 128]" in out
@@ -68,7 +68,7 @@ def test_a_split_that_does_not_fit_is_lowered_and_written(
 @pytest.mark.slow
 def test_the_slower_device_has_the_smaller_share(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
     hp = config().hyperparameters | {"fits": 10_000, "samples_per_s": 400}
-    result = balance.run(config(hyperparameters=hp, turn_s=0.5))
+    result = balance.run(config(hyperparameters=hp, turn_s=0.5, rounds=3))
     summary = result.summary
     first, second = (rank["tried_share"] for rank in summary["ranks"])
     assert 0.55 < first / (first + second) < 0.75, "1 to 0.6 is 0.625; a busy machine adds a cost to each step"
@@ -84,7 +84,7 @@ def test_the_slower_device_has_the_smaller_share(config: Make, capsys: pytest.Ca
 @pytest.mark.slow
 def test_equal_devices_have_equal_shares(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever else the machine does: two that are the same are not told apart, and the training stays as it was."""
-    result = balance.run(config(experiment="tests.train_cases:Small", turn_s=0.5, rounds=4))
+    result = balance.run(config(experiment="tests.train_cases:Small", turn_s=0.5, rounds=2))
     summary = result.summary
     assert (summary["verdict"], summary["global_batch"]) == ("equal", 64)
     assert [rank["share"] for rank in summary["ranks"]] == [32, 32]

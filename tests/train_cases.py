@@ -168,21 +168,23 @@ class Halves(nn.Module):
         return self.last(torch.relu(self.left(left) + self.right(right)))  # type: ignore[no-any-return]
 
 
-class KerasSmall(KerasExperiment):
-    """With dropout, so that random state matters."""
+class KerasNamed(KerasExperiment):
+    """Two inputs by name, and dropout, so that random state matters."""
 
     def data(self) -> Splits:
-        return few()
+        return Named().data()
 
     def model(self, hp: Mapping[str, Any]) -> Any:
         import keras
 
         layers = keras.layers
-        inner = [layers.Dense(hp["hidden"], activation="relu"), layers.Dropout(0.2), layers.Dense(10)]
-        return keras.Sequential([layers.Input((64,)), *inner])
+        inputs = {name: keras.Input((32,), name=name) for name in ("left", "right")}
+        halves = [layers.Dense(hp["hidden"])(inputs[name]) for name in ("left", "right")]
+        hidden = layers.Dropout(0.2)(layers.Activation("relu")(layers.Add()(halves)))
+        return keras.Model(inputs, layers.Dense(10)(hidden))
 
 
-class KerasFragile(KerasSmall):
+class KerasFragile(KerasNamed):
     """Its worker of rank 1 dies at each of the calls in `deaths`, once."""
 
     calls = 0
@@ -201,19 +203,4 @@ class KerasFragile(KerasSmall):
                 _die_once(Path(hp["folder"]) / str(self.calls))
 
         with tf.control_dependencies([tf.py_function(counted, [], [])]):
-            return tf.identity(inputs)
-
-
-class KerasNamed(KerasExperiment):
-    """Two inputs by name."""
-
-    def data(self) -> Splits:
-        return Named().data()
-
-    def model(self, hp: Mapping[str, Any]) -> Any:
-        import keras
-
-        inputs = {name: keras.Input((32,), name=name) for name in ("left", "right")}
-        halves = [keras.layers.Dense(hp["hidden"])(inputs[name]) for name in ("left", "right")]
-        hidden = keras.layers.Activation("relu")(keras.layers.Add()(halves))
-        return keras.Model(inputs, keras.layers.Dense(10)(hidden))
+            return {name: tf.identity(array) for name, array in inputs.items()}

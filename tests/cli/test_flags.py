@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,8 +83,16 @@ def faults(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(
-    here: Path, capsys: pytest.CaptureFixture[str], text: str, flags: list[str], message: str
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    no_ray: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    flags: list[str],
+    message: str,
 ) -> None:
+    if message != "command":
+        monkeypatch.setattr("raygpu.sweep.ray_starting", no_ray)
     (here / "broken.py").write_text("1 / 0\n")
     (here / "sweep.toml").write_text(text)
     if message == "command":  # a command needs no braces, and runs as it is: a dry run has no fault

@@ -182,18 +182,21 @@ def watch(cluster: RayCluster, folder: Path) -> Watched:
     return Watched(during, after)
 
 
+@pytest.mark.slow
 def test_every_query_names_metrics_that_exist(watched: Watched) -> None:
     unknown = in_dashboard() - raygpus() - only_elsewhere() - watched.names()
     assert not unknown
     assert only_elsewhere() & in_dashboard(), "GPUs are on the dashboard"
 
 
+@pytest.mark.slow
 def test_what_raygpu_exports_is_on_the_dashboard(watched: Watched) -> None:
     assert raygpus() <= in_dashboard()
     of_sweep = raygpus() - {prometheus.TRAINING_SAMPLES.exported, prometheus.MEMORY.exported}
     assert of_sweep <= watched.names()
 
 
+@pytest.mark.slow
 def test_the_gauges_tell_what_the_sweep_does(watched: Watched) -> None:
     moment = next(one for one in watched.during if one.at_once)
     trials = moment.by(prometheus.TRIALS, "status")
@@ -205,6 +208,7 @@ def test_the_gauges_tell_what_the_sweep_does(watched: Watched) -> None:
     assert sum(before.by(prometheus.TRIALS, "status").values()) == TRIALS
 
 
+@pytest.mark.slow
 def test_the_gauges_end_with_the_sweep(watched: Watched) -> None:
     told = [one.by(prometheus.TRIALS, "status") for one in watched.during + watched.after if one.has_sweep]
     assert told[-1]["finished"] == TRIALS, "the last word is the sweep's end"

@@ -49,6 +49,7 @@ for wanted in (Wanted(3, 0.5), Wanted(3, 120.0, given_up=given_up)):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_gpus_are_asked_for_and_waited_for() -> None:
     cluster = RayCluster()

@@ -88,7 +88,7 @@ def two_cards(tmp_path: Path, **values: Any) -> SweepConfig:
 
 @pytest.mark.slow
 def test_a_box_of_two_cards(box: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raygpu.devices.host.num_cpus", lambda: 12)
+    monkeypatch.setattr("raygpu.devices.host.num_cpus", lambda: 8)
     config = two_cards(tmp_path)
     shown = io.StringIO()
     result = sweep.run(config, console=SweepConsole(stream=shown))
@@ -180,59 +180,51 @@ for node in cluster.nodes:
     assert needed.labels is None and needed.resources, needed
     actor = Where.options(resources=dict(needed.resources)).remote()
     print(*ray.get(actor.tell.remote()), flush=True)
-if sys.argv[1] == "crash":
-    os.kill(os.getpid(), signal.SIGKILL)
-cluster.close()
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("way", ["crash", "close"])
-def test_no_node_stays_after_a_crash(way: str, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_no_node_stays_after_a_crash(tmp_path: Path) -> None:
     """With tokens, as a local Ray has them."""
     environment = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
     done = subprocess.run(
-        [sys.executable, "-c", CRASH, way],
+        [sys.executable, "-c", CRASH],
         capture_output=True,
         text=True,
         timeout=180,
         check=False,
         env=environment | {"HOME": str(tmp_path)},
     )
-    assert done.returncode == (-signal.SIGKILL if way == "crash" else 0), done.stderr
+    assert done.returncode == -signal.SIGKILL, done.stderr
     lines = [line.split() for line in done.stdout.splitlines() if line[:1].isdigit()]  # Ray may warn of a slow start
     assert len({node for _, _, node in lines}) == 2
     assert (tmp_path / ".ray" / "auth_token").is_file()
-    assert gone({int(pid) for line in lines for pid in line[:2]}, within_s=40 if way == "crash" else 10)
+    assert gone({int(pid) for line in lines for pid in line[:2]}, within_s=40)
 
 
 @pytest.mark.slow
-def test_a_cluster_of_two_types(tmp_path: Path) -> None:
+def test_a_cluster_of_three_types(tmp_path: Path) -> None:
     """Ray names the types by itself where there are GPUs; else nodes are told by their ids."""
     from ray.cluster_utils import Cluster
 
-    for index, names in enumerate([("A100", "T4"), ("A100", None)]):
-        resources = [{f"accelerator_type:{name}": 1} if name else {} for name in names]
-        cluster = Cluster(
-            initialize_head=True,
-            head_node_args={"num_cpus": 4, "num_gpus": 1, "resources": resources[0], "include_dashboard": False},
-        )
-        try:
-            cluster.add_node(num_cpus=4, num_gpus=1, resources=resources[1])
-            cluster.wait_for_nodes()
-            config = two_cards(
-                tmp_path / str(index),
-                name=f"cluster{index}",
-                cluster={"address": cluster.address},
-                gpu={"fraction": 0.34},
-                tracking={"enabled": False},
-            )
-            result = sweep.run(config)
-        finally:
-            cluster.shutdown()
-        assert result.summary["completed"] == 14
-        assert sorted(part["device"] for part in result.summary["plan"]["devices"]) == sorted(n or "" for n in names)
-        trials = told(tmp_path / str(index) / "told")
-        nodes = {t["node"] for t in trials}
-        assert len(nodes) == 2
-        for node in nodes:
-            assert 1 <= at_once([t for t in trials if t["node"] == node]) <= 2
+    names = ["A100", "T4", ""]
+    first, *others = [{f"accelerator_type:{name}": 1} if name else {} for name in names]
+    node = {"num_cpus": 4, "num_gpus": 1}
+    head = {**node, "resources": first, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for resources in others:
+            cluster.add_node(**node, resources=resources)
+        cluster.wait_for_nodes()
+        where = {"cluster": {"address": cluster.address}, "gpu": {"fraction": 0.5}, "tracking": {"enabled": False}}
+        result = sweep.run(two_cards(tmp_path, **where))
+    finally:
+        cluster.shutdown()
+    assert result.summary["completed"] == 14
+    assert sorted(part["device"] for part in result.summary["plan"]["devices"]) == sorted(names)
+    trials = told(tmp_path / "told")
+    nodes = {t["node"] for t in trials}
+    assert len(nodes) == 3
+    for one in nodes:
+        assert 1 <= at_once([t for t in trials if t["node"] == one]) <= 2

@@ -138,33 +138,19 @@ def test_it_is_said_where_the_best_epoch_was_not_saved(config: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["process", "fused"])
-def test_a_best_epoch_before_a_lost_worker_stays_alone(config: Any, mode: str, tmp_path: Path) -> None:
-    space = {"lr": {"grid_search": [0.0625, 0.028]}, "batch_size": 4, "momentum": 0.0, "folder": str(tmp_path)}
-    values = {"experiment": "tests.best_cases:Killed", "checkpoint_s": 1e-6, "tracking": {"enabled": False}}
-    values["keep"] = "best"
-    result, _ = run(config(mode, space=space, **values))
-    assert (tmp_path / "killed").exists()
-    assert result.summary["retries"] == 1
-    assert (result.summary["best"]["epoch"], result.summary["best"]["epochs"]) == (4, 6)
-    assert result.folder is not None
-    (kept,) = (result.folder / "checkpoints").iterdir()
-    assert kept.name == "t0000"
-    assert number(kept) == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["process", "fused"])
-def test_a_best_epoch_before_an_interruption_stays(config: Any, mode: str, tmp_path: Path) -> None:
+def test_a_best_epoch_before_a_lost_worker_and_an_interruption_stays(config: Any, mode: str, tmp_path: Path) -> None:
     hp = {"batch_size": 4, "momentum": 0.0, "folder": str(tmp_path), "driver": os.getpid()}
-    space = {"lr": {"grid_search": [0.0625, 0.028]}, **hp}
-    values = {"experiment": "tests.best_cases:Interrupted", "checkpoint_s": 1e-6, "tracking": {"enabled": False}}
-    stopped, _ = run(config(mode, space=space, **values))
+    values = {"experiment": "tests.best_cases:Disturbed", "checkpoint_s": 1e-6, "tracking": {"enabled": False}}
+    stopped, _ = run(config(mode, space={"lr": {"grid_search": [0.0625, 0.028]}, **hp}, **values))
+    assert stopped.summary["retries"] == 1, "a worker was lost"
     assert stopped.interrupted
     assert stopped.folder is not None
     assert (stopped.summary["best"]["trial_id"], stopped.summary["best"]["epoch"]) == ("t0000", 4)
     assert number(stopped.folder / "checkpoints" / "t0000") == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
     folder = RunDirectory.existing(stopped.folder)
-    resumed = sweep.run(folder.read_config(), resume=folder, console=SweepConsole(stream=io.StringIO()))
+    settings = folder.read_config().model_copy(update={"keep": "best"})
+    resumed = sweep.run(settings, resume=folder, console=SweepConsole(stream=io.StringIO()))
     assert (resumed.summary["completed"], resumed.summary["best"]["epoch"]) == (2, 4)
+    assert resumed.summary["best"]["epochs"] == 6
+    assert [path.name for path in (stopped.folder / "checkpoints").iterdir()] == ["t0000"], "the best is kept alone"
     assert number(stopped.folder / "checkpoints" / "t0000") == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
-    assert number(stopped.folder / "checkpoints" / "t0001") == pytest.approx(best_cases.value(0.028, 6), abs=1e-5)
