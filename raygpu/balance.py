@@ -37,12 +37,12 @@ from raygpu.planning.batch_balancing import (
     MeasuredSplit,
     alike,
     around,
-    balanced,
-    leveled,
-    lowered,
-    predicted,
+    balance_shares,
+    level_groups,
+    needs_another_pair,
+    predict,
+    reduce_shares,
     relative,
-    undecided,
 )
 from raygpu.planning.batches import split_batch
 from raygpu.planning.confidence import Interval
@@ -182,7 +182,7 @@ class _Measuring:
         return BalanceResult(
             curves=curves,
             groups=[] if asked else alike(curves),
-            split=predicted(curves, shares),
+            split=predict(curves, shares),
             tried=MeasuredSplit(shares, tuple(own)),
             equal=MeasuredSplit(tuple(equal), tuple(its)) if its else None,
             fits=same or bool(its),
@@ -213,8 +213,8 @@ class _Measuring:
             else:
                 whole = self.configured
                 curves = benchmark.around(around(max(1, whole // self.where.ranks), whole), say)
-            level = leveled(curves, alike(curves))
-            return curves, balanced(level, self._whole(level)).shares
+            level = level_groups(curves, alike(curves))
+            return curves, balance_shares(level, self._whole(level)).shares
         except ValueError as error:
             raise RaygpuError(f"global_batch: {error}") from error
         finally:
@@ -226,7 +226,7 @@ class _Measuring:
         if not self.config.best_batch:
             return self.configured
         most = max(self.configured, int(LARGEST_PART * self.num_train))
-        return min(balanced(curves).global_batch, most)
+        return min(balance_shares(curves).global_batch, most)
 
     def _short_trainings(self) -> ShortTrainings:
         from raygpu.engines.profiling.short_trainings import ShortTrainings
@@ -249,7 +249,7 @@ class _Measuring:
                     raise
                 self.console.line(f"{error}; all shares by a fifth less")
                 try:
-                    shares = lowered(shares)
+                    shares = reduce_shares(shares)
                 except ValueError as nothing_left:
                     raise RaygpuError(str(error)) from nothing_left
 
@@ -265,7 +265,7 @@ class _Measuring:
         own, its, seconds = [first], [], self.config.turn_s
         try:
             its.append(trainings.train(equal, seconds))
-            while undecided(own, its, self.config.rounds):
+            while needs_another_pair(own, its, self.config.rounds):
                 order = [(its, equal), (own, shares)]  # neither has always the quieter moment
                 for turns, part in order if len(own) % 2 else reversed(order):
                     turns.append(trainings.train(part, seconds))

@@ -1,8 +1,8 @@
 """The best batch of each device, and the split of a batch over unequal ones, from their measured speeds. Pure.
 
-    groups = alike(curves)                              # [[0, 1], [2]]: ranks without a proven difference
-    split = balanced(leveled(curves, groups), 512)      # equal shares within a group
-    compared(balanced_rates, equal_rates)               # how much faster balanced shares are, with the spread
+    groups = alike(curves)                                      # [[0, 1], [2]]: ranks without a proven difference
+    split = balance_shares(level_groups(curves, groups), 512)   # equal shares within a group
+    speedup(balanced_rates, equal_rates)                        # how much faster balanced shares are, with the spread
 
 Measurements differ by noise, so a difference counts only where the rounds, paired in time, show one: their ratio's
 confidence interval (`raygpu.planning.confidence`) excludes equality, and by more than NEGLIGIBLE.
@@ -123,7 +123,7 @@ def differ(one: Curve, other: Curve, confidence: float = CONFIDENCE) -> bool:
     return found.low > 1 + NEGLIGIBLE or found.high < 1 / (1 + NEGLIGIBLE)
 
 
-def leveled(curves: Sequence[Curve], groups: Sequence[Sequence[int]]) -> list[Curve]:
+def level_groups(curves: Sequence[Curve], groups: Sequence[Sequence[int]]) -> list[Curve]:
     """Replace each device's speeds by the mean speeds of its group; memory limits stay each device's own."""
     found = list(curves)
     for group in groups:
@@ -135,7 +135,7 @@ def leveled(curves: Sequence[Curve], groups: Sequence[Sequence[int]]) -> list[Cu
     return found
 
 
-def compared(balanced_rates: Sequence[float], equal_rates: Sequence[float]) -> Interval:
+def speedup(balanced_rates: Sequence[float], equal_rates: Sequence[float]) -> Interval:
     """Return the balanced split's speed over the equal one's. Both were trained by turns, in pairs."""
     return ratio(balanced_rates, equal_rates)
 
@@ -187,13 +187,13 @@ class PredictedSplit:
         return sum(self.shares)
 
 
-def predicted(curves: Sequence[Curve], shares: Sequence[int]) -> PredictedSplit:
+def predict(curves: Sequence[Curve], shares: Sequence[int]) -> PredictedSplit:
     """Return this split with its predicted throughput."""
     slowest = max(curve.step_s(share) for curve, share in zip(curves, shares, strict=True))
     return PredictedSplit(tuple(shares), sum(shares) / slowest)
 
 
-def balanced(curves: Sequence[Curve], global_batch: int | None = None) -> PredictedSplit:
+def balance_shares(curves: Sequence[Curve], global_batch: int | None = None) -> PredictedSplit:
     """Return the split with which all devices take the same time for a step.
 
     global_batch: None for the largest with which no device has more than its best batch.
@@ -204,10 +204,10 @@ def balanced(curves: Sequence[Curve], global_batch: int | None = None) -> Predic
         each = min(curve.best / rate for curve, rate in zip(curves, rates, strict=True))
         global_batch = max(len(curves), round(each * sum(rates)))
     most = [curve.most for curve in curves]
-    found = predicted(curves, split_batch(global_batch, [max(curve.rates.values()) for curve in curves], most))
+    found = predict(curves, split_batch(global_batch, [max(curve.rates.values()) for curve in curves], most))
     for _ in range(TURNS):
         speeds = [share / curve.step_s(share) for curve, share in zip(curves, found.shares, strict=True)]
-        next_one = predicted(curves, split_batch(global_batch, speeds, most))
+        next_one = predict(curves, split_batch(global_batch, speeds, most))
         if next_one.samples_per_s <= found.samples_per_s:
             break
         found = next_one
@@ -235,7 +235,7 @@ class BalanceResult:
     @property
     def speedup(self) -> Interval | None:
         """Speed with the tried shares over that with equal shares; None without the latter."""
-        return compared(self.tried.rates, self.equal.rates) if self.equal is not None else None
+        return None if self.equal is None else speedup(self.tried.rates, self.equal.rates)
 
     @property
     def shares(self) -> tuple[int, ...]:
@@ -243,7 +243,7 @@ class BalanceResult:
         ones."""
         if self.equal is None or self.asked or not self.fits:
             return self.tried.shares
-        return self.tried.shares if compared(self.tried.rates, self.equal.rates).low > 1 else self.equal.shares
+        return self.tried.shares if speedup(self.tried.rates, self.equal.rates).low > 1 else self.equal.shares
 
     @property
     def is_equal(self) -> bool:
@@ -251,18 +251,18 @@ class BalanceResult:
         return max(self.shares) - min(self.shares) <= 1
 
 
-def undecided(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]], most: int) -> bool:
+def needs_another_pair(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]], most: int) -> bool:
     """Return whether another pair of turns may show that the first split is faster. Each turn: samples/s by rank.
 
     most: largest number of pairs; LEAST_PAIRS of them are always trained.
     """
     if len(one) < min(LEAST_PAIRS, most):
         return True
-    found = compared([sum(turn) for turn in one], [sum(turn) for turn in other])
+    found = speedup([sum(turn) for turn in one], [sum(turn) for turn in other])
     return len(one) < most and found.middle > 1 and not found.excludes(1.0)
 
 
-def lowered(shares: Sequence[int]) -> list[int]:
+def reduce_shares(shares: Sequence[int]) -> list[int]:
     """Reduce all shares by a fifth after an out-of-memory. Raises ValueError if nothing is left to reduce."""
     if max(shares) <= 1:
         raise ValueError("a batch of one sample does not fit")

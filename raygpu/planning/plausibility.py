@@ -1,7 +1,7 @@
 """Measured points that contradict themselves or each other, to be measured again or left out. Pure.
 
     doubts = contradictions(points, alone)      # {index of a point: the contradiction}: to be measured again
-    points = marked(points, alone)              # points that stay inconsistent have a doubt, and are not used
+    points = mark_doubtful(points, alone)              # points that stay inconsistent have a doubt, and are not used
 
 alone: samples/s of one training alone, of all its rounds. Three checks, none of which needs a model of the device:
 
@@ -43,7 +43,7 @@ def contradictions(points: Sequence[Point], alone: float) -> dict[int, str]:
     return found
 
 
-def marked(points: Sequence[Point], alone: float) -> list[Point]:
+def mark_doubtful(points: Sequence[Point], alone: float) -> list[Point]:
     """Mark the points in doubt, as few as leave the others consistent; of two, the one with the larger claim."""
     doubts = _alone_in_doubt(points, alone, WIDEST)
     for places in _kinds(points, doubts):
@@ -57,7 +57,7 @@ def marked(points: Sequence[Point], alone: float) -> list[Point]:
     return [replace(point, doubt=doubts.get(place)) for place, point in enumerate(points)]
 
 
-def normalised(point: Point, alone: float) -> Point:
+def normalise(point: Point, alone: float) -> Point:
     """Replace a point's throughput by its gain times the speed of one training alone, for comparison with other
     numbers.
 

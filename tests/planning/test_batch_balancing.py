@@ -16,13 +16,13 @@ from raygpu.planning.batch_balancing import (
     PredictedSplit,
     alike,
     around,
-    balanced,
+    balance_shares,
     differ,
-    leveled,
-    lowered,
-    predicted,
+    level_groups,
+    needs_another_pair,
+    predict,
+    reduce_shares,
     relative,
-    undecided,
 )
 
 
@@ -45,17 +45,17 @@ def test_a_climb_ends_after_two_doublings_without_a_gain() -> None:
 def test_all_devices_take_the_same_time() -> None:
     curves = [curve(0.002, 1000.0), curve(0.004, 600.0)]
     for whole in (40, 100, 333, 640):
-        found = balanced(curves, whole)
+        found = balance_shares(curves, whole)
         assert found.global_batch == whole
         exact = [0.002 + found.shares[0] / 1000, 0.004 + found.shares[1] / 600]
         assert abs(exact[0] - exact[1]) <= 0.0035, "a sample more or less"
-        best = max(predicted(curves, [n, whole - n]).samples_per_s for n in range(1, whole))
+        best = max(predict(curves, [n, whole - n]).samples_per_s for n in range(1, whole))
         assert found.samples_per_s >= 0.99 * best
 
 
 def test_no_device_has_more_than_its_best_batch() -> None:
     curves = [curve(0.001, 1000.0), curve(0.001, 500.0, (16, 32, 64))]
-    found = balanced(curves)
+    found = balance_shares(curves)
     assert all(share <= 1.05 * each.best for share, each in zip(found.shares, curves, strict=True))
     assert found.shares[0] > 1.5 * found.shares[1]
 
@@ -63,9 +63,9 @@ def test_no_device_has_more_than_its_best_batch() -> None:
 def test_memory_bounds_a_share() -> None:
     full = curve(0.001, 1000.0, (16, 32, 64))
     full.ended = "memory"
-    assert balanced([curve(0.001, 1000.0), full], 400).shares == (336, 64)
+    assert balance_shares([curve(0.001, 1000.0), full], 400).shares == (336, 64)
     with pytest.raises(ValueError, match="devices hold 128"):
-        balanced([full, full], 400)
+        balance_shares([full, full], 400)
 
 
 def test_one_measured_batch_tells_of_others_in_proportion() -> None:
@@ -73,10 +73,10 @@ def test_one_measured_batch_tells_of_others_in_proportion() -> None:
 
 
 def test_an_out_of_memory_lowers_all_by_a_fifth() -> None:
-    assert lowered([512, 355]) == [409, 284]
-    assert lowered([1000, 1]) == [800, 1]
+    assert reduce_shares([512, 355]) == [409, 284]
+    assert reduce_shares([1000, 1]) == [800, 1]
     with pytest.raises(ValueError, match="a batch of one sample"):
-        lowered([1, 1])
+        reduce_shares([1, 1])
 
 
 def test_a_device_without_a_measurement() -> None:
@@ -115,7 +115,7 @@ def test_equal_devices_are_called_equal_in_almost_all_cases(seed: int, devices: 
         groups = alike(curves)
         equal += len(groups) == 1
         if len(groups) == 1:
-            shares = balanced(leveled(curves, groups), 32 * devices).shares
+            shares = balance_shares(level_groups(curves, groups), 32 * devices).shares
             assert shares == (32,) * devices
     assert equal >= 44, "5 % of 50 are less than three; more than six happen once in 50 times"
 
@@ -129,7 +129,7 @@ def test_a_device_of_twice_the_speed_is_found(seed: int, order: list[int]) -> No
     for _ in range(50):
         curves = measured([20_000.0 * speed for speed in order], random, fixed_s=1e-5)
         groups = alike(curves)
-        shares = balanced(leveled(curves, groups), 64).shares
+        shares = balance_shares(level_groups(curves, groups), 64).shares
         speeds = relative(curves)
         found += groups == [[first], [second]] and shares[first] > shares[second]
         assert speeds[first].middle > speeds[second].middle
@@ -141,7 +141,7 @@ def test_two_of_one_kind_and_one_of_another() -> None:
     curves = measured([20_000.0, 6_000.0, 20_000.0], random, noise=0.05)
     groups = alike(curves)
     assert groups == [[0, 2], [1]]
-    shares = balanced(leveled(curves, groups), 96).shares
+    shares = balance_shares(level_groups(curves, groups), 96).shares
     assert abs(shares[0] - shares[2]) <= 1
     assert shares[1] < shares[0]
 
@@ -185,11 +185,11 @@ def test_shares_that_were_asked_for_or_alone_fit_stay() -> None:
 def test_turns_go_on_while_they_may_show_a_gain() -> None:
     clear, noisy = [(1300.0,), (1310.0,), (1290.0,)], [(1560.0,), (900.0,), (1400.0,)]
     equal = [(1000.0,), (1005.0,), (995.0,)]
-    assert undecided(clear[:2], equal[:2], 6), "three pairs at least"
-    assert not undecided(clear, equal, 6)
-    assert undecided(noisy, equal, 6)
-    assert not undecided(noisy, equal, 3), "as many as rounds"
-    assert not undecided(equal, clear, 6), "slower already"
+    assert needs_another_pair(clear[:2], equal[:2], 6), "three pairs at least"
+    assert not needs_another_pair(clear, equal, 6)
+    assert needs_another_pair(noisy, equal, 6)
+    assert not needs_another_pair(noisy, equal, 3), "as many as rounds"
+    assert not needs_another_pair(equal, clear, 6), "slower already"
 
 
 def test_the_whole_jobs_speed_is_the_sum_of_its_ranks() -> None:

@@ -28,7 +28,7 @@ from raygpu.engines.profiling.worker_pool import Pools
 from raygpu.engines.profiling.workload import Repetitions
 from raygpu.errors import last_line
 from raygpu.planning.confidence import spread_text
-from raygpu.planning.plausibility import contradictions, is_alone, marked, normalised
+from raygpu.planning.plausibility import contradictions, is_alone, mark_doubtful, normalise
 from raygpu.planning.profiles import NOT_COMPILED, Point, rises
 
 HOPELESS = 0.4
@@ -86,7 +86,7 @@ class ConcurrencyBenchmark:
         if not self._references:
             return list(self._measured)
         alone = median(self._references)
-        return marked([normalised(point, alone) for point in self._measured], alone)
+        return mark_doubtful([normalise(point, alone) for point in self._measured], alone)
 
     def begin(self) -> bool:
         """Start the single training that all others are compared with; return False if it fails."""

@@ -20,7 +20,7 @@ from raygpu.engines.profiling.probe_workers import ProbeProcesses, answers
 from raygpu.engines.profiling.workload import Workload
 from raygpu.engines.train.production import Placing
 from raygpu.errors import RaygpuError, last_line
-from raygpu.planning.batch_balancing import Curve, Ended, lowered
+from raygpu.planning.batch_balancing import Curve, Ended, reduce_shares
 from raygpu.records.trial_records import Device
 
 LEAD_S = 0.2
@@ -118,7 +118,7 @@ class DeviceBenchmark:
             if full is None:
                 return wanted, [_curve(share, found[rank] or []) for rank, share in enumerate(wanted)]
             try:
-                less = lowered(wanted)
+                less = reduce_shares(wanted)
             except ValueError as error:
                 raise RaygpuError(f"out of memory on rank {full}: {error}") from error
             say(f"out of memory on rank {full} with {wanted[full]} samples; all by a fifth less: {less}")
