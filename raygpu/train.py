@@ -38,8 +38,8 @@ from raygpu.workflow.validation import PreparedTrain, prepare_train
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
-    from raygpu.engines.train.mailbox import Joined, Report
     from raygpu.engines.train.production import Ended, Interrupted, Placing, Setup
+    from raygpu.engines.train.worker_reports import Joined, Report
     from raygpu.tracking.runs import RunTree
 
 DEFAULT = Path("conf/train/digits.toml")
@@ -254,8 +254,8 @@ class _TrainingRun:
         )
 
     def _take(self, report: Report | Interrupted) -> None:
-        from raygpu.engines.train.mailbox import Joined, Saved
         from raygpu.engines.train.production import Interrupted
+        from raygpu.engines.train.worker_reports import Joined, Saved
 
         history, writer = self.history, self.session.writer
         match report:

@@ -11,9 +11,9 @@ import numpy as np
 from raygpu.config import TrainConfig
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.workload import Workload
-from raygpu.engines.train.mailbox import Joined
 from raygpu.engines.train.production import Interrupted, Placing, ProductionRun, Setup
 from raygpu.engines.train.worker import WorkerTask
+from raygpu.engines.train.worker_reports import Joined
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits, take
 from raygpu.records.training_progress import Progress

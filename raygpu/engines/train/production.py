@@ -18,8 +18,8 @@ import ray.train
 
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.pinned import pinned
-from raygpu.engines.train.mailbox import Failed, Mailbox, Report, last_words
 from raygpu.engines.train.worker import WorkerTask, train
+from raygpu.engines.train.worker_reports import Failed, Mailbox, Report, last_words
 from raygpu.errors import BadInput, RaygpuError, last_line
 from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import floor_to_step

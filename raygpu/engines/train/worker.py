@@ -22,7 +22,7 @@ import ray.train
 from raygpu.config.sections import Precision
 from raygpu.config.source import Source
 from raygpu.devices.out_of_memory import is_out_of_memory
-from raygpu.engines.train.mailbox import Failed, Joined, Report, Saved
+from raygpu.engines.train.worker_reports import Failed, Joined, Report, Saved
 from raygpu.experiment import Splits
 from raygpu.records.training_progress import Best, Progress, Restored, Wish
 from raygpu.search.trials import Scoring, Trial

@@ -14,11 +14,12 @@ from torch.overrides import TorchFunctionMode
 
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.fused.member_generators import DrawRecorder, Draws
-from raygpu.training.torch.data import Tensors, copied
+from raygpu.training.torch.data import DeviceData, copied, moved, rows
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import random_state_kept
 from raygpu.training.torch.solo import forward
 
+NUM_SAMPLES = 4
 NO_PADDING = 2**64 - 1
 """Padding index -1 as a node of the graph holds it, in an unsigned number."""
 
@@ -87,11 +88,13 @@ class OwnTensors(TorchFunctionMode):
 
 
 def step_facts(
-    experiment: Experiment, hp: Hyperparameters, model: nn.Module, inputs: Tensors, targets: Tensors
+    experiment: Experiment, hp: Hyperparameters, model: nn.Module, data: DeviceData, batch_size: int
 ) -> StepFacts:
-    """Take the gradient of one batch and evaluate it, with a copy of the model on the CPU. Raises any exception of
-    these."""
+    """Take the gradient of a few training samples and evaluate them, with a copy of the model on the CPU. Raises any
+    exception of these."""
     probe = copy.deepcopy(model)
+    few = slice(0, min(NUM_SAMPLES, batch_size))
+    inputs, targets = (moved(rows(part, few), torch.device("cpu")) for part in (data.train_inputs, data.train_targets))
 
     def step() -> torch.Tensor:
         """Take the gradient of the batch; return its loss."""

@@ -115,11 +115,7 @@ class TorchArray:
         base = model(0)
         if (hook := hooked(base)) is not None:
             raise NotAsAlone(f"{hook}, which does not run in an array")
-        inputs, targets = (
-            moved(rows(part, slice(0, min(4, self.batch_size))), torch.device("cpu"))
-            for part in (self.data.train_inputs, self.data.train_targets)
-        )
-        facts = step_facts(experiment, hp, base, inputs, targets)
+        facts = step_facts(experiment, hp, base, self.data, self.batch_size)
         self.program = Program(experiment, hp, base, optimizer, self.device, context, facts)
         self._guard.require_shared_reads()
         self.tiles = [
