@@ -218,7 +218,7 @@ def test_killed_interrupted_and_resumed_it_comes_to_the_same_end(
     stopped = run("stopped", folder=str(tmp_path), deaths=[11, 9], driver=os.getpid())
     assert stopped.interrupted
     assert stopped.summary["retries"] == 2
-    assert stopped.summary["epochs"] < 4
+    assert 2 <= stopped.summary["epochs"] < 4
     out = capsys.readouterr().out
     assert "stopping after a checkpoint" in out
     assert f"go on with: python -m raygpu.train --resume {stopped.folder}" in out
@@ -273,16 +273,19 @@ def test_a_keras_model_of_named_inputs_from_killed_workers_to_the_registry(confi
             config(experiment="tests.train_cases:KerasFragile", hyperparameters=hp, name=name, epochs=3, **values)
         )
 
-    undisturbed = run("undisturbed", [], workers="all", devices_per_worker=2, tracking={"enabled": False})
+    off = {"tracking": {"enabled": False}}
+    two_devices = run("two-devices", [], workers="all", devices_per_worker=2, **off)
+    undisturbed = run("undisturbed", [], **off)
     killed = run("killed", [10], registered_name="keras-halves")
-    assert (undisturbed.summary["workers"], killed.summary["workers"]) == (1, 2)
-    assert undisturbed.summary["shares"] == killed.summary["shares"] == [19, 13]
+    assert (two_devices.summary["workers"], killed.summary["workers"]) == (1, 2)
+    assert two_devices.summary["shares"] == killed.summary["shares"] == [19, 13]
     assert killed.summary["retries"] == 1
-    one, other = keras_last(killed), keras_last(undisturbed)
-    assert one.keys() == other.keys()
+    one, other, devices = keras_last(killed), keras_last(undisturbed), keras_last(two_devices)
+    assert one.keys() == other.keys() == devices.keys()
     for name in one:
-        assert np.allclose(one[name], other[name], rtol=1e-4, atol=1e-6), name
-    assert killed.summary["metrics"] == pytest.approx(undisturbed.summary["metrics"], rel=1e-4)
+        assert np.array_equal(one[name], other[name]), name
+        assert np.allclose(one[name], devices[name], rtol=1e-4, atol=1e-6), name
+    assert killed.summary["metrics"] == undisturbed.summary["metrics"]
 
     assert killed.summary["model"]["registered"] == "models:/keras-halves/1"
     from raygpu.training.keras.solo import predict

@@ -83,9 +83,8 @@ def test_ways_take_turns(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         return window(self, measured)
 
     monkeypatch.setattr(ConcurrencyBenchmark, "_window", noted)
-    monkeypatch.setattr(
-        module, "mark_doubtful", lambda points, alone: points
-    )  # two rounds on a busy machine tell nothing
+    # Two rounds on a busy machine tell nothing.
+    monkeypatch.setattr(module, "mark_doubtful", lambda points, alone: points)
     own = climb("tests.models:Mlp", "process", "fused", "threads", rounds=2)
     own.repetitions = replace(own.repetitions, patience=1, again=0)
     own.run()
