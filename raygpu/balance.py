@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,11 +174,11 @@ class _Measuring:
         """Measure the devices, then trainings with the resulting shares and with equal ones, and decide by both."""
         curves, wanted = self.devices()
         asked = self.config.chosen_batches is not None
-        trainings = self._short_trainings()
-        first, shares = self._first(trainings, wanted)
-        equal = split_batch(sum(shares), [1.0] * len(shares))
-        same = list(shares) == equal
-        own, its = ([first], []) if same else self._by_turns(trainings, shares, first, equal)
+        with closing(self._short_trainings()) as trainings:
+            first, shares = self._first(trainings, wanted)
+            equal = split_batch(sum(shares), [1.0] * len(shares))
+            same = list(shares) == equal
+            own, its = ([first], []) if same else self._by_turns(trainings, shares, first, equal)
         self.readings |= trainings.readings
         return BalanceResult(
             curves=curves,

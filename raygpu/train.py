@@ -229,7 +229,7 @@ class _TrainingRun:
         )
 
     def _task(self, warm_start: Path | None) -> Any:
-        from raygpu.engines.train.worker import WorkerTask
+        from raygpu.engines.train.rank_group import WorkerTask
 
         config = self.config
         assert config.epochs is not None

@@ -67,7 +67,7 @@ def test_a_split_that_does_not_fit_is_lowered_and_written(
 
 @pytest.mark.slow
 def test_the_slower_device_has_the_smaller_share(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    hp = config().hyperparameters | {"fits": 10_000, "samples_per_s": 400}
+    hp = config().hyperparameters | {"fits": 10_000, "samples_per_s": 800}
     result = balance.run(config(hyperparameters=hp, turn_s=0.5, rounds=3))
     summary = result.summary
     first, second = (rank["tried_share"] for rank in summary["ranks"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,10 +10,11 @@ import numpy as np
 
 from raygpu.config import TrainConfig
 from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.profiling.turns_worker import train_by_turns
 from raygpu.engines.profiling.workload import Workload
 from raygpu.engines.train.production import Interrupted, Placing, ProductionRun, Setup
-from raygpu.engines.train.worker import WorkerTask
-from raygpu.engines.train.worker_reports import Joined
+from raygpu.engines.train.rank_group import WorkerTask
+from raygpu.engines.train.worker_reports import Joined, Report, TurnMailbox
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits, take
 from raygpu.records.training_progress import Progress
@@ -27,6 +28,15 @@ STEPS = 16
 """Minimum number of steps in an epoch of a short training."""
 EVALUATED = 64
 """Number of samples in an evaluation, if the data are repeated to fill an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A Ray Train job whose workers take turns of one global batch."""
+
+    global_batch: int
+    running: ProductionRun
+    reports: Iterator[list[Report | Interrupted]]
 
 
 @dataclass(slots=True)
@@ -49,7 +59,7 @@ class _Steady:
         """Take a worker's report: note a rank's device, or add its progress after the first steps."""
         if isinstance(report, Joined):
             self.devices[report.rank] = report.device
-        if not isinstance(report, Progress):
+        if not isinstance(report, Progress) or 0 not in self.devices:  # rank 0 still tells of the turn before
             return
         if self.skipped < len(FIRST):  # the first steps allocate and trace
             self.skipped += 1
@@ -63,7 +73,10 @@ class _Steady:
 
 
 class ShortTrainings:
-    """Short trainings of one set of hyper-parameters on all devices. checkpoints: storage that every node sees."""
+    """Short trainings of one set of hyper-parameters on all devices, by turns in one Ray Train job. To be closed.
+
+    checkpoints: storage that every node sees, for the job's own files.
+    """
 
     def __init__(
         self,
@@ -82,6 +95,7 @@ class ShortTrainings:
         self.say = say
         self.readings: dict[int, Any] = {}
         """Last NVML readings while a training ran, by device index."""
+        self._job: _Job | None = None
 
     def train(self, shares: Sequence[int], seconds: float) -> tuple[float, ...]:
         """Train with these shares of a batch; return the samples/s of each rank after the first steps.
@@ -89,32 +103,58 @@ class ShortTrainings:
         shares: samples of each rank in a step, in the order of the devices. seconds: duration of the measurement.
         Raises TrainingFailed, RaygpuError if the training diverges first, and KeyboardInterrupt after Ctrl-C.
         """
-        steady = _Steady(seconds)
         self.say(f"training with {' + '.join(map(str, shares))} samples a step ...")
+        if self._job is not None and self._job.global_batch != sum(shares):
+            self.close()
+        job, self._job = self._job or self._start(sum(shares)), None  # kept if it is still there at the turn's end
+        steady, interrupted = _Steady(seconds), False
+        job.running.mailbox.begin_turn.remote(tuple(shares))
         try:
-            assert self.workload.splits is not None  # functions and scripts have no batches to split
-            splits = _at_least(self.workload.splits, STEPS * sum(shares))
-            running = ProductionRun(
-                Setup(self.cluster, self._task(shares), splits, self.where, self.checkpoints, keep=1, max_failures=0)
-            )
-            for reports in running:
+            for reports in job.reports:
                 for report in reports:
                     steady.take(report)
                     if isinstance(report, Interrupted):
                         self.say(report.LINE)
+                        interrupted = True
                 self._look()
-                if steady.enough():
-                    running.stop()
+                if steady.enough() and not interrupted:
+                    self._job = job
+                    return steady.rates()
         finally:
-            self.checkpoints.remove()
-        assert running.ended is not None
-        if running.ended.interrupted:
-            raise KeyboardInterrupt("interrupted; nothing was written")
-        if not steady.samples:
-            raise RaygpuError("the training diverged before its speed was measured; take a smaller lr")
-        return steady.rates()
+            if self._job is None:
+                self.checkpoints.remove()
+        _require_not_interrupted(job.running)
+        raise RaygpuError("the training diverged before its speed was measured; take a smaller lr")
 
-    def _task(self, shares: Sequence[int]) -> WorkerTask:
+    def close(self) -> None:
+        """End the job's workers, and remove its files. Raises KeyboardInterrupt after Ctrl-C."""
+        if self._job is None:
+            return
+        job, self._job = self._job, None
+        job.running.stop()
+        for _ in job.reports:
+            pass
+        self.checkpoints.remove()
+        _require_not_interrupted(job.running)
+
+    def _start(self, global_batch: int) -> _Job:
+        assert self.workload.splits is not None  # functions and scripts have no batches to split
+        running = ProductionRun(
+            Setup(
+                self.cluster,
+                self._task(global_batch),
+                _at_least(self.workload.splits, STEPS * global_batch),
+                self.where,
+                self.checkpoints,
+                keep=1,
+                max_failures=0,
+                work=train_by_turns,
+                mailbox=TurnMailbox,
+            )
+        )
+        return _Job(global_batch, running, iter(running))
+
+    def _task(self, global_batch: int) -> WorkerTask:
         config = self.config
         return WorkerTask(
             source=self.cluster.travelled(self.workload.source),
@@ -122,9 +162,7 @@ class ShortTrainings:
             epochs=EPOCHS,
             precision=self.workload.precision,
             threads=max(1, int(self.where.cpus)),
-            parallel=ParallelSettings(
-                sum(shares), config.accumulate, tuple(map(float, shares)), compile=config.compile
-            ),
+            parallel=ParallelSettings(global_batch, config.accumulate, compile=config.compile),
             devices=self.cluster.places(),
             scoring=Scoring(config.metric, config.maximize),
             checkpoint_epochs=EPOCHS,
@@ -135,6 +173,12 @@ class ShortTrainings:
 
     def _look(self) -> None:
         self.readings |= {index: reading.metrics() for index, reading in self.cluster.readings().items()}
+
+
+def _require_not_interrupted(running: ProductionRun) -> None:
+    """Raise KeyboardInterrupt if a job has ended because of Ctrl-C."""
+    if running.ended is not None and running.ended.interrupted:
+        raise KeyboardInterrupt("interrupted; nothing was written")
 
 
 def _at_least(splits: Splits, count: int) -> Splits:

@@ -18,7 +18,8 @@ import ray.train
 
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.pinned import pinned
-from raygpu.engines.train.worker import WorkerTask, train
+from raygpu.engines.train.rank_group import WorkerTask
+from raygpu.engines.train.worker import train
 from raygpu.engines.train.worker_reports import Failed, Mailbox, Report, last_words
 from raygpu.errors import BadInput, RaygpuError, last_line
 from raygpu.experiment import Splits
@@ -181,6 +182,9 @@ class Setup:
     """Number of last checkpoints to keep, in addition to the best one."""
     max_failures: int
     """Maximum number of times that lost workers are replaced."""
+    work: Callable[[dict[str, Any]], None] = train
+    """Function that each worker of Ray Train runs; its argument is that of `worker.train`."""
+    mailbox: type[Mailbox] = Mailbox
 
 
 class ProductionRun:
@@ -195,14 +199,15 @@ class ProductionRun:
         self._setup = setup
         self.ended: Ended | None = None
         """Result of the training; None until the iteration is over."""
-        self._mailbox = _mailbox()
+        self.mailbox = pinned(setup.mailbox).remote()
+        """Handle of the actor that takes the workers' reports."""
         self._stopping = False
 
     def stop(self) -> None:
         """Ask the workers to end after a checkpoint; returns at once."""
         if not self._stopping:
             self._stopping = True
-            self._mailbox.stop.remote()
+            self.mailbox.stop.remote()
 
     def __iter__(self) -> Iterator[list[Report | Interrupted]]:
         """Train until the end, Ctrl-C or `stop`; yield a list of the workers' new reports every POLL_S seconds.
@@ -212,19 +217,19 @@ class ProductionRun:
         """
         logging.getLogger("ray.train").setLevel(logging.ERROR)
         setup, failed, interrupted = self._setup, list[Failed](), False
-        fitting = _fitting(_trainer(setup, self._mailbox))
+        fitting = _fitting(_trainer(setup, self.mailbox))
         with noted_interrupts() as interrupts:
             while not fitting.done():
                 with contextlib.suppress(TimeoutError):
                     fitting.exception(POLL_S)
-                reports: list[Report | Interrupted] = ray.get(self._mailbox.take.remote())
+                reports: list[Report | Interrupted] = ray.get(self.mailbox.take.remote())
                 failed += [one for one in reports if isinstance(one, Failed)]
                 if not interrupted and interrupts.count:
                     interrupted = True
                     reports.append(Interrupted())
                     self.stop()
                 yield reports
-            reports = ray.get(self._mailbox.take.remote())
+            reports = ray.get(self.mailbox.take.remote())
             failed += [one for one in reports if isinstance(one, Failed)]
             yield reports
         if failed:
@@ -242,7 +247,7 @@ def _trainer(setup: Setup, mailbox: Any) -> Any:
     """Return Ray Train's trainer for a run. mailbox: actor that takes the workers' reports."""
     placing, (path, file_system) = setup.placing, setup.folder.for_ray()
     return _trainer_class(setup.task.source.kind, placing.how, local=setup.cluster.local)(
-        train,
+        setup.work,
         train_loop_config={"task": setup.task, "mailbox": mailbox, "splits": ray.put(setup.splits)},
         scaling_config=ray.train.ScalingConfig(
             num_workers=placing.workers,
@@ -299,7 +304,3 @@ def _fitting(trainer: Any) -> Future[Any]:
 
     threading.Thread(target=fit, name="ray-train", daemon=True).start()
     return fitting
-
-
-def _mailbox() -> Any:
-    return pinned(Mailbox).remote()

@@ -81,6 +81,28 @@ class Mailbox:
         return self._failed
 
 
+class TurnMailbox(Mailbox):
+    """Mailbox of workers that train by turns: a turn has its own shares, and lasts until the next one begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turns: list[tuple[int, ...]] = []
+
+    def begin_turn(self, shares: tuple[int, ...]) -> None:
+        """End the turn that runs, and begin the next one. shares: samples of each device in a step."""
+        self._turns.append(shares)
+
+    def turn(self, number: int) -> tuple[int, ...] | Wish:
+        """Return the shares of a turn: empty if it has not begun yet, "stop" after the last one. number: from 0."""
+        if self._wish == "stop":
+            return "stop"
+        return self._turns[number] if number < len(self._turns) else ""
+
+    def turn_wish(self, number: int) -> Wish:
+        """Return "stop" once a turn is over, else empty."""
+        return "stop" if self._wish == "stop" or number < len(self._turns) - 1 else ""
+
+
 def last_words(failed: Failed) -> str:
     """Return in one line why a training failed."""
     if failed.out_of_memory:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raygpu.engines.train.worker import _placed
+from raygpu.engines.train.rank_group import _placed
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""Worker of a balance under Ray Train: it trains with one set of shares after the other, in one process."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+
+from raygpu.engines.train.rank_group import RankGroup, failures_reported
+from raygpu.engines.train.worker import has_diverged
+from raygpu.experiment import Splits
+from raygpu.records.training_progress import Wish
+from raygpu.training.distributed.ranks import ParallelSettings
+
+POLL_S = 0.02
+
+
+@dataclass(slots=True)
+class _EndOfTurn:
+    """Rank 0's question whether a turn is over. Never waits for the mailbox."""
+
+    mailbox: Any
+    number: int
+    _asked: Any = None
+
+    def __call__(self) -> Wish:
+        wish: Wish = ""
+        if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
+            wish, self._asked = ray.get(self._asked), None
+        if self._asked is None:
+            self._asked = self.mailbox.turn_wish.remote(self.number)
+        return wish
+
+
+def train_by_turns(config: dict[str, Any]) -> None:
+    """Run one worker of Ray Train until the driver asks for no more turns, or a training diverges.
+
+    config: "task", a WorkerTask; "mailbox", a TurnMailbox's handle; "splits", a reference to the data. An error of the
+    user's code is reported to the mailbox before it is raised.
+    """
+    task, mailbox, splits = config["task"], config["mailbox"], ray.get(config["splits"])
+    with failures_reported(mailbox):
+        group, number = RankGroup(task, mailbox), 0
+        while (shares := _next(mailbox, number)) is not None:
+            parallel = replace(task.parallel, ratios=tuple(map(float, shares)))
+            if not _take_turn(group, splits, parallel, _EndOfTurn(mailbox, number)):
+                return
+            number += 1
+
+
+def _next(mailbox: Any, number: int) -> tuple[int, ...] | None:
+    """Wait for a turn, and return its shares; None after the last one."""
+    while not (found := ray.get(mailbox.turn.remote(number))):
+        time.sleep(POLL_S)
+    return None if found == "stop" else found
+
+
+def _take_turn(group: RankGroup, splits: Splits, parallel: ParallelSettings, wish: _EndOfTurn) -> bool:
+    """Train from fresh parameters until the turn is over; return False if the training diverged."""
+    if parallel.compile:
+        import torch
+
+        torch.compiler.reset()  # another share would be compiled for any shape, slower than for its own
+    training = group.begin(splits, parallel, wish)
+    try:
+        group.report_start(training)
+        while (progress := training.advance()) is not None:
+            if has_diverged(progress):
+                return False
+            if group.ranks.rank == 0:
+                group.report(progress)
+            if progress.wish == "stop":
+                break
+    finally:
+        training.close()
+    return True

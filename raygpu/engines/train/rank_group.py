@@ -1,0 +1,177 @@
+"""The ranks of a Ray Train job: which devices each worker has, its share of a batch, and its part of a training."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+
+from raygpu.config.sections import Precision
+from raygpu.config.source import Source
+from raygpu.devices.out_of_memory import is_out_of_memory
+from raygpu.engines.train.worker_reports import Failed, Joined, Report
+from raygpu.experiment import Splits
+from raygpu.records.training_progress import Restored, Wish
+from raygpu.search.trials import Scoring, Trial
+from raygpu.training.base import Settings, surroundings
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings, ParallelTraining, Ranks
+
+LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "ProcessGroup", "Collective ops")
+"""Phrases in the message of an error that a rank raises because another rank is lost."""
+LOST_PEER_ERRORS = {"DistError", "UnavailableError", "AbortedError"}
+"""Types of such errors, by name: of torch.distributed, and of TensorFlow."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTask:
+    """Settings of a training for every worker, sent through Ray's object store."""
+
+    source: Source
+    trial: Trial
+    epochs: int
+    precision: Precision
+    threads: int
+    parallel: ParallelSettings
+    """Division of a batch; its ratios are in the order of `devices`."""
+    devices: tuple[tuple[str, str], ...]
+    """Node id and Ray's name of each device, in the order of their indices."""
+    scoring: Scoring
+    checkpoint_epochs: int
+    checkpoint_s: float | None
+    shared: bool
+    """Whether workers share a GPU, or the GPU is simulated."""
+    simulated: bool
+    """Whether the GPU is simulated."""
+    each: int = 1
+    """Number of devices of a worker."""
+    warm_start: str | None = None
+    """URI of a trial's checkpoint, whose parameters the training begins with; None for fresh parameters."""
+
+
+class RankGroup:
+    """All ranks of a Ray Train job, seen from one worker. Made once in a process, before anything uses the device."""
+
+    def __init__(self, task: WorkerTask, mailbox: Any) -> None:
+        """Join the group; waits for the other workers. mailbox: handle of the actor that takes reports."""
+        os.environ.update(surroundings(task.threads))
+        os.chdir(task.source.folder)
+        self._task, self._mailbox = task, mailbox
+        self._settings = Settings(task.epochs, task.threads, task.precision, Path.cwd())
+        self.ranks: Ranks = _ranks(task, self._settings)
+        self._devices = _placed(self.ranks.gather(_devices(task)), len(task.devices))
+        """Index of each rank's device."""
+
+    def begin(self, splits: Splits, parallel: ParallelSettings, wish: Callable[[], Wish]) -> ParallelTraining:
+        """Make a training of the task's trial; all workers call this together.
+
+        parallel: its ratios are in the order of `WorkerTask.devices`. wish: called on rank 0 before each exchange.
+        """
+        return _begin(self._task, splits, self._settings, _by_rank(parallel, self._devices), self.ranks, wish)
+
+    def report_start(self, training: ParallelTraining, restored: Restored | None = None) -> None:
+        """Report each device of this worker as joined. restored: history before the checkpoint that was loaded."""
+        for rank in range(self.ranks.rank, self.ranks.rank + self.ranks.local):
+            notes, history = tuple(training.notes), None if rank else restored
+            self.report(Joined(rank, self._devices[rank], os.getpid(), training.epoch, notes, history))
+
+    def report(self, report: Report) -> None:
+        """Send a report to the driver, without waiting."""
+        self._mailbox.tell.remote(report)
+
+
+@contextmanager
+def failures_reported(mailbox: Any) -> Iterator[None]:
+    """Report an error of the user's code to the mailbox before it is raised; not one that a lost rank has caused."""
+    try:
+        yield
+    except Exception as error:
+        if not _is_lost_peer(error):
+            rank = ray.train.get_context().get_world_rank()
+            ray.get(mailbox.tell.remote(Failed(rank, traceback.format_exc(), is_out_of_memory(error))))
+        raise
+
+
+def _is_lost_peer(error: Exception) -> bool:
+    """Return whether an error comes from the loss of another rank, by type or message of either framework."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & LOST_PEER_ERRORS) or any(sign in str(error) for sign in LOST_PEER)
+
+
+def _ranks(task: WorkerTask, settings: Settings) -> Any:
+    processes = ray.train.get_context().get_world_size()
+    if task.source.kind == "keras":
+        os.environ.pop("TF_USE_LEGACY_KERAS", None)  # which Ray Train sets, and which tf.keras would heed
+        from raygpu.training.distributed.keras_ranks import KerasRanks, num_gpus
+
+        if not task.simulated and (seen := num_gpus()) != task.each:
+            raise RuntimeError(f"TensorFlow sees {seen} of {task.each} GPUs here; pip install tensorflow[and-cuda]")
+        return KerasRanks(processes, task.each, settings, shared=task.shared)
+    if processes == 1:
+        return OneRank()
+    from raygpu.training.distributed.torch_ranks import TorchRanks
+
+    return TorchRanks()
+
+
+def _devices(task: WorkerTask) -> list[int | None]:
+    """Return the indices of this worker's devices, repeated for a simulated GPU; None for a device that is new."""
+    node = ray.get_runtime_context().get_node_id()
+    known = {device: place for place, device in enumerate(task.devices)}
+    places = [known.get((node, str(gpu))) for gpu in ray.get_gpu_ids()]
+    return [places[local % len(places)] for local in range(task.each)]
+
+
+def _placed(told: Sequence[int | None], count: int) -> list[int]:
+    """Return each rank's device index; a device of a node that has joined since takes the index of a lost one."""
+    free = (place for place in range(count) if place not in told)
+    return [next(free, rank % count) if place is None else place for rank, place in enumerate(told)]
+
+
+def _by_rank(parallel: ParallelSettings, devices: Sequence[int]) -> ParallelSettings:
+    """Return the division of a batch with ratios by rank instead of by device.
+
+    devices: index of each rank's device; ranks that share a device follow each other. Ray numbers workers in any order.
+    """
+    if not parallel.ratios:
+        return parallel
+    places = sorted(range(len(devices)), key=lambda rank: (devices[rank], rank))
+    ratios = [0.0] * len(devices)
+    for ratio, rank in zip(parallel.ratios, places, strict=True):
+        ratios[rank] = ratio
+    return replace(parallel, ratios=tuple(ratios))
+
+
+def _begin(
+    task: WorkerTask,
+    splits: Splits,
+    settings: Settings,
+    parallel: ParallelSettings,
+    ranks: Any,
+    wish: Callable[[], Wish],
+) -> ParallelTraining:
+    if task.source.kind == "keras":
+        from raygpu.training.distributed.keras_ranks import KerasParallel
+
+        with ranks.strategy.scope():  # what the experiment draws random numbers from is each device's own
+            keras_code: Any = task.source.resolve()
+        return KerasParallel(keras_code, splits, task.trial, settings, parallel, ranks, wish=wish)
+    code: Any = task.source.resolve()
+    import torch
+
+    from raygpu.training.distributed.torch_ranks import TorchParallel
+    from raygpu.training.torch.solo import TorchSolo
+
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        from ray.train.torch import get_device
+
+        device = get_device()
+    solo = TorchSolo(code, splits, task.trial, settings, device, optimizer_settings=parallel.optimizer_settings)
+    return TorchParallel(solo, parallel, ranks, wish=wish)
