@@ -52,6 +52,10 @@ class RunDirectory:
         """Return the command line that goes on with the run. kind: the command's name."""
         return f"python -m raygpu.{'submit ' if is_job() else ''}{kind} --resume {self}"
 
+    def delivered_by(self, kind: str) -> str:
+        """Return the command line that delivers to MLflow what it lacks. kind: the command's name."""
+        return self.resumed_by(kind) if is_job() else f"python -m raygpu.deliver {self}"
+
     @property
     def name(self) -> str:
         """Name of the run."""

@@ -1,20 +1,26 @@
-"""Writes that wait for MLflow: merged into as few calls as possible, and kept in a file until delivered."""
+"""Writes that wait for MLflow: merged into as few calls as possible, and sent so that one that fails stops no other."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Literal, TextIO
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from raygpu.errors import TrackingError
-from raygpu.search.trials import EpochResult, Standing, Trial, TrialRecord
+from raygpu.search.trials import Trial, TrialRecord
 from raygpu.tracking.runs import MetricValue, Refused, RunTree, final_points, final_tags, points
 
 Kind = Literal["begin", "restart", "place", "epochs", "end", "gpu"]
+SetAside = Callable[[TrackingError, str | None, Mapping[str, Any]], None]
+"""Function that takes what MLflow refuses: the fault, the trial's id (None of the run itself), and the values."""
 POINTS_AT_ONCE = 800
 """Maximum number of metric values in one call; with parameters and tags they stay below MLflow's own limit."""
+SUSPECT = 3
+"""Number of failures, while the store takes other writes, after which a batch is sent value by value."""
+REPEATS = 3
+"""Number of times that a single value is sent before it is set aside."""
+REPEAT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,10 @@ class Batch:
     """Whether a request for a new run got no answer, so that the run may exist."""
     begun: bool = False
     params_sent: bool = False
-    error_sent: bool = False
+    finished: bool = False
+    """Whether the run has its final status; what is left is its error's file."""
+    failures: int = 0
+    """Number of failures while the store took other writes."""
 
     def add(self, write: Write) -> None:
         """Add a write to the same run: append its metric values, merge its tags, keep its trial or record."""
@@ -117,32 +126,29 @@ class Pending:
         return [write for queue in self.batches.values() for batch in queue for write in batch.writes]
 
 
-def deliver(
-    tree: RunTree, batch: Batch, note: Callable[[TrackingError], None], advanced: Callable[[], None] = lambda: None
-) -> None:
+def deliver(tree: RunTree, batch: Batch, set_aside: SetAside, advanced: Callable[[], None] = lambda: None) -> None:
     """Write a batch to MLflow. Raises TrackingError if the delivery has to be tried again.
 
-    The next try skips the parts that were written. note: called with the fault of each value that MLflow refuses.
-    advanced: called after each part that the store has taken.
+    The next try skips the parts that were written. set_aside: called with values that MLflow refuses, or that a store
+    which takes others fails to take again and again. advanced: called after each part that the store has taken.
     """
     run_id = _run(tree, batch)
-    _send(tree, run_id, batch, note, advanced)
+    _send(tree, run_id, batch, set_aside, advanced)
     if batch.end is None:
         return
-    if batch.end.status == "failed" and batch.end.error and not batch.error_sent:
+    if not batch.finished:
+        tree.finish(run_id, batch.end.status, batch.writes[-1].time_ms)
+        batch.finished = True
+        advanced()
+    if batch.end.status == "failed" and batch.end.error:
         try:
             tree.log_text(run_id, batch.end.error, "error.txt")
         except Refused as fault:
-            note(fault)
-        batch.error_sent = True
+            set_aside(fault, batch.trial_id, {"error.txt": batch.end.error})
         advanced()
-    tree.finish(run_id, batch.end.status, batch.writes[-1].time_ms)
-    advanced()
 
 
-def _send(
-    tree: RunTree, run_id: str, batch: Batch, note: Callable[[TrackingError], None], advanced: Callable[[], None]
-) -> None:
+def _send(tree: RunTree, run_id: str, batch: Batch, set_aside: SetAside, advanced: Callable[[], None]) -> None:
     """Write the batch's metrics, parameters and tags, in calls of limited size."""
     while True:
         params = batch.trial.hyperparameters if batch.trial and not batch.params_sent else {}
@@ -151,16 +157,60 @@ def _send(
             return
         try:
             tree.log(run_id, metrics, params, batch.tags)
-        except Refused:
-            # One bad value must not take the rest with it.
-            for arguments in ({"metrics": metrics}, {"params": params}, {"tags": batch.tags}):
-                try:
-                    tree.log(run_id, **arguments)
-                except Refused as fault:
-                    note(fault)
+        except TrackingError as fault:
+            if not isinstance(fault, Refused) and batch.failures < SUSPECT:
+                raise
+            tree.probe(run_id)  # refused, where the run itself is gone
+            run = _SuspectRun(tree, run_id, lambda fault, value: set_aside(fault, batch.trial_id, dict([value])))
+            run.send(metrics, params, batch.tags)  # one bad value must not take the rest with it
         del batch.points[: len(metrics)]
         batch.tags, batch.params_sent = {}, True
         advanced()
+
+
+Value = tuple[str, Any]
+"""Name and content of a metric's point, a parameter or a tag."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SuspectRun:
+    """A run that takes some values and fails with others. Raises TrackingError if it takes nothing any more."""
+
+    tree: RunTree
+    run_id: str
+    set_aside: Callable[[TrackingError, Value], None]
+
+    def send(self, metrics: Sequence[MetricValue], params: Mapping[str, Any], tags: Mapping[str, Any]) -> None:
+        """Log all that the run takes, and set aside the rest."""
+        tree, run_id = self.tree, self.run_id
+        self._halve([(each.name, each) for each in metrics], lambda part: tree.log(run_id, [one for _, one in part]))
+        self._halve(list(params.items()), lambda part: tree.log(run_id, params=dict(part)))
+        self._halve(list(tags.items()), lambda part: tree.log(run_id, tags=dict(part)))
+
+    def _halve(self, values: Sequence[Value], log: Callable[[Sequence[Value]], None]) -> None:
+        """Log values; where that fails, by halves, until single values are left."""
+        if not values:
+            return
+        if len(values) == 1:
+            return self._log_one(values[0], log)
+        try:
+            log(values)
+        except TrackingError:
+            self.tree.probe(self.run_id)
+            middle = len(values) // 2
+            self._halve(values[:middle], log)
+            self._halve(values[middle:], log)
+
+    def _log_one(self, value: Value, log: Callable[[Sequence[Value]], None]) -> None:
+        """Log a value; set it aside if it is refused, or fails again and again while the run takes others."""
+        for left in reversed(range(REPEATS)):
+            try:
+                return log([value])
+            except TrackingError as fault:
+                self.tree.probe(self.run_id)
+                if isinstance(fault, Refused) or not left:
+                    return self.set_aside(fault, value)
+            time.sleep(REPEAT_S)
 
 
 def _run(tree: RunTree, batch: Batch) -> str:
@@ -183,97 +233,3 @@ def _run(tree: RunTree, batch: Batch) -> str:
     if (child := tree.children.get(batch.trial_id)) is None:
         raise Refused(f"tracking: trial {batch.trial_id} has no run in MLflow; what belongs to it was dropped")
     return child.run_id
-
-
-class Journal:
-    """File of the waiting writes: a process that is killed leaves them to the next one."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file: TextIO | None = None
-
-    def take_over(self) -> list[Write]:
-        """Return the writes that an earlier process left, which stay here until delivered. Raises TrackingError."""
-        writes = load(self.path) if self.path.is_file() else []
-        if writes:  # written anew, without a last line that was cut
-            temporary = self.path.with_name(f"{self.path.name}.tmp")
-            temporary.write_text("".join(_line(write) for write in writes), encoding="utf-8")
-            temporary.replace(self.path)
-            self._open()
-        return writes
-
-    def _open(self) -> TextIO:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("a", encoding="utf-8", buffering=1)
-        return self._file
-
-    def add(self, write: Write) -> None:
-        """Append a write and hand it to the operating system, so that it outlives this process."""
-        (self._file or self._open()).write(_line(write))
-
-    def clear(self) -> None:
-        """Empty the file, once all writes are delivered."""
-        if self._file is not None:
-            self._file.truncate(0)
-
-    def close(self, waiting: Iterable[Write]) -> None:
-        """Close the file with only the writes that still wait in it; delete the file if there are none."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        self.path.unlink(missing_ok=True)
-        if lines := [_line(write) for write in waiting]:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text("".join(lines), encoding="utf-8")
-
-
-def load(path: Path) -> list[Write]:
-    """Read the writes of a journal, without a last line that is cut off. Raises TrackingError."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        return [_decode(json.loads(line)) for line in lines if line.endswith("\n") and line.strip()]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TrackingError(f"tracking: {path} cannot be read as waiting writes ({error}); move it away") from error
-
-
-def _line(write: Write) -> str:
-    fields = {"kind": write.kind, "trial_id": write.trial_id, "time_ms": write.time_ms, "value": _encode(write)}
-    return json.dumps(fields) + "\n"
-
-
-def _trial(trial: Trial) -> dict[str, Any]:
-    # MLflow keeps parameters as text, and a tuple must not come back as a list.
-    values = {name: str(value) for name, value in trial.hyperparameters.items()}
-    return {"trial_id": trial.trial_id, "seed": trial.seed, "hyperparameters": values}
-
-
-def _encode(write: Write) -> Any:
-    value = write.value
-    if write.kind in ("begin", "restart"):
-        return _trial(value)
-    if write.kind == "epochs":
-        return [{**asdict(result), "metrics": _floats(result.metrics)} for result in value]
-    if write.kind == "end":
-        names = ("status", "diverged", "error", "reason", "rgu_hours", "which")
-        ending = {name: getattr(value, name) for name in names}
-        return {"trial": _trial(value.trial), "standing": asdict(value.standing), **ending}
-    if write.kind == "gpu":
-        return [value[0], _floats(value[1])]
-    return {name: str(text) for name, text in value.items()}
-
-
-def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in metrics.items()}
-
-
-def _decode(line: Mapping[str, Any]) -> Write:
-    value: Any = line["value"]
-    match line["kind"]:
-        case "begin" | "restart":
-            value = Trial(**value)
-        case "epochs":
-            value = [EpochResult(**result) for result in value]
-        case "end":
-            standing = Standing(**value.get("standing", {}))
-            value = TrialRecord(**{**value, "trial": Trial(**value["trial"]), "standing": standing})
-    return Write(line["kind"], line["trial_id"], value, line["time_ms"])

@@ -101,6 +101,8 @@ class RunTree:
         """Trials' runs, by trial id."""
         self.tags: dict[str, str] = {}
         """Tags of every run that is begun: the sweep's and each trial's."""
+        self.notes: list[str] = []
+        """Lines for the user on values that MLflow holds in another form than they were given."""
         self.patience_s = PATIENCE_S
         """Seconds for which uploads of files and the end of a run are tried again while the store fails."""
 
@@ -117,12 +119,27 @@ class RunTree:
     # The sweep
 
     @_guarded
-    def start_run(self, name: str, tags: Mapping[str, Any], params: Mapping[str, Any], kind: str = "sweep") -> str:
-        """Begin the parent run and return its id. kind: command that makes the run, for its tag `raygpu.kind`."""
-        own = {"raygpu.kind": kind, "raygpu.name": name, **client.run_tags()}
-        run = self.mlflow.create_run(self.experiment_id, tags=_tags({**self.tags, **tags, **own}), run_name=name)
-        self.run_id = run.info.run_id
+    def start_run(
+        self,
+        name: str,
+        tags: Mapping[str, Any],
+        params: Mapping[str, Any],
+        kind: str = "sweep",
+        key: str | None = None,
+    ) -> str:
+        """Begin the parent run and return its id. kind: command that makes the run, for its tag `raygpu.kind`.
+
+        key: the run's own name for itself, by which a second call finds the run that the first one has begun: its
+        answer may have been lost. None begins a run in any case.
+        """
+        begun = self._search(f"tags.`raygpu.key` = '{key}'") if key is not None else []
+        run = next(iter(begun), None)
+        if run is None:
+            own = {"raygpu.kind": kind, "raygpu.name": name, **client.run_tags()}
+            own |= {"raygpu.key": key} if key is not None else {}
+            run = self.mlflow.create_run(self.experiment_id, tags=_tags({**self.tags, **tags, **own}), run_name=name)
         self.log(run.info.run_id, params=params)
+        self.run_id = run.info.run_id
         return str(run.info.run_id)
 
     @_guarded
@@ -232,7 +249,7 @@ class RunTree:
         from mlflow.entities import Metric, Param, RunTag
 
         all_metrics = [Metric(_name(point.name), float(point.value), point.time_ms, point.step) for point in metrics]
-        all_params = [Param(key, value) for key, value in _params(params or {}).items()]
+        all_params = [Param(key, value) for key, value in self._params(params or {}).items()]
         all_tags = [RunTag(key, value) for key, value in _tags(tags or {}).items()]
         while all_metrics or all_params or all_tags:
             # MLflow also takes no more than 1000 things of all kinds together.
@@ -245,7 +262,7 @@ class RunTree:
     @_guarded
     def log_text(self, run_id: str, text: str, name: str) -> None:
         """Log a text to the run as the artifact `name`."""
-        self.mlflow.log_text(run_id, text, name)
+        self.mlflow.log_text(run_id, _text(text), name)
 
     @_guarded
     def log_artifact(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
@@ -259,9 +276,34 @@ class RunTree:
         """Set a run's final status. time_ms: end of the run, in milliseconds since 1970; default now."""
         self.mlflow.set_terminated(run_id, RUN_STATUS[status], time_ms)
 
+    def _params(self, values: Mapping[str, Any]) -> dict[str, str]:
+        """Return parameters as MLflow takes them; two whose names it would not tell apart get a number."""
+        params: dict[str, str] = {}
+        for name, value in values.items():
+            text, key, number = _text(value), _name(name), 2
+            while key in params:
+                key, number = f"{_name(name)[: MAX_NAME - 4]}_{number}", number + 1
+            if number > 2:
+                self._note(f"MLflow: the parameter {name} is called {key} there")
+            if len(text) > MAX_PARAM:
+                self._note(
+                    f"MLflow: the parameter {name} is cut to its first {MAX_PARAM:,} of {len(text):,} characters"
+                )
+            params[key] = text[:MAX_PARAM]
+        return params
+
+    def _note(self, line: str) -> None:
+        if line not in self.notes:
+            self.notes.append(line)
+
     def ping(self) -> None:
         """Check that the store can be reached. Raises TrackingError if not."""
         check(self.uri)
+
+    @_guarded
+    def probe(self, run_id: str) -> None:
+        """Check that the store takes a write to this run. Raises Refused if the run is gone, else TrackingError."""
+        self.mlflow.set_tag(run_id, "raygpu.probed_ms", str(_now_ms()))
 
     def _patiently(self, call: Callable[[], None]) -> None:
         """Repeat a call for `patience_s` while the store fails; only for calls that may be repeated."""
@@ -334,12 +376,13 @@ def final_tags(record: TrialRecord) -> dict[str, Any]:
     return tags
 
 
-def _params(values: Mapping[str, Any]) -> dict[str, str]:
-    return {_name(key): str(value)[:MAX_PARAM] for key, value in values.items()}
-
-
 def _tags(values: Mapping[str, Any]) -> dict[str, str]:
-    return {_name(key): str(value)[:MAX_TAG] for key, value in values.items()}
+    return {_name(key): _text(value)[:MAX_TAG] for key, value in values.items()}
+
+
+def _text(value: object) -> str:
+    """Return a value as text that every store takes: NUL and lone surrogates, which databases refuse, escaped."""
+    return str(value).replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 def _name(name: str) -> str:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+from uuid import uuid4
 
 from raygpu.config import ProblemConfig, TrainConfig
-from raygpu.errors import TrackingError
+from raygpu.errors import TrackingError, one_line
 from raygpu.records.run_directory import RunDirectory
 from raygpu.redaction import redacted
 from raygpu.search.trials import Status
-from raygpu.tracking.runs import RunTree
+from raygpu.storage import StorageError
+from raygpu.tracking.null_writer import NullWriter
+from raygpu.tracking.runs import Refused, RunTree
 from raygpu.tracking.stores import scheme, sqlite_path, ui_command
-from raygpu.tracking.writer import CPU_SHARE, NullWriter, Writer
+from raygpu.tracking.writer import CPU_SHARE, Writer
 
 OPEN_S = 60.0
 FUSED_CPU_SHARE = 0.25
@@ -36,6 +40,17 @@ def open_store(config: ProblemConfig) -> RunTree | None:
     return RunTree.open(config.tracking.uri, config.tracking.experiment)
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a run, as MLflow gets it."""
+
+    status: Status
+    metrics: Mapping[str, float]
+    tags: Mapping[str, Any]
+    files: Sequence[tuple[Path, str | None]]
+    """Files and folders of the run, each with its folder among the run's artifacts; None for the top."""
+
+
 class Session(ABC):
     """A run in MLflow with the runs below it, begun and written in the writer's thread."""
 
@@ -53,26 +68,43 @@ class Session(ABC):
         self.config = config
         self.folder = folder
         self.enabled = tree is not None
-        self.run_id: str | None = folder.read_run().get("mlflow_run_id")
-        self._fault: str | None = None
+        self.fault: str | None = None
+        """Why MLflow lacks a part of the run that is no waiting write; None if it lacks none."""
+        known = folder.read_run()
+        self.run_id: str | None = known.get("mlflow_run_id")
+        self._key: str = known.get("mlflow_key") or uuid4().hex
+        """The run's own name for itself, noted before MLflow is asked for a run, whose answer may be lost."""
+        self._may_exist = "mlflow_key" in known
         self._lines: list[str] = []
         self.writer = NullWriter()
         if tree is not None:
+            if self.run_id is None and not self._may_exist:
+                folder.write_run({"mlflow_key": self._key})
             self.writer = Writer(lambda: self._begin(tree), folder.journal, cpu_share=cpu_share)
 
     def _begin(self, tree: RunTree) -> RunTree:
+        """Begin the run, or go on with it; called in the writer's thread, again until it succeeds."""
         if self.config.data.synthetic:
             tree.tags["raygpu.data"] = "synthetic"
-        if self.run_id is not None:
-            tree.resume_run(self.run_id)
+        if self.run_id is None:
+            may_exist, self._may_exist = self._may_exist, True
+            self.run_id = tree.start_run(self.folder.name, self.tags(), self.params(), self.kind, self._key)
+            self._note_run_id()
+            if may_exist:
+                tree.resume_run(self.run_id)
         else:
-            self.run_id = tree.start_run(self.folder.name, self.tags(), self.params(), self.kind)
-            self.folder.write_run({"mlflow_run_id": self.run_id})
+            tree.resume_run(self.run_id)
         try:
             tree.log_artifact(self.run_id, self.folder.config)
         except TrackingError as error:  # runs and metrics can be kept where files cannot
             self._lines.append(str(error))
         return tree
+
+    def _note_run_id(self) -> None:
+        try:
+            self.folder.write_run({"mlflow_run_id": self.run_id})
+        except (OSError, StorageError) as error:  # a later start finds the run by its key
+            self._lines.append(f"{self.folder.run} cannot be written: {one_line(error)}")
 
     def tags(self) -> dict[str, Any]:
         """Return the tags of the run, beside those of every run."""
@@ -93,19 +125,18 @@ class Session(ABC):
 
     def next_line(self) -> str | None:
         """Return the line that tells how to see the run's curves, once it has ended."""
-        if not isinstance(self.writer, Writer) or self._fault is not None:
+        tree = self._begun()
+        if tree is None or self.fault is not None:
             return None
-        tree = self.writer.ready(0)
         whose = "every trial's" if self.kind == "sweep" else "its"
         if tree.served:
             return f"{whose} curves: {tree.ui_url}"
         return f"{whose} curves: {ui_command(tree.uri, UI_PORT)}, then {tree.ui_url}"
 
     def identity(self) -> dict[str, str | int | None]:
-        """Return the `tracking` section of `summary.json`; `close` adds what is missing in MLflow."""
+        """Return the `tracking` section of `summary.json`; `close` completes it."""
         if not self.enabled:
             return {"uri": None, "run_id": None}
-        self.tree()
         return {"uri": redacted(self.config.tracking.uri), "run_id": self.run_id, "undelivered": 0, "fault": None}
 
     def tree(self) -> RunTree | None:
@@ -113,58 +144,80 @@ class Session(ABC):
         if not isinstance(self.writer, Writer):
             return None
         try:
-            tree = self.writer.ready(OPEN_S)
+            return self.writer.ready(OPEN_S)
         except TrackingError as error:
-            self._fault = str(error)
+            self.fault = str(error)
             return None
-        self._fault = None  # a store that came late is there now
-        return tree
+
+    def _begun(self) -> RunTree | None:
+        """Return the tree if the run has begun in MLflow; never waits."""
+        try:
+            return self.writer.ready(0)
+        except TrackingError:
+            return None
 
     def close(
-        self, summary: dict[str, Any], *, interrupted: bool, say: Callable[[str], None] | None = None
+        self, summary: dict[str, Any] | None, *, interrupted: bool, say: Callable[[str], None] | None = None
     ) -> list[str]:
-        """Deliver the waiting writes, add the run's files and end the run; return lines for the user.
+        """Deliver the waiting writes, end the run and add its files; return lines for the user.
 
-        This takes as long as the store accepts writes; `say` is called with lines on the progress. Writes and faults
-        that remain are noted in the summary's `tracking`, and in its file.
+        This takes as long as the store accepts writes; `say` is called with lines on the progress. What remains is
+        noted in the summary's `tracking`, and in its file. summary: None of a run without an end, whose writes alone
+        are delivered.
         """
         patience_s = self.config.tracking.patience_s
         undelivered = self.writer.close(patience_s, say)
         if not isinstance(self.writer, Writer):
             return []
-        if undelivered:
-            self._note(summary, undelivered=undelivered)
-        elif self.writer.num_earlier:
-            self._lines.append(
-                f"MLflow: {self.writer.num_earlier:,} writes that an earlier start had left were delivered"
-            )
-        lines = [*self._lines, *(f"MLflow refused: {fault}" for fault in self.writer.faults)]
+        if undelivered and self.fault is None:
+            self.fault = self.writer.delayed
+        ending = self._ending(summary, interrupted=interrupted) if summary is not None else None
+        self._note(summary, ending, undelivered)  # before the file is among the run's artifacts
         try:
-            if (tree := self.tree()) is not None:
-                tree.patience_s = 0.0 if undelivered else patience_s  # what has been given up is not waited for again
-                self._end(summary, interrupted=interrupted)
+            tree = self.writer.ready(0)
+            tree.patience_s = 0.0 if undelivered else patience_s  # what has been given up is not waited for again
+            self._lines += tree.notes
+            if ending is not None:
+                self._finish(tree, ending, undelivered)
         except TrackingError as error:
-            self._fault = str(error)
-        if self._fault is not None:
-            self._note(summary, fault=self._fault)
-            lines.append(self._fault)
-        if undelivered or self._fault is not None:
-            what = f"{undelivered:,} writes are not in MLflow" if undelivered else "the run is not complete there"
-            where = f"; they lie in {self.folder.journal}" if undelivered else ""
-            why = f" ({self.writer.delayed})" if undelivered and self.writer.delayed and self._fault is None else ""
-            lines.append(f"MLflow: {what}{why}{where}; deliver by: {self.folder.resumed_by(self.kind)}")
-        return lines
+            self.fault = str(error)
+        self._note(summary, ending, undelivered)
+        return [*self._lines, *self.writer.faults, *self._delivery(undelivered)]
 
-    def _missing(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a tag with the number of undelivered writes; 0 once a later start has delivered them."""
-        lacks = summary["tracking"]["undelivered"]
-        earlier = isinstance(self.writer, Writer) and self.writer.num_earlier
-        return {"raygpu.undelivered": lacks} if lacks or earlier else {}
+    def _finish(self, tree: RunTree, ending: Ending, undelivered: int) -> None:
+        """End the run, then add its files: what cannot be uploaded leaves no run that looks as if it went on."""
+        assert self.run_id is not None
+        assert isinstance(self.writer, Writer)
+        counted = undelivered or self.writer.num_earlier
+        lacks = {"raygpu.undelivered": undelivered} if counted else {}  # 0 once a later start has delivered them
+        tree.end_run(self.run_id, ending.status, ending.metrics, {**ending.tags, **lacks})
+        for path, where in ending.files:
+            try:
+                tree.log_artifact(self.run_id, path, where)
+            except TrackingError as error:
+                self.fault = f"{path.name} is not among the run's artifacts: {error}"
+                if not isinstance(error, Refused):
+                    return  # each of the others would be waited for, too
 
-    def _note(self, summary: dict[str, Any], **values: Any) -> None:
-        """Note in the summary, and in its file, which parts of the run are missing in MLflow."""
-        summary["tracking"] = summary["tracking"] | values
-        self.folder.write_summary(summary)
+    def _delivery(self, undelivered: int) -> list[str]:
+        """Return lines on what was delivered late, or how to deliver what MLflow lacks."""
+        assert isinstance(self.writer, Writer)
+        if not undelivered and self.fault is None:
+            earlier = self.writer.num_earlier
+            return [f"MLflow: {earlier:,} writes that an earlier start had left were delivered"] if earlier else []
+        what = f"{undelivered:,} writes are not in MLflow" if undelivered else "the run is not complete there"
+        why = f" ({self.fault})" if self.fault is not None else ""
+        where = f"; they lie in {self.folder.journal}" if undelivered else ""
+        return [f"MLflow: {what}{why}{where}; deliver by: {self.folder.delivered_by(self.kind)}"]
+
+    def _note(self, summary: dict[str, Any] | None, ending: Ending | None, undelivered: int) -> None:
+        """Complete the summary's `tracking`, and its file."""
+        if summary is None or ending is None:
+            return
+        known = {"run_id": self.run_id, "status": ending.status, "undelivered": undelivered, "fault": self.fault}
+        if summary["tracking"] != (noted := {**summary["tracking"], **known}):
+            summary["tracking"] = noted
+            self.folder.write_summary(summary)
 
     def discard(self) -> None:
         """Delete the run from MLflow: a fault in the user's input ended it before there was a result."""
@@ -177,8 +230,8 @@ class Session(ABC):
             pass  # the fault that ended the run is the one to be shown
 
     @abstractmethod
-    def _end(self, summary: Mapping[str, Any], *, interrupted: bool) -> None:
-        """Add the run's files, and end it."""
+    def _ending(self, summary: Mapping[str, Any], *, interrupted: bool) -> Ending:
+        """Return the run's end. summary: the content of `summary.json`."""
 
 
 class SweepSession(Session):
@@ -186,26 +239,18 @@ class SweepSession(Session):
 
     kind = "sweep"
 
-    def _end(self, summary: Mapping[str, Any], *, interrupted: bool) -> None:
-        tree = self.writer.ready(0)
-        assert tree is not None
-        assert self.run_id is not None
-        for path in (self.folder.summary, self.folder.trials_csv, self.folder.best_toml):
-            if path.is_file():
-                tree.log_artifact(self.run_id, path)
-        best = summary["best"]
-        if best is not None:  # none, where every trial failed or diverged
-            for path in sorted((self.folder.checkpoints / best["trial_id"]).glob("*")):
-                if path.is_file():
-                    tree.log_artifact(self.run_id, path, "best")
-            for path in sorted(self.folder.best.glob("*")):
-                tree.log_artifact(self.run_id, path, "best")
-        counts = {f"trials/{key}": summary[key] for key in ("completed", "diverged", "stopped_early", "failed")}
-        metrics = counts | ({"best/score": best["score"], "best/epoch": best["epoch"]} if best is not None else {})
-        tags = self._missing(summary) | {"raygpu.score": f"{summary['score']} epoch"}
-        tags |= {"raygpu.best_trial": best["trial_id"]} if best is not None else {}
+    def _ending(self, summary: Mapping[str, Any], *, interrupted: bool) -> Ending:
+        folder, best = self.folder, summary["best"]
+        files = [(path, None) for path in (folder.summary, folder.trials_csv, folder.best_toml) if path.is_file()]
+        metrics = {f"trials/{key}": summary[key] for key in ("completed", "diverged", "stopped_early", "failed")}
+        tags = {"raygpu.score": f"{summary['score']} epoch"}
         status: Status = "interrupted" if interrupted else "failed" if best is None else "finished"
-        tree.end_run(self.run_id, status, metrics, tags)
+        if best is None:  # every trial failed or diverged
+            return Ending(status, metrics, tags, files)
+        kept = [path for path in sorted((folder.checkpoints / best["trial_id"]).glob("*")) if path.is_file()]
+        best_files = [(path, "best") for path in (*kept, *sorted(folder.best.glob("*")))]
+        metrics |= {"best/score": best["score"], "best/epoch": best["epoch"]}
+        return Ending(status, metrics, tags | {"raygpu.best_trial": best["trial_id"]}, [*files, *best_files])
 
 
 class TrainSession(Session):
@@ -228,17 +273,13 @@ class TrainSession(Session):
         settings = {name: value for name, value in flat(self.config).items() if not name.startswith(own)}
         return settings | self.config.hyperparameters
 
-    def _end(self, summary: Mapping[str, Any], *, interrupted: bool) -> None:
-        tree = self.writer.ready(0)
-        assert tree is not None
-        assert self.run_id is not None
-        tree.log_artifact(self.run_id, self.folder.summary)
+    def _ending(self, summary: Mapping[str, Any], *, interrupted: bool) -> Ending:
+        files: list[tuple[Path, str | None]] = [(self.folder.summary, None)]
         if self.checkpoint is not None:
-            tree.log_artifact(self.run_id, self.checkpoint, "checkpoint")
+            files.append((self.checkpoint, "checkpoint"))
         best = summary["best"]
         metrics = {"best/score": best["score"], "best/epoch": best["epoch"]} if best is not None else {}
-        status: Status = "interrupted" if interrupted else "finished"
-        tree.end_run(self.run_id, status, metrics, self._missing(summary))
+        return Ending("interrupted" if interrupted else "finished", metrics, {}, files)
 
 
 def flat(config: ProblemConfig) -> dict[str, Any]:

@@ -14,6 +14,7 @@ the more its turns cost.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -25,7 +26,8 @@ from typing import Any
 
 from raygpu.errors import TrackingError, one_line
 from raygpu.search.trials import EpochResult, Trial, TrialRecord
-from raygpu.tracking.pending_writes import Journal, Kind, Pending, Write, deliver
+from raygpu.tracking.journal import Journal
+from raygpu.tracking.pending_writes import SUSPECT, Batch, Kind, Pending, Write, deliver
 from raygpu.tracking.runs import Refused, RunTree
 
 CPU_SHARE = 0.025
@@ -36,6 +38,8 @@ MAX_FAULTS = 100
 SAY_S = 10.0
 """Seconds between two lines on the writes still to be delivered at the end."""
 TICK_S = 0.2
+REFUSED = "refused.jsonl"
+"""File, beside the journal, of the values that MLflow refused."""
 
 
 class Writer:
@@ -48,14 +52,14 @@ class Writer:
         interval_s: float = 0.5,
         cpu_share: float = CPU_SHARE,
     ) -> None:
-        """Start the thread. tree: the run tree, or a function that opens it, called in the thread.
+        """Start the thread. tree: the run tree, or a function that opens it, called in the thread until it succeeds.
 
         journal: file of the waiting writes. Writes that an earlier writer left there are delivered first; `tree` then
         has its run resumed. interval_s: shortest time for which writes gather. cpu_share: largest share of this
         machine's CPUs for the thread until `finish` or `close`. Raises TrackingError if the journal cannot be read.
         """
         self.faults: list[str] = []
-        """Faults of writes that MLflow refused for good, one line for each different fault."""
+        """Faults of writes that MLflow refused for good or the disk did not take, a line for each different fault."""
         self.delayed: str | None = None
         """Reason why writes wait at present; None while they are delivered."""
         self._journal = Journal(journal)
@@ -66,6 +70,10 @@ class Writer:
         self._incoming = deque(self._journal.take_over())
         self.num_earlier = len(self._incoming)
         """Number of writes that an earlier writer had left."""
+        if damaged := self._journal.damaged:
+            self._note(f"{damaged:,} waiting writes were damaged; they are set aside in {self._journal.damaged_path}")
+        self._behind = False
+        """Whether the journal lacks a waiting write, because the disk did not take it."""
         self._pending = Pending({})
         self._lock = threading.Lock()
         """Lock held while `_pending`, `_incoming` or the journal changes, never during a call to MLflow."""
@@ -82,7 +90,8 @@ class Writer:
     def ready(self, timeout_s: float) -> RunTree:
         """Wait for the run tree and return it. Raises TrackingError if it cannot be opened within `timeout_s`."""
         if not self._opened.wait(timeout_s):
-            raise TrackingError(f"tracking: the store was not ready after {timeout_s:g} s; is it within reach?")
+            late = f"tracking: the store was not ready after {timeout_s:g} s; is it within reach?"
+            raise TrackingError(self.delayed or late)
         if self._failure is not None:
             raise self._failure
         assert self._tree is not None
@@ -157,7 +166,10 @@ class Writer:
             self._abandoned.set()  # a thread that still hangs in a call ends after it
             with self._lock:
                 writes = [*self._pending.writes(), *self._incoming]
-                self._journal.close(writes)
+                try:
+                    self._journal.close(writes)
+                except OSError as error:
+                    self._note_disk(error)
             self._undelivered = len(writes)
         return self._undelivered
 
@@ -194,23 +206,35 @@ class Writer:
             self._incoming.append(write)
             try:
                 self._journal.add(write)
-            except OSError as error:  # a full disk: the write is still delivered if this process lives
-                self._note(TrackingError(f"tracking: {self._journal.path} cannot be written: {error.strerror}"))
+            except OSError as error:  # the write is still delivered if this process lives
+                self._behind = True
+                self._note_disk(error)
         self._wake.set()
 
     # The thread
 
     def _run(self, tree: RunTree | Callable[[], RunTree]) -> None:
-        try:
-            self._tree = tree if isinstance(tree, RunTree) else tree()
-        except TrackingError as error:
-            self._failure = error
-        except Exception as error:  # noqa: BLE001 - whatever it is, `ready` reports it
-            self._failure = TrackingError(f"tracking: MLflow could not be opened: {one_line(error)}")
-        finally:
+        pause_s = 1.0
+        while self._tree is None and self._failure is None and not self._abandoned.is_set():
+            try:
+                self._tree = tree if isinstance(tree, RunTree) else tree()
+                self.delayed = None
+            except Refused as error:
+                self._failure = error
+            except TrackingError as error:  # it may be locked, or not be there yet
+                self.delayed = str(error)
+                (self._abandoned if self._closing.is_set() else self._closing).wait(pause_s)
+                pause_s = min(LONGEST_RETRY_S, 2 * pause_s)
+            except Exception as error:  # noqa: BLE001 - whatever it is, `ready` reports it
+                self._failure = TrackingError(f"tracking: MLflow could not be opened: {one_line(error)}")
+        if self._tree is not None or self._failure is not None:
             self._opened.set()
-        if self._tree is not None:
-            self._loop(self._tree)
+        while self._tree is not None:
+            try:
+                return self._loop(self._tree)
+            except Exception as error:  # noqa: BLE001 - a fault of ours must not end the deliveries
+                self._note(f"tracking: {one_line(error)}; deliveries go on")
+                self._abandoned.wait(LONGEST_RETRY_S if not self._closing.is_set() else 1.0)
 
     def _loop(self, tree: RunTree) -> None:
         rest_s, retry_s = self._interval_s, 0.0
@@ -222,6 +246,7 @@ class Writer:
                 self._abandoned.wait(self._interval_s)
             self._wake.clear()
             self._drain(tree)
+            self._keep()
             cpu_s = time.thread_time()
             delivered = self._turn(tree, after_failure=retry_s > 0)
             rest_s = (time.thread_time() - cpu_s) / (self._cpu_share * len(os.sched_getaffinity(0)))
@@ -230,7 +255,7 @@ class Writer:
                 retry_s, self.delayed = 0.0, None
                 with self._lock:
                     if not self._incoming and not self._abandoned.is_set():
-                        self._journal.clear()
+                        self._clear_journal()
                 if self._closing.is_set() and not self._incoming:
                     return
             else:
@@ -241,7 +266,31 @@ class Writer:
             for trial_id, child in tree.children.items():
                 self._pending.known(trial_id, child.last_epoch)
             while self._incoming:
-                self._pending.add(self._incoming.popleft())
+                write = self._incoming.popleft()
+                try:
+                    self._pending.add(write)
+                except Exception as error:  # noqa: BLE001 - the next write may be right
+                    fault = TrackingError(f"tracking: a write was dropped: {one_line(error)}")
+                    self._set_aside(fault, write.trial_id, {write.kind: write.value})
+
+    def _keep(self) -> None:
+        """Wait until the disk has the writes that are about to be delivered; they are delivered without it, too."""
+        try:
+            if self._behind:
+                with self._lock:
+                    self._journal.rewrite([*self._pending.writes(), *self._incoming])
+                    self._behind = False
+            else:
+                self._journal.sync()
+        except OSError as error:
+            self._note_disk(error)
+
+    def _clear_journal(self) -> None:
+        try:
+            self._journal.clear()
+            self._behind = False
+        except OSError as error:
+            self._note_disk(error)
 
     def _turn(self, tree: RunTree, *, after_failure: bool) -> int:
         """Deliver the waiting batches and return how many were delivered; a failed batch stays, with its successors."""
@@ -260,16 +309,20 @@ class Writer:
             if batch is not self._pending.batches[batch.trial_id][0]:
                 continue  # what comes before it failed
             try:
-                deliver(tree, batch, self._note, self._advance)
+                deliver(tree, batch, self._set_aside, self._advance)
             except Refused as fault:
-                self._note(fault)
+                self._set_aside(fault, batch.trial_id, _content(batch))
             except TrackingError as fault:
                 self.delayed = str(fault)
-                if self._away(tree):
+                if self._away(tree) or not self._takes_others(tree):
                     break
-                continue
+                batch.failures += not batch.finished  # a file may wait for its store
+                if batch.failures < 2 * SUSPECT:
+                    continue
+                self._set_aside(fault, batch.trial_id, _content(batch))
             except Exception as error:  # noqa: BLE001 - a fault of ours in one write must not end all others
-                self._note(TrackingError(f"tracking: a write was dropped: {one_line(error)}"))
+                ours = TrackingError(f"tracking: a write was dropped: {one_line(error)}")
+                self._set_aside(ours, batch.trial_id, _content(batch))
             with self._lock:
                 self._pending.done(batch)
             self._advance()
@@ -287,47 +340,36 @@ class Writer:
             return True
         return False
 
-    def _note(self, fault: TrackingError) -> None:
-        if str(fault) not in self.faults and len(self.faults) < MAX_FAULTS:
-            self.faults.append(str(fault))
+    def _takes_others(self, tree: RunTree) -> bool:
+        """Return whether the store takes a write to the run itself, so that a failure is another write's own."""
+        assert tree.run_id is not None
+        try:
+            tree.probe(tree.run_id)
+        except TrackingError as fault:
+            self.delayed = str(fault)
+            return False
+        return True
+
+    def _set_aside(self, fault: TrackingError, trial_id: str | None, values: Mapping[str, Any]) -> None:
+        """Keep what MLflow refuses in a file beside the journal, with the reason."""
+        self._note(f"MLflow refused: {fault}")
+        fields = {"fault": str(fault), "trial_id": trial_id, "values": values}
+        try:
+            with self._journal.path.with_name(REFUSED).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(fields, default=str) + "\n")
+        except OSError as error:
+            self._note_disk(error)
+
+    def _note_disk(self, error: OSError) -> None:
+        self._note(f"tracking: {self._journal.path.parent} cannot be written: {error.strerror}")
+
+    def _note(self, line: str) -> None:
+        if line not in self.faults and len(self.faults) < MAX_FAULTS:
+            self.faults.append(line)
 
 
-class NullWriter:
-    """Writer for a run without tracking: writes nothing, opens nothing."""
-
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-        self.delayed: str | None = None
-        self.waiting = 0
-
-    def ready(self, timeout_s: float) -> None:
-        """Return None at once: there is no run tree."""
-        return None
-
-    def begin(self, trial: Trial) -> None:
-        """Ignore a trial's begin."""
-
-    def restart(self, trial: Trial) -> None:
-        """Ignore a trial's restart."""
-
-    def place(self, trial_id: str, gpu_index: int | None, gpu_share: float | None) -> None:
-        """Ignore a trial's GPU."""
-
-    def tag(self, trial_id: str, tags: Mapping[str, Any]) -> None:
-        """Ignore tags."""
-
-    def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None:
-        """Ignore the metrics of epochs."""
-
-    def end(self, record: TrialRecord) -> None:
-        """Ignore a trial's end."""
-
-    def run_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Ignore the run's metrics."""
-
-    def finish(self) -> None:
-        """Do nothing: no write waits."""
-
-    def close(self, patience_s: float, say: Callable[[str], None] | None = None) -> int:
-        """Return 0: no write waits."""
-        return 0
+def _content(batch: Batch) -> dict[str, Any]:
+    """Return what a batch holds, for the file of refused values."""
+    values: dict[str, Any] = {f"{point.name} at step {point.step}": point.value for point in batch.points}
+    values |= {**(batch.trial.hyperparameters if batch.trial and not batch.params_sent else {}), **batch.tags}
+    return values

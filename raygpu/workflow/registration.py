@@ -77,7 +77,7 @@ def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[
         try:
             return _in_mlflow(config, session, tree, model, made, say)
         except TrackingError as error:
-            say(str(error))
+            session.fault = f"the model is not in MLflow: {error}"
             return {}
 
 

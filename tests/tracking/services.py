@@ -98,7 +98,7 @@ def deliver(tree: RunTree, kind: Kind, trial_id: str, value: Any) -> str:
     pending = Pending({})
     pending.add(Write(kind, trial_id, value, int(time.time() * 1000)))
     faults: list[TrackingError] = []
-    pending_writes.deliver(tree, pending.batches[trial_id][0], faults.append)
+    pending_writes.deliver(tree, pending.batches[trial_id][0], lambda fault, *what: faults.append(fault))
     assert not faults
     return tree.children[trial_id].run_id
 
@@ -117,6 +117,19 @@ def log_epochs(tree: RunTree, index: int, results: list[EpochResult]) -> None:
 
 def end_trial(tree: RunTree, record: TrialRecord) -> None:
     deliver(tree, "end", record.trial.trial_id, record)
+
+
+def children(tree: RunTree) -> dict[str, Any]:
+    """The sweep's trials as the store has them now; two runs of one trial fail the test."""
+    found: dict[str, Any] = {}
+    for run in tree.mlflow.search_runs([tree.experiment_id], f"tags.`mlflow.parentRunId` = '{tree.run_id}'"):
+        assert run.data.tags["raygpu.trial_id"] not in found
+        found[run.data.tags["raygpu.trial_id"]] = run
+    return found
+
+
+def losses(tree: RunTree, run: Any) -> list[tuple[int, float]]:
+    return [(p.step, p.value) for p in tree.mlflow.get_metric_history(run.info.run_id, "train/loss")]
 
 
 def eventually(condition: Callable[[], object], timeout_s: float = 60) -> None:

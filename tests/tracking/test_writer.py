@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
@@ -12,23 +13,22 @@ import pytest
 
 from raygpu.errors import TrackingError
 from raygpu.search.trials import EpochResult, TrialRecord
-from raygpu.tracking.pending_writes import Journal, Pending, Write, load
+from raygpu.tracking.journal import load
+from raygpu.tracking.null_writer import NullWriter
+from raygpu.tracking.pending_writes import Pending, Write
 from raygpu.tracking.runs import RunTree
-from raygpu.tracking.writer import NullWriter, Writer
-from tests.tracking.services import Server, epoch, eventually, free_port, log_epochs, start_trial, trial
-
-
-def children(tree: RunTree) -> dict[str, Any]:
-    """The sweep's trials as the store has them now; two runs of one trial fail the test."""
-    found: dict[str, Any] = {}
-    for run in tree.mlflow.search_runs([tree.experiment_id], f"tags.`mlflow.parentRunId` = '{tree.run_id}'"):
-        assert run.data.tags["raygpu.trial_id"] not in found
-        found[run.data.tags["raygpu.trial_id"]] = run
-    return found
-
-
-def losses(tree: RunTree, run: Any) -> list[tuple[int, float]]:
-    return [(p.step, p.value) for p in tree.mlflow.get_metric_history(run.info.run_id, "train/loss")]
+from raygpu.tracking.writer import Writer
+from tests.tracking.services import (
+    Server,
+    children,
+    epoch,
+    eventually,
+    free_port,
+    log_epochs,
+    losses,
+    start_trial,
+    trial,
+)
 
 
 def test_what_is_given_arrives_and_callers_do_not_wait(tree: RunTree, tmp_path: Path) -> None:
@@ -146,10 +146,11 @@ def test_a_store_that_cannot_be_opened_is_told_by_ready(tmp_path: Path) -> None:
     uri = f"http://127.0.0.1:{free_port()}"
     writer = Writer(lambda: RunTree.open(uri, "digits"), tmp_path / "spool.jsonl")
     writer.begin(trial(0))
+    eventually(lambda: writer.delayed is not None)
     with pytest.raises(TrackingError, match="no answer"):
-        writer.ready(30)
+        writer.ready(0.1)
     assert writer.close(5) == 1
-    assert [write.kind for write in load(tmp_path / "spool.jsonl")] == ["begin"]
+    assert [write.kind for write in load(tmp_path / "spool.jsonl")[0]] == ["begin"]
 
 
 def test_ready_does_not_wait_for_ever(tree: RunTree, tmp_path: Path) -> None:
@@ -183,35 +184,60 @@ def test_an_unexpected_fault_is_noted_and_ends_nothing(
     writer.begin(trial(1))
     assert writer.close(30) == 0
     assert set(children(tree)) == {"t0001"}
-    assert writer.faults == ["tracking: a write was dropped: ZeroDivisionError: ours"]
+    assert writer.faults == ["MLflow refused: tracking: a write was dropped: ZeroDivisionError: ours"]
 
 
-def test_the_spool_keeps_every_kind_of_write(tmp_path: Path) -> None:
-    record = TrialRecord(trial(0), "failed", diverged=True, error="Traceback", reason="why")
-    writes = [
-        Write("begin", "t0000", trial(0, shape=(1, 2)), 1),
-        Write("place", "t0000", {"raygpu.gpu_index": 0}, 2),
-        Write("epochs", "t0000", [EpochResult(1, {"loss": float("inf")}, 10, 0.5)], 3),
-        Write("end", "t0000", record, 4),
-        Write("restart", "t0000", trial(0), 5),
-        Write("gpu", None, (7, {"gpu/0/memory_gib": 1.5}), 6),
-    ]
-    journal = Journal(tmp_path / "spool.jsonl")
-    for write in writes:
-        journal.add(write)
-    with (tmp_path / "spool.jsonl").open("a") as file:
-        file.write('{"kind": "be')  # the process was killed here
-    back = load(tmp_path / "spool.jsonl")
-    assert [(write.kind, write.trial_id, write.time_ms) for write in back] == [
-        (write.kind, write.trial_id, write.time_ms) for write in writes
-    ]
-    assert back[0].value.hyperparameters == {"shape": "(1, 2)"}
-    assert back[2].value == writes[2].value
-    assert (back[3].value.status, back[3].value.diverged, back[3].value.error) == ("failed", True, "Traceback")
-    assert tuple(back[5].value) == (7, {"gpu/0/memory_gib": 1.5})
-    (tmp_path / "spool.jsonl").write_text("{\n")
-    with pytest.raises(TrackingError, match="move it away"):
-        load(tmp_path / "spool.jsonl")
+def test_a_write_that_fails_while_others_succeed_is_set_aside(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error for which MLflow blames itself, as for text that the database does not take."""
+    send = tree.mlflow.log_batch
+
+    def poisoned(run_id: str, metrics: list[Any], params: list[Any], tags: list[Any]) -> None:
+        if any(metric.key == "bad" for metric in metrics) or any(tag.value == "bad" for tag in tags):
+            raise ConnectionError("500: the database failed")
+        send(run_id, metrics, params, tags)
+
+    monkeypatch.setattr(tree.mlflow, "log_batch", poisoned)
+    monkeypatch.setattr("raygpu.tracking.pending_writes.REPEAT_S", 0.0)
+    spool = tmp_path / "spool.jsonl"
+    writer = Writer(tree, spool, interval_s=0.05)
+    writer.begin(trial(0))
+    eventually(lambda: writer.waiting == 0)
+    writer.tag("t0000", {"one": "good", "other": "bad"})
+    writer.epochs("t0000", [EpochResult(1, {"train/loss": 1.0, "bad": 2.0}), epoch(2, 2.0)])
+    writer.run_metrics(1, {"gpu/0/samples_per_s": 5.0})
+    assert writer.close(60) == 0
+    run = children(tree)["t0000"]
+    assert losses(tree, run) == [(1, 1.0), (2, 2.0)]
+    assert run.data.tags["one"] == "good"
+    assert len(writer.faults) == 1
+    assert "500: the database failed" in writer.faults[0]
+    kept = [json.loads(line) for line in (tmp_path / "refused.jsonl").read_text().splitlines()]
+    assert [(line["trial_id"], list(line["values"])) for line in kept] == [("t0000", ["bad"]), ("t0000", ["other"])]
+
+
+def test_a_store_that_fails_for_all_is_waited_for(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server answers, but its database does not."""
+
+    def failing(*arguments: Any) -> None:
+        raise ConnectionError("500: the database failed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tree.mlflow, "log_batch", failing)
+        patched.setattr(tree.mlflow, "set_tag", failing)
+        writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+        writer.begin(trial(0))
+        writer.epochs("t0000", [epoch(1, 1.0)])
+        assert writer.close(4) == 2
+        assert writer.faults == []
+        eventually(lambda: not writer._thread.is_alive())
+    again = RunTree.open(tree.uri, "digits")
+    again.resume_run(str(tree.run_id))
+    assert Writer(again, tmp_path / "spool.jsonl", interval_s=0.05).close(30) == 0
+    assert losses(again, children(again)["t0000"]) == [(1, 1.0)]
 
 
 def slowly(tree: RunTree, monkeypatch: pytest.MonkeyPatch, clock_s: float, real_s: float = 0.3) -> None:
@@ -281,7 +307,7 @@ def test_a_locked_file_is_given_up_and_delivered_by_the_next_writer(
         assert writer.close(1, said.append) == 2
         other.execute("ROLLBACK")
     assert "the store has taken none for" in said[-1]
-    assert len(load(spool)) == 2
+    assert len(load(spool)[0]) == 2
     eventually(lambda: not writer._thread.is_alive())  # its last call may yet succeed
     again = RunTree.open(tree.uri, "digits")
     again.resume_run(str(tree.run_id))
@@ -301,7 +327,7 @@ def test_ctrl_c_ends_the_waiting_and_loses_nothing(
     for index in range(3):
         writer.begin(trial(index))
     assert writer.close(60, pressed) > 0
-    assert load(tmp_path / "spool.jsonl")
+    assert load(tmp_path / "spool.jsonl")[0]
 
 
 def test_epochs_after_an_ending_wait_behind_it() -> None:
@@ -422,7 +448,7 @@ def test_what_a_lost_server_missed_is_delivered_on_resume(server: Server, tmp_pa
         assert writer.close(3) == 5
         assert time.monotonic() - began < 15
         assert Writer(tree, spool, interval_s=0.1).close(1) == 5
-        assert len(load(spool)) == 5
+        assert len(load(spool)[0]) == 5
     finally:
         server.start()
     server.wait()
