@@ -177,6 +177,7 @@ class _SweepRun:
         """Return a folder that all nodes see, with the files for a resume; a new one that a node cannot reach is
         removed."""
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
+        folder.claim()
         try:
             if resume is None:
                 folder.write_config(self.config, source_folder)
@@ -279,6 +280,7 @@ class _SweepRun:
                 self.console.lines(said)
             finally:
                 self.folder.publish()
+                self.folder.release()
         return self.summary, self.folder
 
 

@@ -158,6 +158,7 @@ class _TrainingRun:
 
     def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
+        folder.claim()
         try:
             if resume is None:
                 folder.write_config(self.config, source_folder, kind="train")
@@ -309,6 +310,7 @@ class _TrainingRun:
                 self.console.lines(said)
         finally:
             self.folder.publish()
+            self.folder.release()
         self._print_end(summary, interrupted)
         return Result(summary, self.folder.path, interrupted)
 

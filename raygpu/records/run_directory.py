@@ -7,6 +7,7 @@ the same name in object storage, which then has a copy of everything else too.
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
 import math
 import shutil
@@ -14,12 +15,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import tomli_w
 
 from raygpu.config import ProblemConfig, SweepConfig, load, read_toml
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, one_line
 from raygpu.records.best_trial import training_values
 from raygpu.redaction import redacted
 from raygpu.search.trials import TrialRecord
@@ -32,6 +33,8 @@ MEMBERS = "members"
 """Folder, in a checkpoint of Tune's, with a folder for each trial whose parameters are kept."""
 SCORE = "score.json"
 """File, in the checkpoint of a best epoch, with the epoch and its score."""
+_CLAIMS: dict[Path, IO[str]] = {}
+"""Locked file of each run that this process works on."""
 TRAINING = "training"
 """Folder of Ray Train's run, below the checkpoints of a production training."""
 
@@ -168,19 +171,19 @@ class RunDirectory:
         return folder
 
     @classmethod
-    def existing(cls, where: str | Path, kind: str = "sweep", flag: str = "--resume") -> RunDirectory:
-        """Return the folder of an earlier run, here or in object storage. kind: its command. flag: the flag that named
-        it.
+    def existing(cls, where: str | Path, kind: str | None = "sweep", flag: str = "--resume") -> RunDirectory:
+        """Return the folder of an earlier run, here or in object storage.
 
-        Raises BadInput.
+        kind: its command; None for any. flag: the flag that named it. Raises BadInput.
         """
         remote = "://" in str(where)
         folder = cls._fetched(Storage.at(str(where))) if remote else cls(Path(where).resolve())._with_storage()
         for needed in (folder.config, folder.run):
             if not needed.is_file():
-                raise BadInput(f"{flag}: {where} is no {KINDS[kind]}'s folder: it has no {needed.name}")
-        own = folder.read_run().get("kind", "sweep")
-        if own != kind:
+                whose = KINDS[kind] if kind is not None else "run"
+                raise BadInput(f"{flag}: {where} is no {whose}'s folder: it has no {needed.name}")
+        own = folder.kind
+        if kind not in (own, None):
             other = f"; go on with it by python -m raygpu.{own} --resume {where}" if flag == "--resume" else ""
             raise BadInput(f"{flag}: {where} is a {KINDS[own]}'s{other}")
         return folder
@@ -208,10 +211,33 @@ class RunDirectory:
         except OSError:  # the working folder of a container
             folder = cls(Path(tempfile.mkdtemp(prefix="raygpu-runs-"), storage.name), storage)
             folder.trials.mkdir(parents=True)
-        for file in (folder.config, folder.run, folder.best_toml, folder.journal):
+        for file in (folder.config, folder.run, folder.summary, folder.trials_csv, folder.best_toml, folder.journal):
             if storage.has(file.name):
                 file.write_bytes(storage.read(file.name))
         return folder
+
+    def claim(self) -> None:
+        """Keep other processes of this machine from working on the run, until `release` or the end of this one.
+
+        Raises BadInput if another process does.
+        """
+        if self.path in _CLAIMS:
+            return
+        lock = (self.path / ".lock").open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.close()
+            raise BadInput(f"{self.path}: another process works on this run; wait for its end, or end it") from error
+        except OSError:  # a file system without locks
+            lock.close()
+            return
+        _CLAIMS[self.path] = lock
+
+    def release(self) -> None:
+        """Let other processes work on the run."""
+        if (lock := _CLAIMS.pop(self.path, None)) is not None:
+            lock.close()
 
     def publish(self) -> None:
         """Copy the folder into object storage, if the run has its results there."""
@@ -224,6 +250,7 @@ class RunDirectory:
 
     def remove(self) -> None:
         """Delete the folder with its content, here and in object storage."""
+        self.release()
         shutil.rmtree(self.path, ignore_errors=True)
         if self.storage is not None:
             self.storage.remove()
@@ -260,8 +287,21 @@ class RunDirectory:
             self.storage.upload(self.run)
 
     def read_run(self) -> dict[str, Any]:
-        """Return the run's state; empty without a file."""
-        return dict(json.loads(self.run.read_text())) if self.run.is_file() else {}
+        """Return the run's state; empty without a file. Raises BadInput if it is damaged."""
+        if not self.run.is_file():
+            return {}
+        try:
+            return dict(json.loads(self.run.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise BadInput(f"{self.run}: cannot be read ({one_line(error)}); restore it, or begin a new run") from error
+
+    @property
+    def kind(self) -> str:
+        """Command that began the run: a key of KINDS. Raises BadInput if the run's state is damaged."""
+        kind = self.read_run().get("kind", "sweep")
+        if kind not in KINDS:
+            raise BadInput(f"{self.run}: kind: read {kind!r}; allowed: {', '.join(KINDS)}")
+        return str(kind)
 
     def write_trials(self, records: Sequence[TrialRecord]) -> None:
         """Write `trials.csv`: one row for each trial, hyper-parameters as columns of their own."""
@@ -287,6 +327,15 @@ class RunDirectory:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json`; numbers that are not finite become null."""
         self.summary.write_text(json.dumps(as_json(summary), indent=2, allow_nan=False) + "\n")
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """Return the content of `summary.json`; None of a run without an end. Raises BadInput if it is damaged."""
+        if not self.summary.is_file():
+            return None
+        try:
+            return dict(json.loads(self.summary.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise BadInput(f"{self.summary}: cannot be read ({one_line(error)}); --resume writes it anew") from error
 
     def write_best(self, config: SweepConfig, best: TrialRecord) -> None:
         """Write `best.toml`: the best trial, ready for a production training."""

@@ -161,6 +161,15 @@ class RunTree:
         return dict(self.children)
 
     @_guarded
+    def forget_twins(self, key: str) -> None:
+        """Delete other runs with the parent run's key that have no trials: requests whose answers were lost began
+        them."""
+        for run in self._search(f"tags.`raygpu.key` = '{key}'"):
+            run_id = run.info.run_id
+            if run_id != self.run_id and not any(self._search(f"tags.`{PARENT}` = '{run_id}'")):
+                self.mlflow.delete_run(run_id)
+
+    @_guarded
     def end_run(
         self,
         run_id: str,

@@ -74,11 +74,11 @@ class Session(ABC):
         self.run_id: str | None = known.get("mlflow_run_id")
         self._key: str = known.get("mlflow_key") or uuid4().hex
         """The run's own name for itself, noted before MLflow is asked for a run, whose answer may be lost."""
-        self._may_exist = "mlflow_key" in known
+        self._may_exist = "mlflow_key" in known or self.run_id is not None
         self._lines: list[str] = []
         self.writer = NullWriter()
         if tree is not None:
-            if self.run_id is None and not self._may_exist:
+            if not self._may_exist:
                 folder.write_run({"mlflow_key": self._key})
             self.writer = Writer(lambda: self._begin(tree), folder.journal, cpu_share=cpu_share)
 
@@ -86,23 +86,26 @@ class Session(ABC):
         """Begin the run, or go on with it; called in the writer's thread, again until it succeeds."""
         if self.config.data.synthetic:
             tree.tags["raygpu.data"] = "synthetic"
-        if self.run_id is None:
-            may_exist, self._may_exist = self._may_exist, True
-            self.run_id = tree.start_run(self.folder.name, self.tags(), self.params(), self.kind, self._key)
-            self._note_run_id()
-            if may_exist:
-                tree.resume_run(self.run_id)
-        else:
-            tree.resume_run(self.run_id)
+        begun, may_exist = self.run_id, self._may_exist
+        if begun is None:
+            self._may_exist = True
+            begun = tree.start_run(self.folder.name, self.tags(), self.params(), self.kind, self._key)
+            # While a store hangs, another process may have gone on with the run.
+            begun = str(self.folder.read_run().get("mlflow_run_id", begun))
+            self._note_run_id(begun)
+        if may_exist:
+            tree.resume_run(begun)
+            tree.forget_twins(self._key)
+        self.run_id = begun
         try:
             tree.log_artifact(self.run_id, self.folder.config)
         except TrackingError as error:  # runs and metrics can be kept where files cannot
             self._lines.append(str(error))
         return tree
 
-    def _note_run_id(self) -> None:
+    def _note_run_id(self, run_id: str) -> None:
         try:
-            self.folder.write_run({"mlflow_run_id": self.run_id})
+            self.folder.write_run({"mlflow_run_id": run_id})
         except (OSError, StorageError) as error:  # a later start finds the run by its key
             self._lines.append(f"{self.folder.run} cannot be written: {one_line(error)}")
 
@@ -170,7 +173,7 @@ class Session(ABC):
         if not isinstance(self.writer, Writer):
             return []
         if undelivered and self.fault is None:
-            self.fault = self.writer.delayed
+            self.fault = self.writer.delayed or f"the store has taken nothing for {patience_s:g} s"
         ending = self._ending(summary, interrupted=interrupted) if summary is not None else None
         self._note(summary, ending, undelivered)  # before the file is among the run's artifacts
         try:
@@ -180,7 +183,7 @@ class Session(ABC):
             if ending is not None:
                 self._finish(tree, ending, undelivered)
         except TrackingError as error:
-            self.fault = str(error)
+            self.fault = self.fault or str(error)
         self._note(summary, ending, undelivered)
         return [*self._lines, *self.writer.faults, *self._delivery(undelivered)]
 

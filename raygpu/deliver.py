@@ -1,0 +1,97 @@
+"""Deliver to MLflow what it lacks of a run: waiting writes, the run's end, its files. Trains nothing and starts no Ray.
+
+python -m raygpu.deliver runs/digits-20261122-101500
+python -m raygpu.deliver runs/*
+
+A run without an end, because its command was killed, gets its waiting writes; --resume goes on with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+
+from raygpu.cli.command import INCOMPLETE, framed, reader_may_leave
+from raygpu.cli.console import print_faults
+from raygpu.cli.flags import Flags
+from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
+from raygpu.errors import BadInput, TrackingError
+from raygpu.records.run_directory import RunDirectory
+from raygpu.storage import Storage
+
+OPTIONS = {"tracking.uri": "The address of the store, where it is another one than the run's own."}
+FLAGS = Flags({}, OPTIONS)
+
+
+def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str], None]) -> bool:
+    """Deliver what MLflow lacks of a run; return whether it then lacks nothing.
+
+    overrides: fields of the configuration, by dotted name. Raises BadInput if the run is not tracked, and TrackingError
+    if the store is out of reach.
+    """
+    from raygpu.tracking.session import Session, SweepSession, TrainSession, open_store
+
+    kind = folder.kind
+    if kind not in ("sweep", "train"):
+        raise BadInput(f"{folder}: a {kind} is not in MLflow; nothing is to be delivered")
+    config: ProblemConfig = load(folder.config, overrides, SweepConfig if kind == "sweep" else TrainConfig)
+    config = config.model_copy(update={"tracking": config.tracking.found()})
+    if not config.tracking.enabled:
+        raise BadInput(f"{folder}: was run without tracking (tracking.enabled = false)")
+    folder.claim()
+    summary = folder.read_summary()
+    session: Session = (SweepSession if kind == "sweep" else TrainSession)(config, folder, open_store(config))
+    interrupted = summary is not None and summary["tracking"].get("status") == "interrupted"
+    with ExitStack() as stack:
+        stack.callback(folder.release)
+        stack.callback(folder.publish)
+        if isinstance(session, TrainSession) and summary is not None:
+            session.checkpoint = stack.enter_context(_checkpoint(summary))
+        for line in session.close(summary, interrupted=interrupted, say=say):
+            say(line)
+    if session.fault is not None:
+        return False
+    ended = "all of it is in MLflow" if summary is not None else f"it has not ended: {folder.resumed_by(kind)}"
+    say(f"{folder}: {ended}")
+    return True
+
+
+def _checkpoint(summary: Mapping[str, Any]) -> AbstractContextManager[Path | None]:
+    """Return the checkpoint of a production training as a folder on this machine; None if there is none any more."""
+    if summary["checkpoint"] is None or not (kept := Storage(summary["checkpoint"])).is_dir():
+        return nullcontext()
+    return kept.fetched()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code: 0 if MLflow lacks nothing, else 3."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    with reader_may_leave():
+        return framed(lambda: _main(words), "interrupted; what is left can be delivered again")
+    return 0
+
+
+def _main(argv: list[str]) -> int:
+    arguments = FLAGS.parse(argv)
+    unknown = [word for word in arguments.words if word.startswith("-")]
+    if "help" in arguments.switches:
+        print(FLAGS.parser("python -m raygpu.deliver FOLDER ... [flags]", __doc__ or "").format_help())
+        return 0
+    if unknown or not arguments.words:
+        read = unknown[0] if unknown else "nothing"
+        raise BadInput(f"read {read}; folders of runs are wanted, as in: python -m raygpu.deliver runs/digits")
+    complete = True
+    for where in arguments.words:
+        try:
+            complete &= run(RunDirectory.existing(where, None, "deliver"), arguments.options, print)
+        except TrackingError as error:  # another run may have another store
+            complete = False
+            print_faults([f"{where}: {error}"])
+    return 0 if complete else INCOMPLETE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

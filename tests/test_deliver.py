@@ -1,0 +1,221 @@
+"""raygpu.deliver, and what a run's session does with a store that fails at its beginning, in between or at its end."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu import deliver
+from raygpu.config import SweepConfig
+from raygpu.records.run_directory import RunDirectory
+from raygpu.search.trials import TrialRecord
+from raygpu.tracking.client import Refused
+from raygpu.tracking.runs import RunTree
+from raygpu.tracking.session import SweepSession, open_store
+from tests.tracking.services import children, epoch, eventually, losses, trial
+
+SUMMARY = {
+    "score": "last", "completed": 1, "diverged": 0, "stopped_early": 0, "failed": 0,
+    "best": {"trial_id": "t0000", "score": 0.5, "epoch": 1},
+}  # fmt: skip
+
+
+@pytest.fixture
+def config(new_store: Callable[[Path], str], tmp_path: Path) -> SweepConfig:
+    tracking = {"uri": new_store(tmp_path), "patience_s": 3}
+    given = {"experiment": "tests.cases:ramp", "metric": "score", "name": "night", "trials": 1, "space": {"x": 1}}
+    return SweepConfig.model_validate(given | {"tracking": tracking, "runs_dir": str(tmp_path / "runs")})
+
+
+@pytest.fixture
+def folder(config: SweepConfig, tmp_path: Path) -> RunDirectory:
+    made = RunDirectory.create(Path(config.runs_dir), "night")
+    made.write_config(config, tmp_path)
+    return made
+
+
+@contextmanager
+def locked(config: SweepConfig) -> Iterator[None]:
+    with closing(sqlite3.connect(config.tracking.uri.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            other.execute("ROLLBACK")
+
+
+def begun(config: SweepConfig, folder: RunDirectory) -> SweepSession:
+    return SweepSession(config, folder, open_store(config), cpu_share=1.0)
+
+
+def work(session: SweepSession) -> dict[str, Any]:
+    """A sweep of one trial; the summary."""
+    session.writer.begin(trial(0))
+    session.writer.epochs("t0000", [epoch(1, 1.0)])
+    session.writer.end(TrialRecord(trial(0), "finished"))
+    summary = SUMMARY | {"tracking": session.identity()}
+    session.folder.write_summary(summary)
+    return summary
+
+
+def whole(config: SweepConfig) -> RunTree:
+    """The store, in which the sweep is as if nothing had happened: one run, ended, with its trial and its files."""
+    tree = RunTree.open(config.tracking.uri, config.tracking.experiment)
+    eventually(lambda: [each for each in threading.enumerate() if each.name == "raygpu-tracking"] == [])
+    found = tree.mlflow.search_runs([tree.experiment_id], "tags.`raygpu.kind` = 'sweep'")
+    assert [run.info.status for run in found] == ["FINISHED"]
+    tree.run_id = found[0].info.run_id
+    runs = children(tree)
+    assert {name: run.info.status for name, run in runs.items()} == {"t0000": "FINISHED"}
+    assert losses(tree, runs["t0000"]) == [(1, 1.0)]
+    assert found[0].data.metrics["best/score"] == 0.5
+    assert {item.path for item in tree.mlflow.list_artifacts(tree.run_id)} >= {"config.toml", "summary.json"}
+    return tree
+
+
+def test_a_store_that_is_locked_at_the_beginning_gets_all_once_it_is_free(
+    config: SweepConfig, folder: RunDirectory
+) -> None:
+    tree = open_store(config)
+    with locked(config):
+        session = SweepSession(config, folder, tree, cpu_share=1.0)
+        summary = work(session)
+        time.sleep(1)
+    said = session.close(summary, interrupted=False)
+    assert said == []
+    assert (summary["tracking"]["undelivered"], summary["tracking"]["fault"]) == (0, None)
+    assert summary["tracking"]["run_id"] == whole(config).run_id
+
+
+def test_a_store_that_is_locked_throughout_gets_all_by_deliver(
+    config: SweepConfig, folder: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = open_store(config)
+    with locked(config):
+        session = SweepSession(config, folder, tree, cpu_share=1.0)
+        summary = work(session)
+        said = session.close(summary, interrupted=False)
+        assert "3 writes are not in MLflow (the store has taken nothing for 3 s)" in said[-1]
+        assert f"deliver by: python -m raygpu.deliver {folder}" in said[-1]
+        assert summary["tracking"]["undelivered"] == 3
+        assert deliver.main([str(folder)]) == 3
+        assert f"deliver by: python -m raygpu.deliver {folder}" in capsys.readouterr().out
+    eventually(lambda: [each for each in threading.enumerate() if each.name == "raygpu-tracking"] == [])
+    assert deliver.main([str(folder)]) == 0
+    assert "3 writes that an earlier start had left were delivered" in (out := capsys.readouterr().out)
+    assert f"{folder}: all of it is in MLflow" in out
+    whole(config)
+    assert not folder.journal.exists()
+    kept = json.loads(folder.summary.read_text())["tracking"]
+    assert (kept["undelivered"], kept["fault"], kept["status"]) == (0, None, "finished")
+    assert deliver.main([str(folder)]) == 0, "there is nothing left to deliver"
+    whole(config)
+
+
+def test_a_lost_answer_at_the_beginning_makes_no_second_run(
+    config: SweepConfig, folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = open_store(config)
+    assert tree is not None
+    create, asked = tree.mlflow.create_run, []
+
+    def lost(*arguments: Any, **named: Any) -> Any:
+        answer = create(*arguments, **named)
+        asked.append(answer)
+        if len(asked) == 1:
+            raise ConnectionError("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(tree.mlflow, "create_run", lost)
+    session = SweepSession(config, folder, tree, cpu_share=1.0)
+    assert session.close(work(session), interrupted=False) == []
+    assert len(asked) == 2, "the run's, and the trial's"
+    whole(config)
+
+
+def test_a_process_that_died_before_it_noted_its_run_finds_it_again(
+    config: SweepConfig, folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(SweepSession, "_note_run_id", lambda session, run_id: None)
+        first = begun(config, folder)
+        work(first)
+        first.writer.close(30)
+    assert "mlflow_run_id" not in folder.read_run()
+    session = begun(config, folder)
+    assert session.close(SUMMARY | {"tracking": session.identity()}, interrupted=False) == []
+    whole(config)
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_run_whose_files_are_not_taken_has_ended_all_the_same(
+    config: SweepConfig, folder: RunDirectory, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    session = begun(config, folder)
+    tree = session.tree()
+    assert tree is not None
+
+    def broken(*arguments: Any) -> None:
+        raise Refused("no rights") if refused else ConnectionError("no answer from the bucket")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tree.mlflow, "log_artifact", broken)
+        summary = work(session)
+        said = session.close(summary, interrupted=False)
+    assert tree.mlflow.get_run(tree.run_id).info.status == "FINISHED"
+    assert "the run is not complete there (summary.json is not among the run's artifacts: " in said[-1]
+    assert summary["tracking"]["fault"] is not None
+    assert deliver.main([str(folder)]) == 0
+    whole(config)
+
+
+def test_the_file_of_an_error_keeps_no_trial_running(
+    config: SweepConfig, folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = begun(config, folder)
+    tree = session.tree()
+    assert tree is not None
+
+    def broken(*arguments: Any) -> None:
+        raise ConnectionError("no answer from the bucket")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tree.mlflow, "log_text", broken)
+        session.writer.begin(trial(0))
+        session.writer.end(TrialRecord(trial(0), "failed", error="Traceback\nValueError: a NUL: \0"))
+        eventually(lambda: session.writer.delayed is not None)
+        assert children(tree)["t0000"].info.status == "FAILED"
+        assert session.writer.close(0.5) == 2
+    assert deliver.main([str(folder)]) == 0
+    run = children(tree)["t0000"]
+    assert [item.path for item in tree.mlflow.list_artifacts(run.info.run_id)] == ["error.txt"]
+
+
+def test_bad_input(folder: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*words: str) -> str:
+        assert deliver.main(list(words)) == 2
+        err = capsys.readouterr().err
+        assert len(err.splitlines()) == 1, err
+        return err
+
+    assert "read nothing; folders of runs are wanted" in told()
+    assert "read --all; folders of runs are wanted" in told("--all", str(folder))
+    assert "is no run's folder: it has no config.toml" in told(str(tmp_path))
+    with (folder.path / ".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert "another process works on this run" in told(str(folder))
+    folder.write_run({"kind": "balance"})
+    assert "a balance is not in MLflow" in told(str(folder))
+    folder.write_run({"kind": "dance"})
+    assert "kind: read 'dance'; allowed: sweep, train, balance" in told(str(folder))
+    folder.run.write_text("{")
+    assert "run.json: cannot be read (JSONDecodeError" in told(str(folder))
