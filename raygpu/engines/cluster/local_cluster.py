@@ -17,6 +17,7 @@ from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown, url
 from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
+from raygpu.engines.cluster.private_api import own_process_groups
 from raygpu.errors import RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
 from raygpu.records.trial_records import SIMULATED, Device
@@ -97,15 +98,16 @@ def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any
     os.environ.pop(JOB_VARIABLE, None)
     for attempt in (1, 2):
         try:
-            return ray.init(
-                address="local",
-                num_cpus=math.ceil(node.num_cpus),  # the plan keeps to the exact part
-                num_gpus=node.num_gpus,
-                resources=dict(resources or {}),
-                dashboard_host="127.0.0.1",
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            with own_process_groups():
+                return ray.init(
+                    address="local",
+                    num_cpus=math.ceil(node.num_cpus),  # the plan keeps to the exact part
+                    num_gpus=node.num_gpus,
+                    resources=dict(resources or {}),
+                    dashboard_host="127.0.0.1",
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
         except Exception as error:  # Ray raises a bare Exception for it
             shutdown()
             if attempt == 2 or "timed out" not in str(error):

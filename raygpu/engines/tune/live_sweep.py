@@ -15,6 +15,7 @@ from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.trial_shares import Shares
 from raygpu.planning.gpu_shares import Share
+from raygpu.records.interrupts import Interrupts
 from raygpu.records.run_directory import MEMBERS
 from raygpu.search.trials import Status, Trial
 from raygpu.storage import Storage, StorageError
@@ -60,6 +61,8 @@ class LiveSweep:
         """URI of the last checkpoint of each trial's array, for trials that were under way in it."""
         self.ending: dict[str, tuple[Status, str | None]] = {}
         """Status and reason of trials alone that have reported their end, and save their last checkpoint."""
+        self.interrupts = Interrupts()
+        """Ctrl-C and SIGTERM so far, while Tune runs."""
         self.unknown_metric: str | None = None
         """Message set if the first report of the sweep lacks the metric, which ends the sweep; None otherwise."""
         LiveSweep.current = self

@@ -12,6 +12,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
+from raygpu.engines.tune.interruption import Interruption, PausingScheduler, checkpoints_first
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.private_api import withhold_credentials
 from raygpu.engines.tune.sweep_context import SweepContext
@@ -32,7 +33,7 @@ def fit(
 ) -> None:
     """Run or resume an experiment in the run folder's `tune`.
 
-    Returns early, with trials that have not ended, after SIGINT. Raises BadInput for an unknown metric, StorageError if
+    Returns early, with trials that have not ended, after Ctrl-C. Raises BadInput for an unknown metric, StorageError if
     object storage fails.
     """
     config, folder = context.config, context.folder
@@ -40,6 +41,7 @@ def fit(
         metric="score",
         mode="max" if config.maximize else "min",
         search_alg=searcher,
+        scheduler=PausingScheduler(live),
         num_samples=-1,  # the searcher says when it has no more
         max_concurrent_trials=max_concurrent,
         reuse_actors=True,
@@ -52,14 +54,14 @@ def fit(
         storage_path=path,
         storage_filesystem=file_system,
         stop=_UnknownMetric(live),
-        callbacks=[ArrayCallback(live), ResourceUpdate(live)],
+        callbacks=[ArrayCallback(live), ResourceUpdate(live), Interruption(live)],
         failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),
         checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
         verbose=0,
     )
     withhold_credentials()
-    # Tune sets its own handlers and leaves them.
-    with _silent_tune(), handlers_kept(signal.SIGINT, signal.SIGUSR1):
+    # Tune sets its own handler and leaves it.
+    with _silent_tune(), handlers_kept(signal.SIGUSR1), checkpoints_first(live):
         try:
             _tuner(trainable, tune_config, run_config, folder, resume=resume).fit()
         except OSError as error:

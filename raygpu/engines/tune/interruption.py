@@ -1,0 +1,76 @@
+"""Ctrl-C and SIGTERM of a sweep: each running trial is paused with a checkpoint, and then Tune is stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.records.interrupts import noted_interrupts
+
+PATIENCE_S = 20.0
+"""Seconds that trials have for their checkpoints: Kubernetes kills 30 s after SIGTERM. A trial whose epoch takes longer
+goes on from its last checkpoint."""
+OWN_HANDLER = "TUNE_DISABLE_SIGINT_HANDLER"
+"""Variable that keeps Tune from handling SIGINT; it always handles SIGUSR1 in the same way."""
+
+
+@contextmanager
+def checkpoints_first(live: LiveSweep) -> Iterator[None]:
+    """Note the first Ctrl-C or SIGTERM inside for `Interruption`; a second one raises KeyboardInterrupt."""
+    before = os.environ.get(OWN_HANDLER)
+    os.environ[OWN_HANDLER] = "1"
+    try:
+        with noted_interrupts() as live.interrupts:
+            yield
+    finally:
+        os.environ.pop(OWN_HANDLER)
+        if before is not None:
+            os.environ[OWN_HANDLER] = before
+
+
+class PausingScheduler(FIFOScheduler):
+    """Tune scheduler that pauses each trial with a checkpoint after the first interrupt; until then first come, first
+    served."""
+
+    def __init__(self, live: LiveSweep) -> None:
+        super().__init__()
+        self.live = live
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Pause the trial after an interrupt."""
+        return str(TrialScheduler.PAUSE if self.live.interrupts.count else TrialScheduler.CONTINUE)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """Return the next trial to run; none after an interrupt."""
+        return None if self.live.interrupts.count else super().choose_trial_to_run(tune_controller)
+
+
+class Interruption(tune.Callback):
+    """Tune callback that stops Tune after an interrupt, once every trial that ran has been paused or has ended."""
+
+    def __init__(self, live: LiveSweep) -> None:
+        self.live = live
+        self._deadline: float | None = None
+        """Time at which Tune is stopped at the latest, by the monotonic clock; None before an interrupt."""
+        self._running: set[str] = set()
+        """Tune's ids of the trials that ran at the interrupt."""
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Begin to wait at the first interrupt; stop Tune once no trial is waited for, or time is up."""
+        if not self.live.interrupts.count:
+            return
+        running = {trial.trial_id for trial in trials if trial.status == "RUNNING"}
+        if self._deadline is None:
+            self._deadline, self._running = time.monotonic() + PATIENCE_S, running
+            if running:
+                self.live.say("stopping after a checkpoint of each running trial; Ctrl-C again stops without")
+        if not self._running & running or time.monotonic() >= self._deadline:
+            signal.raise_signal(signal.SIGUSR1)
