@@ -5,23 +5,24 @@ python -m raygpu.sweep conf/sweep/digits.toml --trials 16 --gpu.fraction 0.2
 
 from __future__ import annotations
 
+import os
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
 from raygpu.cli.flags import Arguments
-from raygpu.cli.formatting import duration
 from raygpu.cli.plan_view import sweep_lines
+from raygpu.cli.sweep_ending import ending
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.measurer import Measurer
-from raygpu.errors import BadInput, RaygpuError
+from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import ArrayPlan
 from raygpu.planning.sweep_plan import Decision
 from raygpu.records.clock import process_age_s
@@ -39,11 +40,11 @@ from raygpu.workflow.validation import Prepared, apart, prepare
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
     from raygpu.engines.cluster.mps_daemons import Daemons
+    from raygpu.engines.tune.sweep_context import SweepContext
+    from raygpu.engines.tune.sweep_monitor import SweepMonitor
     from raygpu.tracking.runs import RunTree
 
 DEFAULT = Path("conf/sweep/digits.toml")
-NO_SCORE = {"diverged": "diverged", "failed": "failed", "interrupted": "interrupted"}
-"""Words for trials without a score, by their key in the summary."""
 SWITCHES = {
     "dry-run": "Print the plan and start nothing.",
     "json": "Print the summary as JSON on standard output, and all else on standard error.",
@@ -125,11 +126,7 @@ def run(
         planned = _Planned(prepared, found, groups, decision, cluster, tree, source_folder, resume)
         sweep_run = _SweepRun(planned, console)
         sweep_run.run(timing)
-    summary, folder = sweep_run.finish()
-    records = sweep_run.records
-    result = Result(summary, folder.path, records.ranked()[:5], sweep_run.interrupted, records.failures())
-    _print_end(result, folder, config, console, sweep_run.session.next_line())
-    return result
+    return sweep_run.finish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +204,8 @@ class _SweepRun:
                 SweepMonitor(records, cluster, session.writer, console.update, exporter.update) as monitor,
             ):
                 self._require_mps(mps)
-                arrays_s = self._run_trials(mps)
+                context = self._context(mps, partial(self._leave, timing, monitor))
+                self._run_trials(context)
         except StorageError:  # what waits is for --resume
             session.writer.close(0)
             with suppress(StorageError):
@@ -225,20 +223,38 @@ class _SweepRun:
             raise KeyboardInterrupt(f"interrupted; go on with: {self.folder.resumed_by('sweep')}") from None
         finally:
             console.stop(records.snapshot())
-        self.interrupted = records.interrupt(session.writer.end)
+        self._summarize(timing, monitor, context.arrays_s)
         exporter.finish(records.snapshot())
-        timing |= {"first_epoch_s": records.first_epoch_s, "trials_s": process_age_s()}
+
+    def _summarize(self, timing: dict[str, float | None], monitor: SweepMonitor, arrays_s: Mapping[str, float]) -> None:
+        """End the records and the trials' runs in MLflow, and sum up."""
+        self.interrupted = self.records.interrupt(self.session.writer.end)
+        timing |= {"first_epoch_s": self.records.first_epoch_s, "trials_s": process_age_s()}
         self.summary = summarize(
             self.config,
             self.decision,
-            records,
-            cluster,
+            self.records,
+            self.cluster,
             monitor,
             timing,
-            session.identity(),
+            self.session.identity(),
             arrays_s,
         )
-        session.writer.finish()  # what waits is delivered while Ray ends
+        self.session.writer.finish()  # what waits is delivered while Ray ends
+
+    def _leave(self, timing: dict[str, float | None], monitor: SweepMonitor, checkpoints: Mapping[str, str]) -> None:
+        """Write the results of an interrupted sweep, and end this process without Ray."""
+        code = 1
+        try:
+            self.console.stop(self.records.snapshot())
+            self.checkpoints = dict(checkpoints)
+            self._summarize(timing, monitor, {})
+            code = self.finish().exit_code
+        except Exception as error:  # noqa: BLE001 - nothing comes after this thread
+            self.console.line(f"the results are not complete: {one_line(error)}; {self.folder.resumed_by('sweep')}")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
     def _require_mps(self, mps: Daemons) -> None:
         """Raise BadInput if several processes were planned for a GPU that takes one, and MPS did not start."""
@@ -248,12 +264,11 @@ class _SweepRun:
                     f"gpu.mps: on, but there is none; {node.refusal}; --gpu.mps off trains one trial at a time"
                 )
 
-    def _run_trials(self, mps: Daemons) -> dict[str, float]:
-        """Run the planned trials under Tune; return the seconds of arrays by purpose."""
-        from raygpu.engines.tune import engine
+    def _context(self, mps: Daemons, leave: Callable[[Mapping[str, str]], None]) -> SweepContext:
+        """Return the engine's input. leave: ends this process with the results."""
         from raygpu.engines.tune.sweep_context import SweepContext
 
-        context = SweepContext(
+        return SweepContext(
             config=self.config,
             source=self.found.source,
             splits=self.found.splits,
@@ -264,13 +279,18 @@ class _SweepRun:
             folder=self.folder,
             mps=mps,
             say=self.console.line,
+            leave=leave,
         )
+
+    def _run_trials(self, context: SweepContext) -> None:
+        """Run the planned trials under Tune."""
+        from raygpu.engines.tune import engine
+
         grouper = self.groups.grouper if isinstance(self.decision.plan, ArrayPlan) else None
         self.checkpoints = engine.run(context, self.decision.plan, grouper, resume=self.resuming)
-        return context.arrays_s
 
-    def finish(self) -> tuple[dict[str, Any], RunDirectory]:
-        """Write the results' files and end the runs in MLflow; return the summary and the sweep's folder."""
+    def finish(self) -> Result:
+        """Write the results' files, end the runs in MLflow, and print the end."""
         try:
             lines = write_files(self.folder, self.config, self.found, self.records, self.checkpoints, self.summary)
             self.console.lines(lines)
@@ -281,60 +301,11 @@ class _SweepRun:
             finally:
                 self.folder.publish()
                 self.folder.release()
-        return self.summary, self.folder
-
-
-def _print_end(
-    result: Result, folder: RunDirectory, config: SweepConfig, console: SweepConsole, curves: str | None
-) -> None:
-    """Print the five best trials, and the next command to type."""
-    summary = result.summary
-    if summary["best"] is not None:
-        console.best(config.metric, result.best)
-        if config.data.synthetic:
-            console.line("on synthetic data: these scores mean nothing")
-    counts = [
-        f"{summary['completed']} finished",
-        *([f"{summary['diverged']} diverged"] if summary["diverged"] else []),
-        f"{summary['stopped_early']} stopped early",
-        f"{summary['failed']} failed",
-    ]
-    if summary["interrupted"]:
-        counts.append(f"{summary['interrupted']} interrupted")
-    console.line(f"{', '.join(counts)} in {duration(summary['wall_s'])}{_predicted(summary)}; all of it in {folder}")
-    if summary["failed"]:
-        console.line(f"why trials failed{_commonest(result.failures)}: {folder.shared_trials}/<id>/error.txt")
-    if summary["best"] is None:
-        console.line(_without_score(summary))
-    else:
-        console.line(f"the best trial, ready to be trained again: {folder.shared / folder.best_toml.name}")
-    if curves is not None:
-        console.line(curves)
-    if result.interrupted:
-        console.line(f"interrupted; go on with: {folder.resumed_by('sweep')}")
-
-
-def _without_score(summary: Mapping[str, Any]) -> str:
-    """Return a line that says why there is no best trial."""
-    counts = [f"{summary[key]} {word}" for key, word in NO_SCORE.items() if summary[key]]
-    advice = "; a smaller learning rate, or clip_norm, may help" if summary["diverged"] else ""
-    return f"no trial has a finite {summary['metric']} ({', '.join(counts)}), so there is no best trial{advice}"
-
-
-def _commonest(failures: Sequence[str]) -> str:
-    """Return the most common failure and its count, as text."""
-    if not failures:
-        return ""
-    line, count = Counter(failures).most_common(1)[0]
-    return f" ({count} of {len(failures)}: {line})"
-
-
-def _predicted(summary: Mapping[str, Any]) -> str:
-    """Return the plan's predicted time, for comparison; nothing for an interrupted sweep or without a prediction."""
-    predicted = summary["predicted"]
-    if not predicted or summary["interrupted"]:
-        return ""
-    return f" (predicted: {duration(predicted['wall_s'][predicted['chosen']])})"
+        best, failures = self.records.ranked()[:5], self.records.failures()
+        if self.summary["best"] is not None:
+            self.console.best(self.config.metric, best)
+        self.console.lines(ending(self.summary, failures, self.folder, self.session.next_line(), self.interrupted))
+        return Result(self.summary, self.folder.path, best, self.interrupted, failures)
 
 
 COMMAND = Command(

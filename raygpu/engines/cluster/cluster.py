@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from raygpu.planning.gpu_shares import Node
 from raygpu.records.trial_records import SIMULATED, Device
 from raygpu.storage import PROBE, Storage
 
+CONNECT_S = 2.0
 LITTLE = 0.001
 """Amount of a device type's resource that a trial requests, as Ray itself does; a node has 1 of it."""
 NODE_ID = "ray.io/node-id"
@@ -142,8 +144,9 @@ class Cluster:
         return f"Ray dashboard: {self.dashboard_url}{token}"
 
     def close(self) -> None:
-        """Disconnect from Ray, and end the local Ray that `start_local` began."""
-        end_local(self._extra)
+        """Disconnect from Ray, and end the local Ray that `start_local` began, unless it has been ended by others."""
+        if head_answers():
+            end_local(self._extra)
 
 
 def device(index: int, node_id: str, local_id: str, gpu: Gpu | None) -> Device:
@@ -194,6 +197,20 @@ def shutdown() -> None:
     finally:
         if enabled:
             gc.enable()
+
+
+def head_answers() -> bool:
+    """Return whether Ray's head takes connections. Without one, Ray's calls wait for a minute and end the process."""
+    if not ray.is_initialized():
+        return True
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S):
+            return True
+    except ConnectionRefusedError:
+        return False
+    except OSError:  # slow, or out of reach for now
+        return True
 
 
 def url(address: str | None) -> str | None:

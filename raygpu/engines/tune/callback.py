@@ -137,6 +137,9 @@ class ArrayCallback(tune.Callback):
         self._failed(config, str(trial.get_error() or "the worker was lost"))
 
     def _failed(self, config: ArrayConfig, error: str) -> None:
+        """Record the failure of the trials that have not ended; not after an interrupt, which workers may get too."""
+        if self.live.interrupts.count:
+            return  # they run again with --resume
         left = [name for name in config.trial_ids if not self._has_ended(name)]
         if config.fused:
             last_line = error.strip().splitlines()[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +13,14 @@ from typing import Any
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
+from raygpu.engines.cluster.cluster import head_answers
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.records.interrupts import noted_interrupts
 
 PATIENCE_S = 20.0
 """Seconds that trials have for their checkpoints: Kubernetes kills 30 s after SIGTERM. A trial whose epoch takes longer
 goes on from its last checkpoint."""
+WATCH_S = 0.5
 OWN_HANDLER = "TUNE_DISABLE_SIGINT_HANDLER"
 """Variable that keeps Tune from handling SIGINT; it always handles SIGUSR1 in the same way."""
 
@@ -25,15 +28,30 @@ OWN_HANDLER = "TUNE_DISABLE_SIGINT_HANDLER"
 @contextmanager
 def checkpoints_first(live: LiveSweep) -> Iterator[None]:
     """Note the first Ctrl-C or SIGTERM inside for `Interruption`; a second one raises KeyboardInterrupt."""
-    before = os.environ.get(OWN_HANDLER)
+    before, over = os.environ.get(OWN_HANDLER), threading.Event()
     os.environ[OWN_HANDLER] = "1"
+    watch = threading.Thread(target=_watch_ray, args=(live, over), name="ray-watch", daemon=True)
     try:
         with noted_interrupts() as live.interrupts:
+            watch.start()
             yield
     finally:
+        over.set()
+        watch.join()
         os.environ.pop(OWN_HANDLER)
         if before is not None:
             os.environ[OWN_HANDLER] = before
+
+
+def _watch_ray(live: LiveSweep, over: threading.Event) -> None:
+    """After an interrupt, end the sweep without the Ray that the same signal has ended: systemd sends it to all.
+
+    Tune's thread waits for Ray in a call that no signal ends, until Ray ends the whole process after a minute.
+    """
+    while not over.wait(WATCH_S):
+        if live.interrupts.count and not head_answers():
+            live.say("Ray was ended, too; running trials go on from their last checkpoints")
+            live.leave(live.checkpoints)
 
 
 class PausingScheduler(FIFOScheduler):

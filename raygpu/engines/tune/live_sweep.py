@@ -41,6 +41,7 @@ class LiveSweep:
         self.writer = context.writer
         self.cluster = context.cluster
         self.say = context.say
+        self.leave = context.leave
         self.shares = shares
         self.grouper = grouper
         self.rule = rule

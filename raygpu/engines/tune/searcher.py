@@ -67,8 +67,6 @@ class ArraySearcher(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next array's or trial's config; None to wait, FINISHED without more trials."""
-        if self.live.interrupts.count:
-            return None
         if not self.waiting:
             self._draw()
         if not self.waiting:

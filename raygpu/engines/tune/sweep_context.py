@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -60,5 +60,8 @@ class SweepContext:
     mps: Daemons
     say: Callable[[str], None]
     """Function that shows a line to the user."""
+    leave: Callable[[Mapping[str, str]], None]
+    """Function that writes the results and ends this process, for a sweep whose Ray is gone. Takes the URIs of trials'
+    checkpoints by trial id; called in a thread of its own."""
     arrays_s: dict[str, float] = field(default_factory=dict)
     """Seconds that all fused arrays together have taken, by activity."""

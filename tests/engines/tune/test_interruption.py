@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from raygpu import sweep
@@ -51,3 +57,53 @@ def test_a_trial_whose_epoch_takes_longer_is_not_waited_for(
     stopped = sweep.run(config(4.0), console=SweepConsole(stream=io.StringIO()))
     assert stopped.interrupted
     assert 3 <= len(epochs(tmp_path, 1)) <= 4
+
+
+CASE = """
+experiment = "tests.cases:counts_its_epochs"
+metric = "score"
+checkpoint_s = 600
+[search]
+algorithm = "grid"
+[gpu]
+fraction = 0.5
+[space]
+x = {{ grid_search = [1, 2] }}
+pause_s = 1.0
+driver = 0
+folder = "{folder}"
+[tracking]
+enabled = false
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["group", "all"])
+def test_sigterm_to_more_than_the_command_leaves_its_results(whom: str, tmp_path: Path) -> None:
+    """To its process group, as `timeout` sends it, and to Ray's processes too, as systemd does."""
+    (tmp_path / "case.toml").write_text(CASE.format(folder=tmp_path))
+    (tmp_path / "interrupted").touch()  # by this test alone
+    command = [sys.executable, "-m", "raygpu.sweep", "case.toml", "--name", "t", "--runs-dir", "runs"]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        while not all((tmp_path / f"epochs-{x}").exists() and len(epochs(tmp_path, x)) >= 3 for x in (1, 2)):
+            assert process.poll() is None
+            time.sleep(0.1)
+        began = time.monotonic()
+        if whom == "group":
+            os.killpg(process.pid, signal.SIGTERM)
+        else:
+            for each in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+                each.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=50)
+    finally:
+        process.kill()
+    assert process.returncode == 130, out
+    assert time.monotonic() - began < 45, "Ray itself gives up after a minute"
+    assert "interrupted; go on with: python -m raygpu.sweep --resume " in out
+    summary = json.loads((tmp_path / "runs" / "t" / "summary.json").read_text())
+    assert (summary["failed"], summary["interrupted"]) == (0, 2)
+    assert summary["best"]["epoch"] >= 2

@@ -1,0 +1,68 @@
+"""Lines at the end of a sweep: counts, where the results lie, and the next command to type."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raygpu.cli.formatting import duration
+from raygpu.records.run_directory import RunDirectory
+
+NO_SCORE = {"diverged": "diverged", "failed": "failed", "interrupted": "interrupted"}
+"""Words for trials without a score, by their key in the summary."""
+
+
+def ending(
+    summary: Mapping[str, Any], failures: Sequence[str], folder: RunDirectory, curves: str | None, interrupted: bool
+) -> list[str]:
+    """Return the lines after the table of the best trials.
+
+    summary: content of `summary.json`. failures: last line of each failed trial's traceback. curves: line on where to
+    see curves, if there are any. interrupted: whether trials are left to run.
+    """
+    lines = []
+    if summary["best"] is not None and summary["data"] == "synthetic":
+        lines.append("on synthetic data: these scores mean nothing")
+    counts = [
+        f"{summary['completed']} finished",
+        *([f"{summary['diverged']} diverged"] if summary["diverged"] else []),
+        f"{summary['stopped_early']} stopped early",
+        f"{summary['failed']} failed",
+        *([f"{summary['interrupted']} interrupted"] if summary["interrupted"] else []),
+    ]
+    lines.append(f"{', '.join(counts)} in {duration(summary['wall_s'])}{_predicted(summary)}; all of it in {folder}")
+    if summary["failed"]:
+        lines.append(f"why trials failed{_commonest(failures)}: {folder.shared_trials}/<id>/error.txt")
+    if summary["best"] is None:
+        lines.append(_without_score(summary))
+    else:
+        lines.append(f"the best trial, ready to be trained again: {folder.shared / folder.best_toml.name}")
+    if curves is not None:
+        lines.append(curves)
+    if interrupted:
+        lines.append(f"interrupted; go on with: {folder.resumed_by('sweep')}")
+    return lines
+
+
+def _without_score(summary: Mapping[str, Any]) -> str:
+    """Return a line that says why there is no best trial."""
+    counts = [f"{summary[key]} {word}" for key, word in NO_SCORE.items() if summary[key]]
+    advice = "; a smaller learning rate, or clip_norm, may help" if summary["diverged"] else ""
+    return f"no trial has a finite {summary['metric']} ({', '.join(counts)}), so there is no best trial{advice}"
+
+
+def _commonest(failures: Sequence[str]) -> str:
+    """Return the most common failure and its count, as text."""
+    if not failures:
+        return ""
+    line, count = Counter(failures).most_common(1)[0]
+    return f" ({count} of {len(failures)}: {line})"
+
+
+def _predicted(summary: Mapping[str, Any]) -> str:
+    """Return the plan's predicted time, for comparison; nothing for an interrupted sweep or without a prediction."""
+    predicted = summary["predicted"]
+    if not predicted or summary["interrupted"]:
+        return ""
+    return f" (predicted: {duration(predicted['wall_s'][predicted['chosen']])})"
