@@ -1,8 +1,8 @@
 #!/bin/sh
-# New random secrets on the standard output, for deploy/compose.yaml or for Kubernetes. Once for each installation: the
-# database and object storage keep to the first.
+# New random secrets for deploy/compose.yaml, in a new file, or for Kubernetes, on the standard output. Once for each
+# installation: the database and object storage keep to the first, so a file that exists is left as it is.
 #
-#   sh deploy/secrets.sh env > deploy/.env
+#   sh deploy/secrets.sh env deploy/.env
 #   sh deploy/secrets.sh kubernetes | kubectl create -n raygpu -f -
 #
 # No secret is ever an argument of a process, which other users would see: printf is the shell's own.
@@ -28,13 +28,24 @@ secret() {
   done
 }
 
-if [ "$#" -ne 1 ] || { [ "$1" != env ] && [ "$1" != kubernetes ]; }; then
-  echo "usage: sh deploy/secrets.sh env|kubernetes" >&2
+case "$#:${1-}" in
+2:env | 1:kubernetes) ;;
+*)
+  echo "usage: sh deploy/secrets.sh env FILE | kubernetes" >&2
   exit 2
-fi
+  ;;
+esac
 
 # A file is for its owner alone before anything is in it.
-if [ -f /dev/stdout ]; then
+umask 077
+if [ "$1" = env ]; then
+  set -C # a redirection makes new files alone
+  if ! (: > "$2") 2>/dev/null; then
+    echo "secrets.sh: $2 exists, or cannot be written; its secrets are in use: delete it only with all of their data" >&2
+    exit 2
+  fi
+  exec >> "$2"
+elif [ -f /dev/stdout ]; then
   chmod 600 /dev/stdout
 fi
 

@@ -11,18 +11,26 @@ from raygpu.errors import BadInput
 HIDDEN = "***"
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 _PASSWORD = re.compile(r"(://[^/:@\s]*):(.*)@")
-_SECRET_OPTION = re.compile(r"([?&](?:[\w-]*(?:password|passwd|pwd|secret|token)[\w-]*)=)([^&\s]*)", re.IGNORECASE)
+_TOKEN = re.compile(r"(https?://)([^/:@\s]+)@", re.IGNORECASE)
+"""Web address with a user and no password: what stands there is a token."""
+_WORDS = "password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|sig|signature|credential|auth|key"
+_SECRET_OPTION = re.compile(
+    rf"([?&](?!ssl)(?:[\w.-]*[_.-])?(?:{_WORDS})(?:[_.-][\w.-]*)?="
+    r"|[?&][\w-]*(?:password|passwd|pwd|secret|token)[\w-]*=)([^&#\s]*)",
+    re.IGNORECASE,
+)
 
 
 def redacted(uri: str) -> str:
     """Return the URI with `***` in place of passwords, even of one that contains / or @."""
-    return _SECRET_OPTION.sub(rf"\1{HIDDEN}", _PASSWORD.sub(rf"\1:{HIDDEN}@", uri))
+    uri = _TOKEN.sub(rf"\1{HIDDEN}@", _PASSWORD.sub(rf"\1:{HIDDEN}@", uri))
+    return _SECRET_OPTION.sub(rf"\1{HIDDEN}", uri)
 
 
 def cleaned(text: str, uri: str) -> str:
     """Return a library's message about `uri` without the secrets that it may repeat."""
     text = text.replace(uri, redacted(uri))
-    secrets = [match[2] for match in _PASSWORD.finditer(uri)] + [match[2] for match in _SECRET_OPTION.finditer(uri)]
+    secrets = [match[2] for pattern in (_PASSWORD, _TOKEN, _SECRET_OPTION) for match in pattern.finditer(uri)]
     for secret in secrets:
         for form in (secret, unquote(secret)):
             if len(form) > 2:  # shorter ones occur in ordinary words, and hide little

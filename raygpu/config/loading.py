@@ -24,6 +24,8 @@ from raygpu.redaction import redacted
 
 TABLES_OF_VALUES = ("space", "hyperparameters", "source")
 """Fields without flags of their own, since their keys are names that a person chooses."""
+MAX_BYTES = 2**20
+"""Size of the largest configuration file."""
 OWN_NAMES = "hyperparameters."
 """Prefix of flags whose names a person chooses all the same."""
 C = TypeVar("C", bound=ProblemConfig)
@@ -70,19 +72,23 @@ def literal(text: str) -> Any:
     """Parse a value as TOML writes it; return other text unchanged."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, a number of thousands of digits, tables in tables in tables
         return text
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file as a dict. Raises BadInput."""
     try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise BadInput(f"{path}: read {size:,} bytes; a configuration has at most {MAX_BYTES:,}")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file; name a configuration, as in conf/sweep/digits.toml") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError as error:
+        raise BadInput(f"{path}: tables and lists lie too deep in each other") from error
+    except ValueError as error:
         raise BadInput(f"{path}: not valid TOML: {error}") from error
 
 

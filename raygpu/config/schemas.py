@@ -99,7 +99,7 @@ class TrialsConfig(ProblemConfig):
 class SweepConfig(TrialsConfig, StoredConfig):
     """A search over hyper-parameters, packed on fractions of a GPU."""
 
-    trials: Annotated[int, Field(ge=1)] | None = None
+    trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Number of trials. A grid runs whole without it."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
     """The metric that scores a trial, measured on the validation data."""

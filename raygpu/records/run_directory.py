@@ -23,7 +23,7 @@ from raygpu.config import ProblemConfig, SweepConfig, load, read_toml
 from raygpu.errors import BadInput, one_line
 from raygpu.records.best_trial import training_values
 from raygpu.redaction import redacted
-from raygpu.search.trials import TrialRecord
+from raygpu.search.trials import Trial, TrialRecord
 from raygpu.storage import LOCAL, Storage, is_job
 
 KINDS = {"sweep": "sweep", "train": "training", "balance": "balance"}
@@ -110,8 +110,15 @@ class RunDirectory:
         return self.path / CHECKPOINTS
 
     def checkpoint(self, trial_id: str) -> Path | None:
-        """Return the checkpoint of a sweep's trial on this machine, downloaded if need be; None if it was not kept."""
-        folder, kept = self.checkpoints / trial_id, self.shared / CHECKPOINTS / trial_id
+        """Return the checkpoint of a sweep's trial on this machine, downloaded if need be; None if it was not kept.
+
+        Raises BadInput if that is no trial's id: it becomes a folder that is emptied.
+        """
+        try:
+            name = Trial.require_name(trial_id)
+        except ValueError as error:
+            raise BadInput(f"{self.best_toml}: trial_id: {error}") from error
+        folder, kept = self.checkpoints / name, self.shared / CHECKPOINTS / name
         if self.storage is not None and kept.is_dir():
             shutil.rmtree(folder, ignore_errors=True)
             kept.download(folder)

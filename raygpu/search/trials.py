@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 Status = Literal["waiting", "running", "finished", "stopped", "failed", "interrupted"]
 Which = Literal["last", "best"]
 """The epoch whose metric is a trial's score."""
+
+
+_NAME = re.compile(r"t[0-9]{4,12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,13 @@ class Trial:
     def name(index: int) -> str:
         """Return the id of the trial at this place, `t0000`."""
         return f"t{index:04d}"
+
+    @staticmethod
+    def require_name(value: object) -> str:
+        """Return a trial's id that was read from a file or a store. Raises ValueError if it is none, as a path is."""
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            raise ValueError(f"read {value!r}; allowed: a trial's id, as t0003")
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,8 @@ class SweepSession(Session):
         status: Status = "interrupted" if interrupted else "failed" if best is None else "finished"
         if best is None:  # every trial failed or diverged
             return Ending(status, metrics, tags, files)
-        kept = [path for path in sorted((folder.checkpoints / best["trial_id"]).glob("*")) if path.is_file()]
+        checkpoint = folder.checkpoint(best["trial_id"])
+        kept = [path for path in sorted(checkpoint.glob("*")) if path.is_file()] if checkpoint is not None else []
         best_files = [(path, "best") for path in (*kept, *sorted(folder.best.glob("*")))]
         metrics |= {"best/score": best["score"], "best/epoch": best["epoch"]}
         return Ending(status, metrics, tags | {"raygpu.best_trial": best["trial_id"]}, [*files, *best_files])

@@ -59,10 +59,20 @@ def _of_folder(where: str, *, checkpoint: bool) -> Promotion:
             f" score{_why(folder)}"
         )
     values = read_toml(folder.best_toml)
+    trial_id = _trial_id(values, folder.best_toml)
     sweep = load(folder.config, {}, SweepConfig)
-    kept = folder.checkpoint(values["source"]["trial_id"]) if checkpoint else None
+    kept = folder.checkpoint(trial_id) if checkpoint else None
     values = _complete(values, sweep, folder.read_run().get("mlflow_run_id"))
     return Promotion(folder.name, values, folder.source_folder, kept)
+
+
+def _trial_id(best: Mapping[str, Any], file: Path) -> str:
+    """Return the id of the trial of a `best.toml`. Raises BadInput if it names none."""
+    source = best.get("source")
+    try:
+        return Trial.require_name(source.get("trial_id") if isinstance(source, dict) else None)
+    except ValueError as error:
+        raise BadInput(f"--from: {file}: source.trial_id: {error}") from error
 
 
 def _why(folder: RunDirectory) -> str:
@@ -88,7 +98,7 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
         raise BadInput(f"--from: run {run_id} has no best.toml: no trial of that sweep has ended with a score")
     if found.diverged:
         raise BadInput(f"--from: run {run_id}: trial {found.trial_id} diverged, and would again; name another trial's")
-    is_best = best is not None and found.trial_id in (None, best["source"]["trial_id"])
+    is_best = best is not None and found.trial_id in (None, _trial_id(best, Path(f"best.toml of run {run_id}")))
     values = best if is_best else _of_trial(sweep, found.sweep, str(found.trial_id), found.params, found.metrics)
     assert values is not None
     values = _complete(values, sweep, found.sweep_run_id)
@@ -106,7 +116,11 @@ def _of_trial(
         score, score_epoch = metrics["best/score"], int(metrics["best/epoch"])
     space = parse(config.space, config.search.algorithm)
     hyperparameters = {each.name: each.from_text(params[each.name]) for each in space.parameters if each.name in params}
-    trial = Trial(trial_id, trial_seed(config.seed, int(re.sub(r"\D", "", trial_id))), hyperparameters)
+    try:
+        place = int(Trial.require_name(trial_id)[1:])
+    except ValueError as error:
+        raise BadInput(f"--from: raygpu.trial_id: {error}") from error
+    trial = Trial(trial_id, trial_seed(config.seed, place), hyperparameters)
     return training_values(config, sweep, trial, score=score, score_epoch=score_epoch, epochs=config.epochs)
 
 

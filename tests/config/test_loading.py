@@ -1,7 +1,8 @@
-"""Values of flags whose names a person chooses."""
+"""Values of flags whose names a person chooses, and files that no person writes."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygpu.config import literal
+from raygpu.config import SweepConfig, literal, load, read_toml
+from raygpu.errors import BadInput
 
 TIMES = (st.datetimes() | st.times()).map(lambda moment: moment.replace(fold=0))
 SCALARS = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(), st.dates(), TIMES)
@@ -25,3 +27,30 @@ def test_a_value_written_as_toml_keeps_its_type(value: Any) -> None:
 @pytest.mark.parametrize("text", ["relu", "True", "None", "(1, 2)", "", "a = 1", "'open", "0x"])
 def test_other_text_stays(text: str) -> None:
     assert literal(text) == text
+
+
+@pytest.mark.parametrize("text", ["[" * 5000 + "]" * 5000, "9" * 5000])
+def test_monstrous_values_stay_text(text: str) -> None:
+    assert literal(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("x = " + "[" * 5000 + "]" * 5000, "tables and lists lie too deep in each other"),
+        ("x = " + "9" * 5000, "not valid TOML: Exceeds the limit"),
+        ("".join(f"key{number} = 1\n" for number in range(200_000)), "bytes; a configuration has at most 1,048,576"),
+    ],
+    ids=["deep", "long", "many"],
+)
+def test_monstrous_files_get_a_line(text: str, fault: str, tmp_path: Path) -> None:
+    file = tmp_path / "case.toml"
+    file.write_text(text)
+    with pytest.raises(BadInput, match=fault) as found:
+        read_toml(file)
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_a_thousand_million_trials_are_refused_at_once() -> None:
+    with pytest.raises(BadInput, match="--trials: read '1000000000'; input should be less than or equal to 1000000"):
+        load(None, {"trials": "1000000000", "experiment": "a:B"}, SweepConfig)

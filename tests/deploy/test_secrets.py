@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -36,18 +37,18 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", str(SCRIPT), *arguments], capture_output=True, text=True, check=False, timeout=60)
 
 
-def printed(form: str) -> str:
-    done = run(form)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
-
-
 def variables() -> dict[str, str]:
-    return dict(line.split("=", 1) for line in printed("env").splitlines())
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, ".env")
+        done = run("env", str(file))
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        return dict(line.split("=", 1) for line in file.read_text().splitlines())
 
 
 def documents() -> list[dict]:
-    return list(yaml.safe_load_all(printed("kubernetes")))
+    done = run("kubernetes")
+    assert (done.returncode, done.stderr) == (0, "")
+    return list(yaml.safe_load_all(done.stdout))
 
 
 def secrets() -> dict[tuple[str, str], str]:
@@ -84,21 +85,28 @@ def test_every_run_has_new_values() -> None:
     assert not set(secrets().values()) & set(secrets().values())
 
 
-@pytest.mark.parametrize("arguments", [(), ("docker",), ("env", "kubernetes"), ("",)], ids=str)
+@pytest.mark.parametrize("arguments", [(), ("docker",), ("env",), ("kubernetes", "file"), ("",)], ids=str)
 def test_usage(arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "usage: sh deploy/secrets.sh env|kubernetes\n"
+    assert done.stderr == "usage: sh deploy/secrets.sh env FILE | kubernetes\n"
 
 
 def test_a_file_is_for_its_owner(tmp_path: Path) -> None:
     path = tmp_path / ".env"
-    path.touch(0o644)
-    path.chmod(0o644)
-    with path.open("w") as file:
-        subprocess.run(["sh", str(SCRIPT), "env"], stdout=file, check=True, timeout=60)
+    assert run("env", str(path)).returncode == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text().startswith("RAY_AUTH_TOKEN=")
+
+
+def test_secrets_in_use_are_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    assert run("env", str(path)).returncode == 0
+    before = path.read_text()
+    again = run("env", str(path))
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr.startswith(f"secrets.sh: {path} exists, or cannot be written; ")
+    assert path.read_text() == before
 
 
 def test_no_secret_is_an_argument(tmp_path: Path) -> None:

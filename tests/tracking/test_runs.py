@@ -279,3 +279,16 @@ def test_the_same_in_postgresql(postgresql: str) -> None:
     assert (ended.info.status, ended.data.tags["raygpu.stopped"]) == ("KILLED", "median")
     assert math.isnan(ended.data.metrics["nan"])
     assert tree.resume_run(parent)["t0000"].last_epoch == 2
+
+
+def test_no_parameter_is_lost_or_cut_in_silence(tree: RunTree) -> None:
+    assert tree.run_id is not None
+    tree.log(tree.run_id, params={"a?b": 1, "a!b": 2, "long": "x" * 7000, "nul": "a\0b", "half": "\ud800"})
+    params = tree.mlflow.get_run(tree.run_id).data.params
+    assert (params["a_b"], params["a_b_2"]) == ("1", "2")
+    assert len(params["long"]) == 6000
+    assert (params["nul"], params["half"]) == (r"a\x00b", r"\ud800")
+    assert tree.notes == [
+        "MLflow: the parameter a!b is called a_b_2 there",
+        "MLflow: the parameter long is cut to its first 6,000 of 7,000 characters",
+    ]

@@ -25,6 +25,12 @@ from tests.tracking.services import Server, free_port
         ("mysql://me@db/runs?ssl_password=abc&x=1", "mysql://me@db/runs?ssl_password=***&x=1"),
         ("postgresql://db/runs?user=me&password=abc", "postgresql://db/runs?user=me&password=***"),
         ("sqlite:////home/me:you@x/mlflow.db", "sqlite:////home/me:you@x/mlflow.db"),
+        ("https://t0ken@mlflow.example/x", "https://***@mlflow.example/x"),
+        ("https://host/x?api_key=abc&n=1", "https://host/x?api_key=***&n=1"),
+        ("https://host/x?n=1&sig=a%2Fb#part", "https://host/x?n=1&sig=***#part"),
+        ("https://host/x?X-Amz-Signature=abc", "https://host/x?X-Amz-Signature=***"),
+        ("https://host/x?key=abc&monkey=1&keyboard=2", "https://host/x?key=***&monkey=1&keyboard=2"),
+        ("postgresql://db/runs?sslkey=/a.pem&ssl_key=/b.pem", "postgresql://db/runs?sslkey=/a.pem&ssl_key=/b.pem"),
         ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
     ],
 )
