@@ -123,14 +123,22 @@ class Storage:
 
     def folders(self) -> list[str]:
         """Return the names of the folders in this one, sorted."""
+        return self._names("Directory")
+
+    def files(self) -> list[str]:
+        """Return the names of the files in this folder, sorted."""
+        return self._names("File")
+
+    def _names(self, kind: str) -> list[str]:
         if self.path is not None:
-            return sorted(path.name for path in self.path.glob("*") if path.is_dir())
+            wanted = Path.is_dir if kind == "Directory" else Path.is_file
+            return sorted(path.name for path in self.path.glob("*") if wanted(path))
         from pyarrow.fs import FileSelector
 
         system, path = self._at()
         with _told(self):
             found = system.get_file_info(FileSelector(path, allow_not_found=True))
-        return sorted(info.base_name for info in found if info.type.name == "Directory")
+        return sorted(info.base_name for info in found if info.type.name == kind)
 
     def read(self, name: str) -> bytes:
         """Read a file of the folder. Raises FileNotFoundError, and StorageError."""

@@ -20,6 +20,7 @@ from types import TracebackType
 
 from raygpu.devices import nvml
 from raygpu.devices.mps_control import PROGRAM, Control, program, until
+from raygpu.devices.private_folder import private_folder
 from raygpu.errors import RaygpuError
 from raygpu.planning.gpu_shares import MAX_MPS_CLIENTS
 
@@ -176,13 +177,9 @@ def _kernel() -> str:
 def _own(root: Path) -> Path:
     """Return the directory, made if need be; raise NoMps if others can write to it."""
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = root.lstat()
+        return private_folder(root)
     except OSError as error:
-        raise NoMps(f"{root} cannot be made: {error.strerror}") from error
-    if root.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise NoMps(f"{root} is open to others; remove it")
-    return root
+        raise NoMps(f"{root} cannot be made: {error.strerror}" if error.strerror else str(error)) from error
 
 
 def _lock(folder: Path, uuid: str) -> int:

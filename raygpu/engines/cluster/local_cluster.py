@@ -18,6 +18,7 @@ from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown, url
 from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
 from raygpu.engines.cluster.private_api import own_process_groups
+from raygpu.engines.cluster.ray_files import keep_token_private, sessions
 from raygpu.errors import RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
 from raygpu.records.trial_records import SIMULATED, Device
@@ -96,6 +97,8 @@ def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any
     """Call `ray.init`, and once more if the first start ran into Ray's fixed limit of 30 s on a cold, busy machine."""
     # In a job of another cluster: the files sent with that job are no part of this Ray's.
     os.environ.pop(JOB_VARIABLE, None)
+    keep_token_private()
+    folder = sessions()
     for attempt in (1, 2):
         try:
             with own_process_groups():
@@ -107,6 +110,7 @@ def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any
                     dashboard_host="127.0.0.1",
                     log_to_driver=False,
                     logging_level=logging.ERROR,
+                    _temp_dir=folder,
                 )
         except Exception as error:  # Ray raises a bare Exception for it
             shutdown()

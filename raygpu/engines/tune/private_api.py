@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+from typing import Any
+
 from ray.tune.execution import class_cache
+from ray.tune.utils.serialization import TuneFunctionDecoder
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
@@ -13,3 +18,14 @@ def withhold_credentials() -> None:
     Workers have their nodes' own. Tune has no public setting for it.
     """
     class_cache.ENV_VARS_TO_PROPAGATE -= CREDENTIALS
+
+
+def load_experiment_state(content: bytes) -> Any:
+    """Read a JSON file of Tune's experiment state, in which pickles are embedded.
+
+    Raises ValueError, or what a damaged pickle raises. Later releases of Ray read embedded pickles only on request.
+    """
+    options: dict[str, Any] = {"allow_cloudpickle": True}
+    if options.keys() - inspect.signature(TuneFunctionDecoder.__init__).parameters.keys():
+        options = {}
+    return json.loads(content, cls=TuneFunctionDecoder, **options)

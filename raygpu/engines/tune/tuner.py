@@ -15,6 +15,7 @@ from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
 from raygpu.engines.tune.interruption import Interruption, PausingScheduler, checkpoints_first
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.private_api import withhold_credentials
+from raygpu.engines.tune.saved_state import has_state
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
@@ -78,17 +79,8 @@ def _tuner(
 ) -> tune.Tuner:
     """Return the restored Tuner of an interrupted sweep, or a new one."""
     path, file_system = folder.tune.for_ray()
-    if resume and tune.Tuner.can_restore(path, file_system):
-        try:
-            return tune.Tuner.restore(path, trainable, resume_unfinished=True, storage_filesystem=file_system)
-        except (ImportError, AttributeError) as error:
-            if "raygpu" not in str(error):
-                raise
-            # The state names classes that this version does not have.
-            raise BadInput(
-                f"resume: read {folder.path}, which another version of raygpu began ({one_line(error)}); go on with"
-                " that version, or begin a new sweep"
-            ) from error
+    if resume and has_state(folder):
+        return tune.Tuner.restore(path, trainable, resume_unfinished=True, storage_filesystem=file_system)
     return tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
 
 

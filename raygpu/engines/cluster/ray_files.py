@@ -1,0 +1,48 @@
+"""Files of a local Ray that no other user of the machine may read or replace: its sessions, and its token."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from raygpu.devices.private_folder import private_folder
+from raygpu.errors import RaygpuError
+
+SESSIONS = "/tmp/raygpu-ray-{}"
+"""Folder of the sessions of a user's local Rays, by user id; short, for the paths of sockets have 107 bytes at most.
+Ray's own default, /tmp/ray, is one that everybody can write to."""
+BELOW = "ray"
+"""Folder below it: Ray opens the one that it is told to everybody."""
+GIVEN = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+"""Variables by which a person gives a token."""
+
+
+def sessions() -> str | None:
+    """Return the folder for Ray's sessions; None where the user chose one by RAY_TMPDIR. Raises RaygpuError."""
+    if "RAY_TMPDIR" in os.environ:
+        return None
+    try:
+        return str(private_folder(Path(SESSIONS.format(os.getuid()))) / BELOW)
+    except OSError as error:
+        raise RaygpuError(f"Ray did not start: {error}; or choose another folder by RAY_TMPDIR") from error
+
+
+def keep_token_private() -> None:
+    """Make the token that Ray would make, for its owner alone; close an existing one that others can read.
+
+    Does nothing where a token is given, or Ray is to ask for none (RAY_AUTH_MODE=disabled).
+    """
+    if os.environ.get("RAY_AUTH_MODE", "token") != "token" or any(name in os.environ for name in GIVEN):
+        return
+    path = Path.home() / ".ray" / "auth_token"
+    with suppress(OSError):  # a home that cannot be written: Ray says so
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            path.chmod(0o600)
+            return
+        with os.fdopen(file, "w") as opened:
+            opened.write(secrets.token_hex(32))

@@ -1,0 +1,124 @@
+"""What Tune keeps for a resume: damaged or foreign state is refused, and never taken for an empty sweep."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu import sweep
+from raygpu.cli.sweep_view import SweepConsole
+from raygpu.config import SweepConfig
+from raygpu.engines.tune import saved_state
+from raygpu.errors import BadInput
+from raygpu.records.run_directory import RunDirectory
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def ended(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep that has ended."""
+    config = SweepConfig.model_validate(
+        {
+            "name": "ended",
+            "experiment": "tests.cases:ramp",
+            "metric": "score",
+            "trials": 2,
+            "runs_dir": str(tmp_path_factory.mktemp("runs")),
+            "gpu": {"fraction": 1.0},
+            "tracking": {"enabled": False},
+            "cluster": {"address": ray_address},
+            "space": {"x": 1, "epochs": 2},
+        }
+    )
+    result = sweep.run(config, console=SweepConsole(stream=io.StringIO()))
+    assert result.folder is not None
+    return result.folder
+
+
+@pytest.fixture
+def folder(ended: Path, tmp_path: Path) -> RunDirectory:
+    """A copy of it."""
+    shutil.copytree(ended, tmp_path / "ended")
+    return RunDirectory(tmp_path / "ended")
+
+
+def newest(folder: RunDirectory, pattern: str) -> Path:
+    return max((folder.path / "tune").glob(pattern))
+
+
+def test_whole_state_is_taken(folder: RunDirectory) -> None:
+    assert saved_state.has_state(folder)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize("damage", [cut, emptied, zeroed])
+@pytest.mark.parametrize(
+    "pattern",
+    ["experiment_state-*.json", "search_gen_state-*.json", "searcher-state-*.pkl", "callback-*.pkl", "tuner.pkl"],
+)
+def test_damaged_state_is_refused(folder: RunDirectory, pattern: str, damage: Any) -> None:
+    file = newest(folder, pattern)
+    damage(file)
+    with pytest.raises(BadInput) as fault:
+        saved_state.has_state(folder)
+    assert str(fault.value).startswith(f"resume: {file} is damaged (")
+    assert "begin a new sweep; what has finished is in MLflow" in str(fault.value)
+    assert len(str(fault.value).splitlines()) == 1
+
+
+def test_the_state_of_the_start_before_is_named(folder: RunDirectory) -> None:
+    file = newest(folder, "experiment_state-*.json")
+    later = file.with_name("experiment_state-2099-01-01_00-00-00.json")
+    later.write_text("{")
+    with pytest.raises(
+        BadInput, match="move the files of 2099-01-01_00-00-00 away to go on from the state of the start"
+    ):
+        saved_state.has_state(folder)
+    later.unlink()
+    assert saved_state.has_state(folder)
+
+
+@pytest.mark.parametrize("pattern", ["experiment_state-*.json", "tuner.pkl", "searcher-state-*.pkl"])
+def test_lost_state_is_refused(folder: RunDirectory, pattern: str) -> None:
+    for path in (folder.path / "tune").glob(pattern):
+        path.unlink()
+    with pytest.raises(BadInput, match=r"resume: .*/tune lacks "):
+        saved_state.has_state(folder)
+
+
+def test_a_sweep_that_was_killed_before_it_had_any_state_begins(tmp_path: Path) -> None:
+    assert not saved_state.has_state(RunDirectory.create(tmp_path, "new"))
+
+
+def test_state_that_everyone_can_write_is_not_read(folder: RunDirectory) -> None:
+    for path in (folder.path, folder.path / "tune", newest(folder, "searcher-state-*.pkl")):
+        mode = path.stat().st_mode
+        path.chmod(mode | 0o002)
+        with pytest.raises(BadInput, match=f"resume: everyone can write to {path}, and so have code run here; if you"):
+            saved_state.has_state(folder)
+        path.chmod(mode)
+    assert saved_state.has_state(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_another_user_s_state_is_not_read(folder: RunDirectory) -> None:
+    os.chown(newest(folder, "callback-states-*.pkl"), 65534, 65534)
+    with pytest.raises(BadInput, match="is another user's, who could have code run here; if you trust it, copy it"):
+        saved_state.has_state(folder)
