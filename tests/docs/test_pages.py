@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu import submit
+from raygpu import deliver, submit
 from raygpu.cli.command import Command
 from raygpu.config import load
 from raygpu.errors import BadInput
@@ -71,6 +71,9 @@ def test_commands_are_taken(page: Path) -> None:
             if not words or words[0] in submit.VERBS:
                 continue
             name, *words = words
+        if name == "deliver":
+            assert deliver.FLAGS.parse(words).words == words, "folders"
+            continue
         check(submit.COMMANDS[name], words)
 
 
