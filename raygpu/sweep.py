@@ -20,6 +20,7 @@ from raygpu.cli.plan_view import sweep_lines
 from raygpu.cli.sweep_ending import ending
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
+from raygpu.devices import disk
 from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.measurer import Measurer
 from raygpu.errors import BadInput, RaygpuError, one_line
@@ -291,9 +292,17 @@ class _SweepRun:
 
     def finish(self) -> Result:
         """Write the results' files, end the runs in MLflow, and print the end."""
+        from raygpu.engines.tune.space_pause import wait_for_space
+
+        wait_for_space(self.folder.path, self.console.line, lambda: self.interrupted)
         try:
             lines = write_files(self.folder, self.config, self.found, self.records, self.checkpoints, self.summary)
             self.console.lines(lines)
+        except OSError as error:
+            if not disk.is_full(error):
+                raise
+            after = f"free some space, then go on with: {self.folder.resumed_by('sweep')}"
+            raise RaygpuError(f"{self.folder.path}: {error.strerror}; {after}") from error
         finally:
             try:
                 said = self.session.close(self.summary, interrupted=self.interrupted, say=self.console.line)

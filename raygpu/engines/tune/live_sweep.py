@@ -45,6 +45,8 @@ class LiveSweep:
         self.shares = shares
         self.grouper = grouper
         self.rule = rule
+        self.folder = context.folder.path
+        """The sweep's folder on this machine."""
         self.scratch = context.folder.tune / ENLARGED
         self.seconds = context.arrays_s
         """Seconds that fused arrays have taken so far, by activity."""

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from ray import tune
 from ray.exceptions import RayError
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
+from raygpu.devices import disk
 from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.tune.array_checkpoint import PROGRESS
 from raygpu.engines.tune.array_config import ArrayConfig
@@ -144,12 +146,15 @@ class ArrayTrainable(tune.Trainable):
         unknown_metric: str | None = None
         try:
             if self._failure is None:
+                disk.patiently(self._disks(), lambda: None)
                 self._train(reports)
         except UnknownMetric as fault:
             unknown_metric = str(fault)
         except (StorageError, RuleLost):
             raise  # no fault of the members': they are tried again, as after a lost worker
-        except BaseException as error:  # noqa: BLE001 - the user's code: its traceback is the result, SystemExit included
+        except BaseException as error:
+            if disk.is_full(error, self._disks()):
+                raise  # no fault of theirs either
             self._fail(error)
         arrays, failure = self.arrays, self._failure
         done = unknown_metric is not None or failure is not None or (arrays is not None and arrays.has_ended)
@@ -279,16 +284,35 @@ class ArrayTrainable(tune.Trainable):
         self._saved_at = time.monotonic()
         return True
 
+    def save(self, checkpoint_dir: str | None = None) -> Any:
+        """Save a checkpoint as Tune asks for it, once the disks have space for it."""
+        disk.patiently(self._disks(), lambda: None)
+        folder = checkpoint_dir or tempfile.mkdtemp(prefix="raygpu-checkpoint-")
+        try:
+            return disk.patiently(self._disks(), lambda: super(ArrayTrainable, self).save(folder))
+        finally:
+            if checkpoint_dir is None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _disks(self) -> list[Path]:
+        """Return the folders that checkpoints are written to on this machine."""
+        shared = self.shared.trial_files.path
+        return [Path(tempfile.gettempdir()), *([shared.parent] if shared is not None else [])]
+
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Save the array, the kept parameters of its members, and the members' progress."""
+        """Save the array, the kept parameters of its members, and the members' progress.
+
+        May be called again with the folder of a call that failed.
+        """
         folder = Path(checkpoint_dir)
         under_way = self._under_way()
         if self.arrays is not None and under_way:
             self.arrays.save(folder)
         if self._failure is not None or (self.arrays is not None and self.arrays.has_ended):
-            shutil.move(self.kept.folder, folder / MEMBERS)  # nothing is trained after this one
+            if self.kept.folder.is_dir():
+                shutil.move(self.kept.folder, folder / MEMBERS)  # nothing is trained after this one
         else:
-            shutil.copytree(self.kept.folder, folder / MEMBERS)
+            shutil.copytree(self.kept.folder, folder / MEMBERS, dirs_exist_ok=True)
         progress = {
             **self.kept.state(),
             "ended": self.ended,

@@ -16,6 +16,7 @@ from raygpu.engines.tune.interruption import Interruption, PausingScheduler, che
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.private_api import withhold_credentials
 from raygpu.engines.tune.saved_state import has_state
+from raygpu.engines.tune.space_pause import SpacePause
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
@@ -55,7 +56,7 @@ def fit(
         storage_path=path,
         storage_filesystem=file_system,
         stop=_UnknownMetric(live),
-        callbacks=[ArrayCallback(live), ResourceUpdate(live), Interruption(live)],
+        callbacks=[SpacePause(live), ArrayCallback(live), ResourceUpdate(live), Interruption(live)],
         failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),
         checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
         verbose=0,

@@ -1,0 +1,52 @@
+"""Space on disks: a full one is waited for, since it is no fault of what is written to it."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+RESERVE_BYTES = 64 * 2**20
+"""Free space below which nothing large is written."""
+RESERVE_PART = 0.02
+"""The same as a part of a small disk."""
+POLL_S = 1.0
+FULL = {errno.ENOSPC, errno.EDQUOT}
+
+R = TypeVar("R")
+
+
+def full(paths: Sequence[Path]) -> Path | None:
+    """Return the first of these folders whose disk has next to no free space; None if all have."""
+    for path in paths:
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError:  # not there yet, or out of reach
+            continue
+        if usage.free < min(RESERVE_BYTES, RESERVE_PART * usage.total):
+            return path
+    return None
+
+
+def is_full(error: BaseException, paths: Sequence[Path] = ()) -> bool:
+    """Return whether an error comes from a full disk. paths: folders to which was written, as far as they are known."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return True
+    # torch.save raises a RuntimeError that does not say why.
+    return "No space left" in str(error) or ("PytorchStreamWriter" in str(error) and full(paths) is not None)
+
+
+def patiently(paths: Sequence[Path], call: Callable[[], R]) -> R:
+    """Call, and return the result; wait while the disks of these folders are full, and call again if that failed it."""
+    while True:
+        while full(paths) is not None:
+            time.sleep(POLL_S)
+        try:
+            return call()
+        except Exception as error:
+            if not is_full(error, paths):
+                raise
+        time.sleep(POLL_S)
