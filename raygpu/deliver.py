@@ -46,8 +46,7 @@ def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str],
     session: Session = (SweepSession if kind == "sweep" else TrainSession)(config, folder, open_store(config))
     interrupted = summary is not None and summary["tracking"].get("status") == "interrupted"
     with ExitStack() as stack:
-        stack.callback(folder.release)
-        stack.callback(folder.publish)
+        stack.callback(folder.hand_over)
         if isinstance(session, TrainSession) and summary is not None:
             session.checkpoint = stack.enter_context(_checkpoint(summary))
         for line in session.close(summary, interrupted=interrupted, say=say):

@@ -308,8 +308,7 @@ class _SweepRun:
                 said = self.session.close(self.summary, interrupted=self.interrupted, say=self.console.line)
                 self.console.lines(said)
             finally:
-                self.folder.publish()
-                self.folder.release()
+                self.folder.hand_over()
         best, failures = self.records.ranked()[:5], self.records.failures()
         if self.summary["best"] is not None:
             self.console.best(self.config.metric, best)

@@ -158,8 +158,8 @@ class _TrainingRun:
 
     def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
-        folder.claim()
         try:
+            folder.claim()
             if resume is None:
                 folder.write_config(self.config, source_folder, kind="train")
                 folder.write_run({"global_batch": self.spread.parallel.global_batch})
@@ -293,10 +293,9 @@ class _TrainingRun:
         """Write the summary, keep the model, and end the run in MLflow."""
         from raygpu.engines.train.worker import best_of
 
-        kept = ended.kept
         interrupted = ended.interrupted and self.history.epoch < self.history.epochs
         try:
-            with kept.fetched() if kept is not None else nullcontext() as checkpoint:
+            with ended.kept.fetched() if ended.kept is not None else nullcontext() as checkpoint:
                 self.history.best = best_of(checkpoint) if ended.best is not None and checkpoint is not None else None
                 global_batch, ended_s = self.spread.parallel.global_batch, process_age_s()
                 summary = summarize_training(self.config, self.history, self.placing, global_batch, ended, ended_s)
@@ -309,8 +308,7 @@ class _TrainingRun:
                 said = self.session.close(summary, interrupted=interrupted, say=self.console.line)
                 self.console.lines(said)
         finally:
-            self.folder.publish()
-            self.folder.release()
+            self.folder.hand_over()
         self._print_end(summary, interrupted)
         return Result(summary, self.folder.path, interrupted)
 

@@ -29,6 +29,9 @@ SUMMARY = {
 }  # fmt: skip
 
 
+OTHERS: list[threading.Thread] = []
+
+
 @pytest.fixture
 def config(new_store: Callable[[Path], str], tmp_path: Path) -> SweepConfig:
     tracking = {"uri": new_store(tmp_path), "patience_s": 3}
@@ -41,6 +44,18 @@ def folder(config: SweepConfig, tmp_path: Path) -> RunDirectory:
     made = RunDirectory.create(Path(config.runs_dir), "night")
     made.write_config(config, tmp_path)
     return made
+
+
+@pytest.fixture(autouse=True)
+def others() -> Iterator[None]:
+    """Threads that other tests of this process have left are not waited for."""
+    OTHERS.extend(threading.enumerate())
+    yield
+    OTHERS.clear()
+
+
+def no_delivery_hangs() -> None:
+    eventually(lambda: not any(each.name == "raygpu-tracking" for each in {*threading.enumerate()} - {*OTHERS}))
 
 
 @contextmanager
@@ -70,7 +85,7 @@ def work(session: SweepSession) -> dict[str, Any]:
 def whole(config: SweepConfig) -> RunTree:
     """The store, in which the sweep is as if nothing had happened: one run, ended, with its trial and its files."""
     tree = RunTree.open(config.tracking.uri, config.tracking.experiment)
-    eventually(lambda: [each for each in threading.enumerate() if each.name == "raygpu-tracking"] == [])
+    no_delivery_hangs()
     found = tree.mlflow.search_runs([tree.experiment_id], "tags.`raygpu.kind` = 'sweep'")
     assert [run.info.status for run in found] == ["FINISHED"]
     tree.run_id = found[0].info.run_id
@@ -109,7 +124,7 @@ def test_a_store_that_is_locked_throughout_gets_all_by_deliver(
         assert summary["tracking"]["undelivered"] == 3
         assert deliver.main([str(folder)]) == 3
         assert f"deliver by: python -m raygpu.deliver {folder}" in capsys.readouterr().out
-    eventually(lambda: [each for each in threading.enumerate() if each.name == "raygpu-tracking"] == [])
+    no_delivery_hangs()
     assert deliver.main([str(folder)]) == 0
     assert "3 writes that an earlier start had left were delivered" in (out := capsys.readouterr().out)
     assert f"{folder}: all of it is in MLflow" in out

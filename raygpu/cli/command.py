@@ -17,7 +17,7 @@ from raygpu.cli.flags import Arguments, Flags
 from raygpu.config.source import code_folder
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.records import interrupts
-from raygpu.records.run_directory import as_json
+from raygpu.records.json_files import as_json
 
 INCOMPLETE = 3
 """The exit code of a run whose results are complete here, while MLflow lacks some of them."""

@@ -7,7 +7,6 @@ the same name in object storage, which then has a copy of everything else too.
 from __future__ import annotations
 
 import csv
-import fcntl
 import json
 import math
 import shutil
@@ -15,13 +14,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import tomli_w
 
 from raygpu.config import ProblemConfig, SweepConfig, load, read_toml
-from raygpu.errors import BadInput, one_line
+from raygpu.errors import BadInput
+from raygpu.records import run_lock
 from raygpu.records.best_trial import training_values
+from raygpu.records.json_files import as_json, read_json
 from raygpu.redaction import redacted
 from raygpu.search.trials import Trial, TrialRecord
 from raygpu.storage import LOCAL, Storage, is_job
@@ -33,8 +34,6 @@ MEMBERS = "members"
 """Folder, in a checkpoint of Tune's, with a folder for each trial whose parameters are kept."""
 SCORE = "score.json"
 """File, in the checkpoint of a best epoch, with the epoch and its score."""
-_CLAIMS: dict[Path, IO[str]] = {}
-"""Locked file of each run that this process works on."""
 TRAINING = "training"
 """Folder of Ray Train's run, below the checkpoints of a production training."""
 
@@ -224,27 +223,18 @@ class RunDirectory:
         return folder
 
     def claim(self) -> None:
-        """Keep other processes of this machine from working on the run, until `release` or the end of this one.
+        """Keep other processes of this machine from working on the run, until `hand_over` or the end of this one.
 
         Raises BadInput if another process does.
         """
-        if self.path in _CLAIMS:
-            return
-        lock = (self.path / ".lock").open("a")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.close()
-            raise BadInput(f"{self.path}: another process works on this run; wait for its end, or end it") from error
-        except OSError:  # a file system without locks
-            lock.close()
-            return
-        _CLAIMS[self.path] = lock
+        run_lock.claim(self.path)
 
-    def release(self) -> None:
-        """Let other processes work on the run."""
-        if (lock := _CLAIMS.pop(self.path, None)) is not None:
-            lock.close()
+    def hand_over(self) -> None:
+        """Copy the folder into object storage, if need be, and let other processes work on the run."""
+        try:
+            self.publish()
+        finally:
+            run_lock.release(self.path)
 
     def publish(self) -> None:
         """Copy the folder into object storage, if the run has its results there."""
@@ -257,7 +247,7 @@ class RunDirectory:
 
     def remove(self) -> None:
         """Delete the folder with its content, here and in object storage."""
-        self.release()
+        run_lock.release(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
         if self.storage is not None:
             self.storage.remove()
@@ -295,12 +285,7 @@ class RunDirectory:
 
     def read_run(self) -> dict[str, Any]:
         """Return the run's state; empty without a file. Raises BadInput if it is damaged."""
-        if not self.run.is_file():
-            return {}
-        try:
-            return dict(json.loads(self.run.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise BadInput(f"{self.run}: cannot be read ({one_line(error)}); restore it, or begin a new run") from error
+        return read_json(self.run, "restore it, or begin a new run") or {}
 
     @property
     def kind(self) -> str:
@@ -337,12 +322,7 @@ class RunDirectory:
 
     def read_summary(self) -> dict[str, Any] | None:
         """Return the content of `summary.json`; None of a run without an end. Raises BadInput if it is damaged."""
-        if not self.summary.is_file():
-            return None
-        try:
-            return dict(json.loads(self.summary.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise BadInput(f"{self.summary}: cannot be read ({one_line(error)}); --resume writes it anew") from error
+        return read_json(self.summary, "--resume writes it anew")
 
     def write_best(self, config: SweepConfig, best: TrialRecord) -> None:
         """Write `best.toml`: the best trial, ready for a production training."""
@@ -386,18 +366,6 @@ class RunDirectory:
                 source.download(self.checkpoints / trial_id)
         for source in sources.values() if complete else ():
             (source.parent.parent if source.parent.name == MEMBERS else source).remove()
-
-
-def as_json(value: Any) -> Any:
-    """Convert a summary to values that JSON can hold: a number that is not finite becomes null."""
-    match value:
-        case Mapping():
-            return {name: as_json(each) for name, each in value.items()}
-        case list() | tuple():
-            return [as_json(each) for each in value]
-        case float() if not math.isfinite(value):
-            return None
-    return value
 
 
 def status(record: TrialRecord) -> str:

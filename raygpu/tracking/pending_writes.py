@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from raygpu.errors import TrackingError
 from raygpu.search.trials import Trial, TrialRecord
-from raygpu.tracking.runs import MetricValue, Refused, RunTree, final_points, final_tags, points
+from raygpu.tracking.runs import Refused, RunTree
+from raygpu.tracking.values import MetricValue, final_points, final_tags, points
 
 Kind = Literal["begin", "restart", "place", "epochs", "end", "gpu"]
 SetAside = Callable[[TrackingError, str | None, Mapping[str, Any]], None]

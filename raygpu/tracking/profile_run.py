@@ -10,8 +10,9 @@ from typing import Any
 from raygpu.config import PackConfig
 from raygpu.planning.profiles import Profile
 from raygpu.search.trials import Status
-from raygpu.tracking.runs import MetricValue, RunTree
+from raygpu.tracking.runs import RunTree
 from raygpu.tracking.session import flat
+from raygpu.tracking.values import MetricValue
 
 READINGS = (
     "samples_per_s", "gain", "gain_low", "gain_high", "evaluation_s", "start_s", "host_gib", "device_gib", "used_gib",

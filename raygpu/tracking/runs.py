@@ -20,17 +20,16 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from raygpu.errors import TrackingError
 from raygpu.redaction import redacted
-from raygpu.search.trials import EpochResult, Status, Trial, TrialRecord
+from raygpu.search.trials import Status, Trial
 from raygpu.tracking import client
 from raygpu.tracking.client import Refused
 from raygpu.tracking.stores import check, scheme
+from raygpu.tracking.values import MAX_NAME, MAX_PARAM, MetricValue, allowed_name, tag_values, text
 
-__all__ = ["Child", "MetricValue", "Refused", "RunTree", "check", "final_points", "final_tags", "points", "redacted"]
+__all__ = ["Child", "Refused", "RunTree", "check", "redacted"]
 
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1000, 100, 100
 """Maximum number of metrics, parameters and tags that MLflow accepts in one call."""
-MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000
-"""Maximum number of characters that MLflow accepts in a name, a parameter's value and a tag's value."""
 RUN_STATUS: Final[Mapping[str, str]] = {
     "waiting": "SCHEDULED",
     "running": "RUNNING",
@@ -57,17 +56,6 @@ class Child:
     run_id: str
     last_epoch: int = 0
     """Last epoch whose metrics are logged; 0 for none."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricValue:
-    """One value of one metric."""
-
-    name: str
-    value: float
-    step: int
-    time_ms: int
-    """Milliseconds since 1970. MLflow keeps equal points once, so a repeated call must repeat its time."""
 
 
 def _guarded(method: Callable[Concatenate[RunTree, P], R]) -> Callable[Concatenate[RunTree, P], R]:
@@ -137,7 +125,9 @@ class RunTree:
         if run is None:
             own = {"raygpu.kind": kind, "raygpu.name": name, **client.run_tags()}
             own |= {"raygpu.key": key} if key is not None else {}
-            run = self.mlflow.create_run(self.experiment_id, tags=_tags({**self.tags, **tags, **own}), run_name=name)
+            run = self.mlflow.create_run(
+                self.experiment_id, tags=tag_values({**self.tags, **tags, **own}), run_name=name
+            )
         self.log(run.info.run_id, params=params)
         self.run_id = run.info.run_id
         return str(run.info.run_id)
@@ -208,7 +198,7 @@ class RunTree:
             "raygpu.trial_id": trial.trial_id,
             **client.run_tags(),
         }
-        all_tags = _tags({**self.tags, **(tags or {}), **own})
+        all_tags = tag_values({**self.tags, **(tags or {}), **own})
         run = self.mlflow.create_run(self.experiment_id, start_time=time_ms, tags=all_tags, run_name=trial.trial_id)
         self.children[trial.trial_id] = Child(run.info.run_id)
         return str(run.info.run_id)
@@ -257,9 +247,11 @@ class RunTree:
         """
         from mlflow.entities import Metric, Param, RunTag
 
-        all_metrics = [Metric(_name(point.name), float(point.value), point.time_ms, point.step) for point in metrics]
+        all_metrics = [
+            Metric(allowed_name(point.name), float(point.value), point.time_ms, point.step) for point in metrics
+        ]
         all_params = [Param(key, value) for key, value in self._params(params or {}).items()]
-        all_tags = [RunTag(key, value) for key, value in _tags(tags or {}).items()]
+        all_tags = [RunTag(key, value) for key, value in tag_values(tags or {}).items()]
         while all_metrics or all_params or all_tags:
             # MLflow also takes no more than 1000 things of all kinds together.
             now_params, all_params = all_params[:MAX_PARAMS], all_params[MAX_PARAMS:]
@@ -269,9 +261,9 @@ class RunTree:
             self.mlflow.log_batch(run_id, now_metrics, now_params, now_tags)
 
     @_guarded
-    def log_text(self, run_id: str, text: str, name: str) -> None:
+    def log_text(self, run_id: str, content: str, name: str) -> None:
         """Log a text to the run as the artifact `name`."""
-        self.mlflow.log_text(run_id, _text(text), name)
+        self.mlflow.log_text(run_id, text(content), name)
 
     @_guarded
     def log_artifact(self, run_id: str, path: Path, artifact_path: str | None = None) -> None:
@@ -289,16 +281,16 @@ class RunTree:
         """Return parameters as MLflow takes them; two whose names it would not tell apart get a number."""
         params: dict[str, str] = {}
         for name, value in values.items():
-            text, key, number = _text(value), _name(name), 2
+            content, key, number = text(value), allowed_name(name), 2
             while key in params:
-                key, number = f"{_name(name)[: MAX_NAME - 4]}_{number}", number + 1
+                key, number = f"{allowed_name(name)[: MAX_NAME - 4]}_{number}", number + 1
             if number > 2:
                 self._note(f"MLflow: the parameter {name} is called {key} there")
-            if len(text) > MAX_PARAM:
+            if len(content) > MAX_PARAM:
                 self._note(
-                    f"MLflow: the parameter {name} is cut to its first {MAX_PARAM:,} of {len(text):,} characters"
+                    f"MLflow: the parameter {name} is cut to its first {MAX_PARAM:,} of {len(content):,} characters"
                 )
-            params[key] = text[:MAX_PARAM]
+            params[key] = content[:MAX_PARAM]
         return params
 
     def _note(self, line: str) -> None:
@@ -350,62 +342,6 @@ class RunTree:
             yield from page
             if not (token := page.token):
                 return
-
-
-def points(result: EpochResult, time_ms: int) -> list[MetricValue]:
-    """Return an epoch's numeric metrics and its throughput as points; the epoch is the step."""
-    values: dict[str, Any] = dict(result.metrics)
-    if (rate := result.samples_per_s) is not None:
-        values["samples_per_s"] = rate
-    return [MetricValue(name, value, result.epoch, time_ms) for name, value in values.items() if _is_number(value)]
-
-
-def final_points(record: TrialRecord, time_ms: int) -> list[MetricValue]:
-    """Return the metrics of a trial's run at its end; its best epoch only where that one scores the trial."""
-    values = {"rgu_hours": record.rgu_hours}
-    if record.which == "best" and not record.diverged:
-        values |= {"best/score": record.standing.best, "best/epoch": record.best_epoch}
-    return [MetricValue(name, value, 0, time_ms) for name, value in values.items() if value is not None]
-
-
-def final_tags(record: TrialRecord) -> dict[str, Any]:
-    """Return the tags of a trial's run that say how it ended."""
-    tags: dict[str, Any] = {"raygpu.status": "diverged" if record.diverged else record.status}
-    tags["raygpu.score"] = f"{record.which} epoch"
-    if record.best_epoch is not None:
-        tags["raygpu.best_epoch"] = record.best_epoch
-    if record.diverged:
-        tags["raygpu.diverged"] = "true"
-    if record.status == "interrupted":
-        tags["raygpu.stopped"] = "interrupted"
-    elif record.status == "stopped":
-        tags["raygpu.stopped"] = record.reason or "stopped"
-    if record.status == "failed" and record.error:
-        tags["raygpu.error"] = record.error[-MAX_TAG:]  # a traceback's last lines say most
-    return tags
-
-
-def _tags(values: Mapping[str, Any]) -> dict[str, str]:
-    return {_name(key): _text(value)[:MAX_TAG] for key, value in values.items()}
-
-
-def _text(value: object) -> str:
-    """Return a value as text that every store takes: NUL and lone surrogates, which databases refuse, escaped."""
-    return str(value).replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
-
-
-def _name(name: str) -> str:
-    """Return a name as MLflow allows it: letters, digits, `_-. :/`, and no path that leads upwards."""
-    parts = [part for part in re.sub(r"[^/\w.\- :]", "_", str(name)).split("/") if part.strip(".")]
-    return "/".join(parts)[:MAX_NAME].rstrip("/") or "_"
-
-
-def _is_number(value: object) -> bool:
-    try:
-        float(value)  # type: ignore[arg-type] # whether it can be is the question
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _now_ms() -> int:

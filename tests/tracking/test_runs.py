@@ -12,7 +12,8 @@ import pytest
 
 from raygpu.errors import TrackingError
 from raygpu.search.trials import EpochResult, Status, TrialRecord
-from raygpu.tracking.runs import MetricValue, Refused, RunTree, points
+from raygpu.tracking.runs import Refused, RunTree
+from raygpu.tracking.values import MetricValue, points
 from tests.tracking.services import Server, end_trial, epoch, log_epochs, restart_trial, start_trial, trial
 
 STATUSES: dict[Status, str] = {

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from raygpu.records.run_directory import as_json
+from raygpu.records.json_files import as_json
 from raygpu.workflow.summary import plain
 
 

@@ -1,0 +1,81 @@
+"""The form in which MLflow takes values: the points, tags and texts of a trial's results, within its limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raygpu.search.trials import EpochResult, TrialRecord
+
+MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000
+"""Maximum number of characters that MLflow accepts in a name, a parameter's value and a tag's value."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricValue:
+    """One value of one metric."""
+
+    name: str
+    value: float
+    step: int
+    time_ms: int
+    """Milliseconds since 1970. MLflow keeps equal points once, so a repeated call must repeat its time."""
+
+
+def points(result: EpochResult, time_ms: int) -> list[MetricValue]:
+    """Return an epoch's numeric metrics and its throughput as points; the epoch is the step."""
+    values: dict[str, Any] = dict(result.metrics)
+    if (rate := result.samples_per_s) is not None:
+        values["samples_per_s"] = rate
+    return [MetricValue(name, value, result.epoch, time_ms) for name, value in values.items() if _is_number(value)]
+
+
+def final_points(record: TrialRecord, time_ms: int) -> list[MetricValue]:
+    """Return the metrics of a trial's run at its end; its best epoch only where that one scores the trial."""
+    values = {"rgu_hours": record.rgu_hours}
+    if record.which == "best" and not record.diverged:
+        values |= {"best/score": record.standing.best, "best/epoch": record.best_epoch}
+    return [MetricValue(name, value, 0, time_ms) for name, value in values.items() if value is not None]
+
+
+def final_tags(record: TrialRecord) -> dict[str, Any]:
+    """Return the tags of a trial's run that say how it ended."""
+    tags: dict[str, Any] = {"raygpu.status": "diverged" if record.diverged else record.status}
+    tags["raygpu.score"] = f"{record.which} epoch"
+    if record.best_epoch is not None:
+        tags["raygpu.best_epoch"] = record.best_epoch
+    if record.diverged:
+        tags["raygpu.diverged"] = "true"
+    if record.status == "interrupted":
+        tags["raygpu.stopped"] = "interrupted"
+    elif record.status == "stopped":
+        tags["raygpu.stopped"] = record.reason or "stopped"
+    if record.status == "failed" and record.error:
+        tags["raygpu.error"] = record.error[-MAX_TAG:]  # a traceback's last lines say most
+    return tags
+
+
+def tag_values(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return tags with names and texts that MLflow takes."""
+    return {allowed_name(key): text(value)[:MAX_TAG] for key, value in values.items()}
+
+
+def text(value: object) -> str:
+    """Return a value as text that every store takes: NUL and lone surrogates, which databases refuse, escaped."""
+    return str(value).replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def allowed_name(name: str) -> str:
+    """Return a name as MLflow allows it: letters, digits, `_-. :/`, and no path that leads upwards."""
+    parts = [part for part in re.sub(r"[^/\w.\- :]", "_", str(name)).split("/") if part.strip(".")]
+    return "/".join(parts)[:MAX_NAME].rstrip("/") or "_"
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(value)  # type: ignore[arg-type] # whether it can be is the question
+    except (TypeError, ValueError):
+        return False
+    return True
