@@ -18,12 +18,16 @@ from raygpu.cli.command import INCOMPLETE, framed, reader_may_leave
 from raygpu.cli.console import print_faults
 from raygpu.cli.flags import Flags
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
-from raygpu.errors import BadInput, TrackingError
+from raygpu.errors import BadInput, RaygpuError, TrackingError
 from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage
 
 OPTIONS = {"tracking.uri": "The address of the store, where it is another one than the run's own."}
 FLAGS = Flags({}, OPTIONS)
+
+
+class Untracked(BadInput):
+    """The run is not in MLflow, on purpose."""
 
 
 def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str], None]) -> bool:
@@ -33,29 +37,42 @@ def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str],
     if the store is out of reach.
     """
     from raygpu.tracking.session import Session, SweepSession, TrainSession, open_store
+    from raygpu.tracking.writer import REFUSED
 
     kind = folder.kind
     if kind not in ("sweep", "train"):
-        raise BadInput(f"{folder}: a {kind} is not in MLflow; nothing is to be delivered")
+        raise Untracked(f"{folder}: a {kind} is not in MLflow; nothing is to be delivered")
     config: ProblemConfig = load(folder.config, overrides, SweepConfig if kind == "sweep" else TrainConfig)
     config = config.model_copy(update={"tracking": config.tracking.found()})
     if not config.tracking.enabled:
-        raise BadInput(f"{folder}: was run without tracking (tracking.enabled = false)")
+        raise Untracked(f"{folder}: was run without tracking (tracking.enabled = false)")
     folder.claim()
     summary = folder.read_summary()
     session: Session = (SweepSession if kind == "sweep" else TrainSession)(config, folder, open_store(config))
-    interrupted = summary is not None and summary["tracking"].get("status") == "interrupted"
+    interrupted = summary is not None and _is_interrupted(summary, config)
     with ExitStack() as stack:
         stack.callback(folder.hand_over)
         if isinstance(session, TrainSession) and summary is not None:
             session.checkpoint = stack.enter_context(_checkpoint(summary))
+            session.lacks_model = summary["tracking"].get("lacks_model")
         for line in session.close(summary, interrupted=interrupted, say=say):
             say(line)
-    if session.fault is not None:
+    if session.fault is not None or session.lacks_model is not None:
+        return False
+    if (refused := folder.path / REFUSED).is_file():
+        say(f"{folder}: all is in MLflow but for what it refused: {refused}")
         return False
     ended = "all of it is in MLflow" if summary is not None else f"it has not ended: {folder.resumed_by(kind)}"
     say(f"{folder}: {ended}")
     return True
+
+
+def _is_interrupted(summary: Mapping[str, Any], config: ProblemConfig) -> bool:
+    """Return whether a run was interrupted; by its counts, if an early end or an earlier version left no status."""
+    status = summary["tracking"].get("status")
+    if status is None and isinstance(config, TrainConfig):
+        return config.epochs is not None and int(summary["epochs"]) < config.epochs
+    return bool(status == "interrupted" if status is not None else summary.get("interrupted"))
 
 
 def _checkpoint(summary: Mapping[str, Any]) -> AbstractContextManager[Path | None]:
@@ -82,14 +99,28 @@ def _main(argv: list[str]) -> int:
     if unknown or not arguments.words:
         read = unknown[0] if unknown else "nothing"
         raise BadInput(f"read {read}; folders of runs are wanted, as in: python -m raygpu.deliver runs/digits")
+    if len(arguments.words) == 1:
+        return 0 if _deliver(arguments.words[0], arguments.options) else INCOMPLETE
     complete = True
     for where in arguments.words:
+        if "://" not in where and not RunDirectory(Path(where)).run.is_file():
+            continue  # as runs/mlflow.db of runs/*
         try:
-            complete &= run(RunDirectory.existing(where, None, "deliver"), arguments.options, print)
-        except TrackingError as error:  # another run may have another store
+            complete &= _deliver(where, arguments.options)
+        except Untracked:
+            continue
+        except RaygpuError as error:  # the others may be delivered
             complete = False
-            print_faults([f"{where}: {error}"])
+            print_faults([str(error)])
     return 0 if complete else INCOMPLETE
+
+
+def _deliver(where: str, options: Mapping[str, str]) -> bool:
+    try:
+        return run(RunDirectory.existing(where, None, "deliver"), options, print)
+    except TrackingError as error:
+        print_faults([f"{where}: {error}"])
+        return False
 
 
 if __name__ == "__main__":

@@ -238,7 +238,7 @@ class _SweepRun:
             self.cluster,
             monitor,
             timing,
-            self.session.identity(),
+            self.session.identity(interrupted=self.interrupted),
             arrays_s,
         )
         self.session.writer.finish()  # what waits is delivered while Ray ends
@@ -252,7 +252,8 @@ class _SweepRun:
             self._summarize(timing, monitor, {})
             code = self.finish().exit_code
         except Exception as error:  # noqa: BLE001 - nothing comes after this thread
-            self.console.line(f"the results are not complete: {one_line(error)}; {self.folder.resumed_by('sweep')}")
+            again = self.folder.resumed_by("sweep")
+            self.console.line(f"the results are not complete: {one_line(error)}; go on with: {again}")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -299,7 +299,7 @@ class _TrainingRun:
                 self.history.best = best_of(checkpoint) if ended.best is not None and checkpoint is not None else None
                 global_batch, ended_s = self.spread.parallel.global_batch, process_age_s()
                 summary = summarize_training(self.config, self.history, self.placing, global_batch, ended, ended_s)
-                summary["tracking"] = self.session.identity()
+                summary["tracking"] = self.session.identity(interrupted=interrupted)
                 if not interrupted and ended.best is not None:
                     assert checkpoint is not None
                     summary |= self._keep_model(checkpoint)

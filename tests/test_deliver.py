@@ -77,7 +77,7 @@ def work(session: SweepSession) -> dict[str, Any]:
     session.writer.begin(trial(0))
     session.writer.epochs("t0000", [epoch(1, 1.0)])
     session.writer.end(TrialRecord(trial(0), "finished"))
-    summary = SUMMARY | {"tracking": session.identity()}
+    summary = SUMMARY | {"tracking": session.identity(interrupted=False)}
     session.folder.write_summary(summary)
     return summary
 
@@ -167,7 +167,7 @@ def test_a_process_that_died_before_it_noted_its_run_finds_it_again(
         first.writer.close(30)
     assert "mlflow_run_id" not in folder.read_run()
     session = begun(config, folder)
-    assert session.close(SUMMARY | {"tracking": session.identity()}, interrupted=False) == []
+    assert session.close(SUMMARY | {"tracking": session.identity(interrupted=False)}, interrupted=False) == []
     whole(config)
 
 
@@ -234,3 +234,35 @@ def test_bad_input(folder: RunDirectory, tmp_path: Path, capsys: pytest.CaptureF
     assert "kind: read 'dance'; allowed: sweep, train, balance" in told(str(folder))
     folder.run.write_text("{")
     assert "run.json: cannot be read (JSONDecodeError" in told(str(folder))
+
+
+def test_of_several_folders_those_that_are_no_runs_are_left_out(
+    config: SweepConfig, folder: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(config, folder).close(SUMMARY | {"tracking": {"uri": None, "run_id": None}}, interrupted=False)
+    balance = RunDirectory.create(Path(config.runs_dir), "balance")
+    balance.write_config(config, tmp_path, kind="balance")
+    (Path(config.runs_dir) / "artifacts").mkdir()
+    damaged = RunDirectory.create(Path(config.runs_dir), "damaged")
+    damaged.write_config(config, tmp_path)
+    everything = sorted(map(str, Path(config.runs_dir).iterdir()))
+    assert deliver.main(everything) == 0
+    damaged.run.write_text("{")
+    assert deliver.main(everything) == 3
+    out, err = capsys.readouterr()
+    assert out.count(f"{folder}: all of it is in MLflow") == 2, "the others are delivered all the same"
+    assert err.count("cannot be read") == 1
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_a_run_that_was_killed_while_it_waited_ends_as_it_was(
+    config: SweepConfig, folder: RunDirectory, interrupted: bool
+) -> None:
+    session = begun(config, folder)
+    folder.write_summary(SUMMARY | {"tracking": session.identity(interrupted=interrupted)})
+    session.writer.close(30)
+    assert deliver.main([str(folder)]) == 0
+    tree = session.tree()
+    assert tree is not None
+    assert tree.mlflow.get_run(tree.run_id).info.status == ("KILLED" if interrupted else "FINISHED")

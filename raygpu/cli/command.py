@@ -39,7 +39,7 @@ class Outcome:
 def incomplete(summary: Mapping[str, Any]) -> bool:
     """Return whether a run's summary says that MLflow lacks part of the run."""
     tracking = summary.get("tracking", {})
-    return bool(tracking.get("undelivered") or tracking.get("fault"))
+    return any(tracking.get(name) for name in ("undelivered", "fault", "refused", "lacks_model"))
 
 
 def framed(run: Callable[[], int], interrupted: str) -> int:

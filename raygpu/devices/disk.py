@@ -14,6 +14,8 @@ RESERVE_BYTES = 64 * 2**20
 RESERVE_PART = 0.02
 """The same as a part of a small disk."""
 POLL_S = 1.0
+PATIENCE_S = 600.0
+"""Seconds for which a worker waits for space; it may be on another machine than whoever could free some."""
 FULL = {errno.ENOSPC, errno.EDQUOT}
 
 R = TypeVar("R")
@@ -40,13 +42,18 @@ def is_full(error: BaseException, paths: Sequence[Path] = ()) -> bool:
 
 
 def patiently(paths: Sequence[Path], call: Callable[[], R]) -> R:
-    """Call, and return the result; wait while the disks of these folders are full, and call again if that failed it."""
+    """Call, and return the result; wait while the disks of these folders are full, and call again if that failed it.
+
+    Raises OSError after PATIENCE_S seconds: nobody may see that this process waits.
+    """
+    began = time.monotonic()
     while True:
-        while full(paths) is not None:
-            time.sleep(POLL_S)
-        try:
-            return call()
-        except Exception as error:
-            if not is_full(error, paths):
-                raise
+        if (found := full(paths)) is None:
+            try:
+                return call()
+            except Exception as error:
+                if not is_full(error, paths) or time.monotonic() - began >= PATIENCE_S:
+                    raise
+        elif time.monotonic() - began >= PATIENCE_S:
+            raise OSError(errno.ENOSPC, f"no space left for {PATIENCE_S:g} s", str(found))
         time.sleep(POLL_S)

@@ -218,7 +218,8 @@ class RunDirectory:
             folder = cls(Path(tempfile.mkdtemp(prefix="raygpu-runs-"), storage.name), storage)
             folder.trials.mkdir(parents=True)
         for file in (folder.config, folder.run, folder.summary, folder.trials_csv, folder.best_toml, folder.journal):
-            if storage.has(file.name):
+            newer_here = file == folder.journal and file.exists()  # of a start that was killed on this machine
+            if storage.has(file.name) and not newer_here:
                 file.write_bytes(storage.read(file.name))
         return folder
 
@@ -318,7 +319,9 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json`; numbers that are not finite become null."""
-        self.summary.write_text(json.dumps(as_json(summary), indent=2, allow_nan=False) + "\n")
+        temporary = self.summary.with_suffix(".tmp")
+        temporary.write_text(json.dumps(as_json(summary), indent=2, allow_nan=False) + "\n")
+        temporary.replace(self.summary)  # a full disk leaves the one before
 
     def read_summary(self) -> dict[str, Any] | None:
         """Return the content of `summary.json`; None of a run without an end. Raises BadInput if it is damaged."""

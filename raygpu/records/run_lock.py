@@ -17,7 +17,10 @@ def claim(folder: Path) -> None:
     """Lock a run's folder until `release`, or the end of this process. Raises BadInput if another process has it."""
     if folder in _CLAIMS:
         return
-    lock = (folder / FILE).open("a")
+    try:
+        lock = (folder / FILE).open("a")
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be written: {error.strerror}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

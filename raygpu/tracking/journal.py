@@ -52,7 +52,7 @@ class Journal:
             if damaged:
                 with self.damaged_path.open("ab") as file:
                     file.writelines(damaged)
-            if writes or damaged:
+            if self.path.stat().st_size:  # without what was cut at its end, which the next write would be joined to
                 self.rewrite(writes)
         except OSError as error:
             raise TrackingError(f"tracking: {self.path} cannot be read as waiting writes: {error.strerror}") from error
@@ -78,8 +78,8 @@ class Journal:
 
     def clear(self) -> None:
         """Empty the file, once all writes are delivered."""
-        if self._file is not None:
-            os.ftruncate(self._file, 0)
+        if self._file is not None or self.path.is_file():
+            os.ftruncate(self._opened(), 0)
             self._cut = False
 
     def rewrite(self, waiting: Iterable[Write]) -> None:

@@ -162,7 +162,8 @@ def _send(tree: RunTree, run_id: str, batch: Batch, set_aside: SetAside, advance
             if not isinstance(fault, Refused) and batch.failures < SUSPECT:
                 raise
             tree.probe(run_id)  # refused, where the run itself is gone
-            run = _SuspectRun(tree, run_id, lambda fault, value: set_aside(fault, batch.trial_id, dict([value])))
+            aside = lambda fault, value: set_aside(fault, batch.trial_id, dict([value]))  # noqa: E731
+            run = _SuspectRun(tree, run_id, aside, advanced)
             run.send(metrics, params, batch.tags)  # one bad value must not take the rest with it
         del batch.points[: len(metrics)]
         batch.tags, batch.params_sent = {}, True
@@ -180,6 +181,7 @@ class _SuspectRun:
     tree: RunTree
     run_id: str
     set_aside: Callable[[TrackingError, Value], None]
+    advanced: Callable[[], None]
 
     def send(self, metrics: Sequence[MetricValue], params: Mapping[str, Any], tags: Mapping[str, Any]) -> None:
         """Log all that the run takes, and set aside the rest."""
@@ -196,6 +198,7 @@ class _SuspectRun:
             return self._log_one(values[0], log)
         try:
             log(values)
+            self.advanced()
         except TrackingError:
             self.tree.probe(self.run_id)
             middle = len(values) // 2
@@ -206,9 +209,11 @@ class _SuspectRun:
         """Log a value; set it aside if it is refused, or fails again and again while the run takes others."""
         for left in reversed(range(REPEATS)):
             try:
-                return log([value])
+                log([value])
+                return self.advanced()
             except TrackingError as fault:
                 self.tree.probe(self.run_id)
+                self.advanced()  # the store takes writes
                 if isinstance(fault, Refused) or not left:
                     return self.set_aside(fault, value)
             time.sleep(REPEAT_S)

@@ -284,7 +284,7 @@ class RunTree:
             content, key, number = text(value), allowed_name(name), 2
             while key in params:
                 key, number = f"{allowed_name(name)[: MAX_NAME - 4]}_{number}", number + 1
-            if number > 2:
+            if key != name:
                 self._note(f"MLflow: the parameter {name} is called {key} there")
             if len(content) > MAX_PARAM:
                 self._note(

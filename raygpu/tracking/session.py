@@ -70,6 +70,8 @@ class Session(ABC):
         self.enabled = tree is not None
         self.fault: str | None = None
         """Why MLflow lacks a part of the run that is no waiting write; None if it lacks none."""
+        self.lacks_model: str | None = None
+        """Why MLflow lacks a training's model, which --resume logs; None if it does not."""
         known = folder.read_run()
         self.run_id: str | None = known.get("mlflow_run_id")
         self._key: str = known.get("mlflow_key") or uuid4().hex
@@ -136,11 +138,14 @@ class Session(ABC):
             return f"{whose} curves: {tree.ui_url}"
         return f"{whose} curves: {ui_command(tree.uri, UI_PORT)}, then {tree.ui_url}"
 
-    def identity(self) -> dict[str, str | int | None]:
-        """Return the `tracking` section of `summary.json`; `close` completes it."""
+    def identity(self, *, interrupted: bool) -> dict[str, str | int | None]:
+        """Return the `tracking` section of `summary.json` as it is before the end; `close` completes it."""
         if not self.enabled:
             return {"uri": None, "run_id": None}
-        return {"uri": redacted(self.config.tracking.uri), "run_id": self.run_id, "undelivered": 0, "fault": None}
+        known: dict[str, str | int | None] = {"uri": redacted(self.config.tracking.uri), "run_id": self.run_id}
+        # A process that is killed before the end leaves a summary that says what is missing.
+        status = "interrupted" if interrupted else "finished"
+        return known | {"status": status, "undelivered": self.writer.waiting, "fault": "the run has not ended there"}
 
     def tree(self) -> RunTree | None:
         """Return the tree that holds the run; None where tracking is off, or its store is out of reach."""
@@ -206,8 +211,13 @@ class Session(ABC):
         """Return lines on what was delivered late, or how to deliver what MLflow lacks."""
         assert isinstance(self.writer, Writer)
         if not undelivered and self.fault is None:
-            earlier = self.writer.num_earlier
-            return [f"MLflow: {earlier:,} writes that an earlier start had left were delivered"] if earlier else []
+            earlier, lines = self.writer.num_earlier, []
+            if earlier:
+                lines.append(f"MLflow: {earlier:,} writes that an earlier start had left were delivered")
+            if self.lacks_model is not None:
+                again = self.folder.resumed_by(self.kind)
+                lines.append(f"MLflow: the model is not there ({self.lacks_model}); log it by: {again}")
+            return lines
         what = f"{undelivered:,} writes are not in MLflow" if undelivered else "the run is not complete there"
         why = f" ({self.fault})" if self.fault is not None else ""
         where = f"; they lie in {self.folder.journal}" if undelivered else ""
@@ -217,10 +227,17 @@ class Session(ABC):
         """Complete the summary's `tracking`, and its file."""
         if summary is None or ending is None:
             return
+        assert isinstance(self.writer, Writer)
         known = {"run_id": self.run_id, "status": ending.status, "undelivered": undelivered, "fault": self.fault}
-        if summary["tracking"] != (noted := {**summary["tracking"], **known}):
+        known |= {"refused": self.writer.num_refused} if self.writer.num_refused else {}
+        known |= {"lacks_model": self.lacks_model} if self.lacks_model else {}
+        earlier = {name: value for name, value in summary["tracking"].items() if name != "lacks_model"}
+        if summary["tracking"] != (noted := {**earlier, **known}):
             summary["tracking"] = noted
-            self.folder.write_summary(summary)
+            try:
+                self.folder.write_summary(summary)
+            except OSError as error:
+                self._lines.append(f"{self.folder.summary} cannot be written: {error.strerror}")
 
     def discard(self) -> None:
         """Delete the run from MLflow: a fault in the user's input ended it before there was a result."""

@@ -70,6 +70,10 @@ class Writer:
         self._incoming = deque(self._journal.take_over())
         self.num_earlier = len(self._incoming)
         """Number of writes that an earlier writer had left."""
+        self.num_refused = self._journal.damaged
+        """Number of values that MLflow refused, and of damaged writes: set aside, and never delivered."""
+        self._aside: list[str] = []
+        """Lines for the file of refused values that the disk has not taken yet."""
         if damaged := self._journal.damaged:
             self._note(f"{damaged:,} waiting writes were damaged; they are set aside in {self._journal.damaged_path}")
         self._behind = False
@@ -166,6 +170,7 @@ class Writer:
             self._abandoned.set()  # a thread that still hangs in a call ends after it
             with self._lock:
                 writes = [*self._pending.writes(), *self._incoming]
+                self._keep_aside()
                 try:
                     self._journal.close(writes)
                 except OSError as error:
@@ -220,13 +225,14 @@ class Writer:
                 self._tree = tree if isinstance(tree, RunTree) else tree()
                 self.delayed = None
             except Refused as error:
-                self._failure = error
+                self._failure, self.delayed = error, str(error)
             except TrackingError as error:  # it may be locked, or not be there yet
                 self.delayed = str(error)
                 (self._abandoned if self._closing.is_set() else self._closing).wait(pause_s)
                 pause_s = min(LONGEST_RETRY_S, 2 * pause_s)
             except Exception as error:  # noqa: BLE001 - whatever it is, `ready` reports it
                 self._failure = TrackingError(f"tracking: MLflow could not be opened: {one_line(error)}")
+                self.delayed = str(self._failure)
         if self._tree is not None or self._failure is not None:
             self._opened.set()
         while self._tree is not None:
@@ -275,6 +281,7 @@ class Writer:
 
     def _keep(self) -> None:
         """Wait until the disk has the writes that are about to be delivered; they are delivered without it, too."""
+        self._keep_aside()
         try:
             if self._behind:
                 with self._lock:
@@ -353,10 +360,22 @@ class Writer:
     def _set_aside(self, fault: TrackingError, trial_id: str | None, values: Mapping[str, Any]) -> None:
         """Keep what MLflow refuses in a file beside the journal, with the reason."""
         self._note(f"MLflow refused: {fault}")
-        fields = {"fault": str(fault), "trial_id": trial_id, "values": values}
+        self.num_refused += 1
+        self._aside.append(
+            json.dumps({"fault": str(fault), "trial_id": trial_id, "values": values}, default=str) + "\n"
+        )
+        self._keep_aside()
+
+    def _keep_aside(self) -> None:
+        """Write the refused values to their file, and wait until the disk has them."""
+        if not self._aside:
+            return
         try:
             with self._journal.path.with_name(REFUSED).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(fields, default=str) + "\n")
+                file.writelines(self._aside)
+                file.flush()
+                os.fsync(file.fileno())
+            self._aside.clear()
         except OSError as error:
             self._note_disk(error)
 

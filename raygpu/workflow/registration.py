@@ -65,6 +65,7 @@ def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[
     """
     tree = session.tree()
     if tree is None:
+        session.lacks_model = session.fault
         if config.registered_name is not None:
             say("not registered: MLflow is off, or out of reach")
         return {}
@@ -77,7 +78,7 @@ def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[
         try:
             return _in_mlflow(config, session, tree, model, made, say)
         except TrackingError as error:
-            session.fault = f"the model is not in MLflow: {error}"
+            session.lacks_model = str(error)
             return {}
 
 

@@ -135,3 +135,35 @@ def test_what_a_full_disk_did_not_take_is_in_the_journal_once_there_is_space(
     assert [(write.kind, len(damaged)) for write in kept] == [("begin", 1), ("epochs", 1)]
     assert writer.close(0.1) == 3
     assert [write.kind for write in load(tmp_path / "spool.jsonl")[0]] == ["begin", "epochs", "epochs"]
+
+
+def test_what_was_cut_is_not_joined_to_the_next_write(tree: RunTree, tmp_path: Path) -> None:
+    spool = tmp_path / "spool.jsonl"
+    spool.write_text('{"kind": "begin", "trial_i')  # the process was killed at its first write
+    writer = Writer(tree, spool, interval_s=600)
+    writer.begin(trial(0))
+    assert ([write.kind for write in load(spool)[0]], load(spool)[1]) == (["begin"], [])
+    assert writer.close(30) == 0
+
+
+def test_what_was_delivered_is_not_delivered_again(tree: RunTree, tmp_path: Path) -> None:
+    spool = tmp_path / "spool.jsonl"
+    journal = Journal(spool)
+    journal.add(Write("begin", "t0000", trial(0), 1))
+    writer = Writer(tree, spool, interval_s=0.05)
+    eventually(lambda: writer.waiting == 0)
+    eventually(lambda: spool.read_bytes() == b"")  # as if the process were killed now
+    assert writer.close(30) == 0
+
+
+def test_a_value_that_the_disk_does_not_take_is_set_aside_later(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.05)
+    refused = tmp_path / "refused.jsonl"
+    refused.mkdir()  # nothing is written there
+    writer.epochs("t0099", [epoch(1)])  # a trial that never began
+    eventually(lambda: writer.num_refused == 1)
+    refused.rmdir()
+    assert writer.close(30) == 0
+    assert "t0099" in refused.read_text()

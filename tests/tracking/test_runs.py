@@ -290,6 +290,7 @@ def test_no_parameter_is_lost_or_cut_in_silence(tree: RunTree) -> None:
     assert len(params["long"]) == 6000
     assert (params["nul"], params["half"]) == (r"a\x00b", r"\ud800")
     assert tree.notes == [
+        "MLflow: the parameter a?b is called a_b there",
         "MLflow: the parameter a!b is called a_b_2 there",
         "MLflow: the parameter long is cut to its first 6,000 of 7,000 characters",
     ]

@@ -19,6 +19,11 @@ GIVEN = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 """Variables by which a person gives a token."""
 
 
+def where() -> str:
+    """Return the folder below which a local Ray keeps its files, whether it is there or not."""
+    return os.environ.get("RAY_TMPDIR") or SESSIONS.format(os.getuid())
+
+
 def sessions() -> str | None:
     """Return the folder for Ray's sessions; None where the user chose one by RAY_TMPDIR. Raises RaygpuError."""
     if "RAY_TMPDIR" in os.environ:

@@ -94,9 +94,9 @@ class TurnMailbox(Mailbox):
 
     def turn(self, number: int) -> tuple[int, ...] | Wish:
         """Return the shares of a turn: empty if it has not begun yet, "stop" after the last one. number: from 0."""
-        if self._wish == "stop":
-            return "stop"
-        return self._turns[number] if number < len(self._turns) else ""
+        if number < len(self._turns):  # even if it is to end at once: another rank may have begun it
+            return self._turns[number]
+        return self._wish if self._wish == "stop" else ""
 
     def turn_wish(self, number: int) -> Wish:
         """Return "stop" once a turn is over, else empty."""

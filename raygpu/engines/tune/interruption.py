@@ -78,17 +78,15 @@ class Interruption(tune.Callback):
         self.live = live
         self._deadline: float | None = None
         """Time at which Tune is stopped at the latest, by the monotonic clock; None before an interrupt."""
-        self._running: set[str] = set()
-        """Tune's ids of the trials that ran at the interrupt."""
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Begin to wait at the first interrupt; stop Tune once no trial is waited for, or time is up."""
         if not self.live.interrupts.count:
             return
-        running = {trial.trial_id for trial in trials if trial.status == "RUNNING"}
+        running = any(trial.status == "RUNNING" for trial in trials)  # Tune starts those that it has staged already
         if self._deadline is None:
-            self._deadline, self._running = time.monotonic() + PATIENCE_S, running
+            self._deadline = time.monotonic() + PATIENCE_S
             if running:
                 self.live.say("stopping after a checkpoint of each running trial; Ctrl-C again stops without")
-        if not self._running & running or time.monotonic() >= self._deadline:
+        if not running or time.monotonic() >= self._deadline:
             signal.raise_signal(signal.SIGUSR1)

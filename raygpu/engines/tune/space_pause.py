@@ -11,6 +11,7 @@ from typing import Any
 from ray import tune
 
 from raygpu.devices import disk
+from raygpu.engines.cluster import ray_files
 from raygpu.engines.tune.live_sweep import LiveSweep
 
 MIB = 2**20
@@ -29,7 +30,7 @@ class SpacePause(tune.Callback):
 
 def wait_for_space(folder: Path, say: Callable[[str], None], given_up: Callable[[], bool] = lambda: False) -> None:
     """Wait while the disk of a run's folder or of temporary files is full; say so, and when it goes on."""
-    paths = [folder, Path(tempfile.gettempdir())]
+    paths = [folder, Path(tempfile.gettempdir()), Path(ray_files.where())]
     if (found := disk.full(paths)) is None:
         return
     say(f"no space left on the disk of {found}: the run waits, and goes on once some MiB are free; Ctrl-C stops it")

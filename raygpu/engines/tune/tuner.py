@@ -11,6 +11,7 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
+from raygpu.devices import disk
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
 from raygpu.engines.tune.interruption import Interruption, PausingScheduler, checkpoints_first
 from raygpu.engines.tune.live_sweep import LiveSweep
@@ -67,9 +68,11 @@ def fit(
         try:
             _tuner(trainable, tune_config, run_config, folder, resume=resume).fit()
         except OSError as error:
+            again = folder.resumed_by("sweep")
+            if disk.is_full(error):
+                raise StorageError(f"{folder}: {one_line(error)}; free some space, then go on with: {again}") from error
             if S3_SAID not in str(error):
                 raise
-            again = folder.resumed_by("sweep")
             raise StorageError(f"storage: {folder.shared}: {one_line(error)}; go on with: {again}") from error
     if live.unknown_metric is not None:
         raise BadInput(live.unknown_metric)
