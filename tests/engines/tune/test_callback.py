@@ -60,8 +60,9 @@ class Alone:
             records=self.records,
             writer=self.runs,
             cluster=cluster,
-            folder=SimpleNamespace(tune=Storage(str(tmp_path))),
+            folder=SimpleNamespace(path=Path(), tune=Storage(str(tmp_path))),
             say=print,
+            leave=print,
             arrays_s={},
         )
         shares: Any = None

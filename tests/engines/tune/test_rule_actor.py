@@ -52,8 +52,9 @@ def test_a_resumed_sweep_knows_the_scores_that_were_compared(
         records=Records(4, Scoring("accuracy", True), [], 9),
         writer=None,
         cluster=None,
-        folder=SimpleNamespace(tune=tmp_path),
+        folder=SimpleNamespace(path=Path(), tune=tmp_path),
         say=print,
+        leave=print,
         arrays_s={},
     )
     shares: Any = None

@@ -34,8 +34,10 @@ def outcome(count: int, bad: set[str]) -> list[tuple[int, bool]]:
     records = Records(count, Scoring("accuracy", True), [], 1)
     one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, count)
     shares = Shares(one_gpu, lambda trial: Signature(()))
-    folder = SimpleNamespace(tune=Path())
-    context: Any = SimpleNamespace(records=records, writer=None, cluster=None, folder=folder, say=print, arrays_s={})
+    folder = SimpleNamespace(path=Path(), tune=Path())
+    context: Any = SimpleNamespace(
+        records=records, writer=None, cluster=None, folder=folder, say=print, leave=print, arrays_s={}
+    )
     live: Any = LiveSweep(context, shares, OneGroup(), None)
     searcher = ArraySearcher(DrawnTrials(trials), live, ArrayPlan(one_gpu, one_gpu), DeviceSlots(one_gpu), drawn=True)
     orders = []
@@ -96,8 +98,10 @@ class Told:
 def test_process_mode_draws_a_trial_when_it_is_wanted_and_tells_its_score_and_not_the_last_epoch_s() -> None:
     records = Records(3, Scoring("accuracy", True, "best"), [], 2)
     one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 3)
-    folder = SimpleNamespace(tune=Path())
-    context: Any = SimpleNamespace(records=records, writer=None, cluster=None, folder=folder, say=print, arrays_s={})
+    folder = SimpleNamespace(path=Path(), tune=Path())
+    context: Any = SimpleNamespace(
+        records=records, writer=None, cluster=None, folder=folder, say=print, leave=print, arrays_s={}
+    )
     live = LiveSweep(context, Shares(one_gpu, lambda trial: Signature(())), None, None)
     sampler: Any = Told()
     searcher = ArraySearcher(sampler, live, one_gpu, DeviceSlots(one_gpu), drawn=False)
