@@ -20,7 +20,9 @@ from raygpu.records.interrupts import noted_interrupts
 PATIENCE_S = 20.0
 """Seconds that trials have for their checkpoints: Kubernetes kills 30 s after SIGTERM. A trial whose epoch takes longer
 goes on from its last checkpoint."""
-WATCH_S = 0.5
+WATCH_S = 0.1
+SETTLE_S = 1.0
+"""Seconds for which Tune's thread keeps off Ray after an interrupt: a call to a raylet that is gone ends this process."""
 OWN_HANDLER = "TUNE_DISABLE_SIGINT_HANDLER"
 """Variable that keeps Tune from handling SIGINT; it always handles SIGUSR1 in the same way."""
 
@@ -86,6 +88,7 @@ class Interruption(tune.Callback):
         running = any(trial.status == "RUNNING" for trial in trials)  # Tune starts those that it has staged already
         if self._deadline is None:
             self._deadline = time.monotonic() + PATIENCE_S
+            time.sleep(SETTLE_S)
             if running:
                 self.live.say("stopping after a checkpoint of each running trial; Ctrl-C again stops without")
         if not running or time.monotonic() >= self._deadline:
