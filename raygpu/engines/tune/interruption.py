@@ -22,7 +22,7 @@ PATIENCE_S = 20.0
 goes on from its last checkpoint."""
 WATCH_S = 0.1
 SETTLE_S = 1.0
-"""Seconds for which Tune's thread keeps off Ray after an interrupt: a call to a raylet that is gone ends this process."""
+"""Seconds for which Tune keeps off Ray after an interrupt: a call to a raylet that is gone ends this process."""
 OWN_HANDLER = "TUNE_DISABLE_SIGINT_HANDLER"
 """Variable that keeps Tune from handling SIGINT; it always handles SIGUSR1 in the same way."""
 
