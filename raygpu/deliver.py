@@ -47,11 +47,11 @@ def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str],
     if not config.tracking.enabled:
         raise Untracked(f"{folder}: was run without tracking (tracking.enabled = false)")
     folder.claim()
-    summary = folder.read_summary()
-    session: Session = (SweepSession if kind == "sweep" else TrainSession)(config, folder, open_store(config))
-    interrupted = summary is not None and _is_interrupted(summary, config)
     with ExitStack() as stack:
         stack.callback(folder.hand_over)
+        summary = folder.read_summary()
+        session: Session = (SweepSession if kind == "sweep" else TrainSession)(config, folder, open_store(config))
+        interrupted = summary is not None and _is_interrupted(summary, config)
         if isinstance(session, TrainSession) and summary is not None:
             session.checkpoint = stack.enter_context(_checkpoint(summary))
             session.lacks_model = summary["tracking"].get("lacks_model")

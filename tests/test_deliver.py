@@ -16,12 +16,13 @@ import pytest
 
 from raygpu import deliver
 from raygpu.config import SweepConfig
+from raygpu.errors import TrackingError
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trials import TrialRecord
 from raygpu.tracking.client import Refused
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.session import SweepSession, open_store
-from tests.tracking.services import children, epoch, eventually, losses, trial
+from tests.tracking.services import children, epoch, eventually, lose_first_run, losses, trial
 
 SUMMARY = {
     "score": "last", "completed": 1, "diverged": 0, "stopped_early": 0, "failed": 0,
@@ -136,21 +137,26 @@ def test_a_store_that_is_locked_throughout_gets_all_by_deliver(
     whole(config)
 
 
+def test_a_store_that_comes_later_than_it_was_waited_for_is_no_fault(
+    config: SweepConfig, folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raygpu.tracking.session.OPEN_S", 0.1)
+    tree = open_store(config)
+    with locked(config):
+        session = SweepSession(config, folder, tree, cpu_share=1.0)
+        with pytest.raises(TrackingError, match="the store was not ready"):
+            session.tree()
+    summary = work(session)
+    assert session.close(summary, interrupted=False) == []
+    assert summary["tracking"]["fault"] is None
+
+
 def test_a_lost_answer_at_the_beginning_makes_no_second_run(
     config: SweepConfig, folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = open_store(config)
     assert tree is not None
-    create, asked = tree.mlflow.create_run, []
-
-    def lost(*arguments: Any, **named: Any) -> Any:
-        answer = create(*arguments, **named)
-        asked.append(answer)
-        if len(asked) == 1:
-            raise ConnectionError("the answer was lost")
-        return answer
-
-    monkeypatch.setattr(tree.mlflow, "create_run", lost)
+    asked = lose_first_run(tree, monkeypatch)
     session = SweepSession(config, folder, tree, cpu_share=1.0)
     assert session.close(work(session), interrupted=False) == []
     assert len(asked) == 2, "the run's, and the trial's"

@@ -9,8 +9,8 @@ from typing import Any
 from raygpu.cli.formatting import duration
 from raygpu.records.run_directory import RunDirectory
 
-NO_SCORE = {"diverged": "diverged", "failed": "failed", "interrupted": "interrupted"}
-"""Words for trials without a score, by their key in the summary."""
+NO_SCORE = ("diverged", "failed", "interrupted")
+"""The summary's counts of trials without a score."""
 
 
 def ending(
@@ -47,7 +47,7 @@ def ending(
 
 def _without_score(summary: Mapping[str, Any]) -> str:
     """Return a line that says why there is no best trial."""
-    counts = [f"{summary[key]} {word}" for key, word in NO_SCORE.items() if summary[key]]
+    counts = [f"{summary[name]} {name}" for name in NO_SCORE if summary[name]]
     advice = "; a smaller learning rate, or clip_norm, may help" if summary["diverged"] else ""
     return f"no trial has a finite {summary['metric']} ({', '.join(counts)}), so there is no best trial{advice}"
 

@@ -41,6 +41,11 @@ def is_full(error: BaseException, paths: Sequence[Path] = ()) -> bool:
     return "No space left" in str(error) or ("PytorchStreamWriter" in str(error) and full(paths) is not None)
 
 
+def wait(paths: Sequence[Path]) -> None:
+    """Wait while the disks of these folders are full. Raises OSError after PATIENCE_S seconds."""
+    patiently(paths, lambda: None)
+
+
 def patiently(paths: Sequence[Path], call: Callable[[], R]) -> R:
     """Call, and return the result; wait while the disks of these folders are full, and call again if that failed it.
 

@@ -148,14 +148,8 @@ class Session(ABC):
         return known | {"status": status, "undelivered": self.writer.waiting, "fault": "the run has not ended there"}
 
     def tree(self) -> RunTree | None:
-        """Return the tree that holds the run; None where tracking is off, or its store is out of reach."""
-        if not isinstance(self.writer, Writer):
-            return None
-        try:
-            return self.writer.ready(OPEN_S)
-        except TrackingError as error:
-            self.fault = str(error)
-            return None
+        """Wait for the tree that holds the run; None where tracking is off. Raises TrackingError without the store."""
+        return self.writer.ready(OPEN_S)
 
     def _begun(self) -> RunTree | None:
         """Return the tree if the run has begun in MLflow; never waits."""

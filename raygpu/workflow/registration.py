@@ -63,11 +63,14 @@ def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[
     The result has its place in MLflow, and its version in the registry or the reason for none. Empty if MLflow is off
     or out of reach, or the model cannot be exported: its checkpoint is kept all the same.
     """
-    tree = session.tree()
+    try:
+        tree = session.tree()
+    except TrackingError as error:
+        session.lacks_model = str(error)
+        return {}
     if tree is None:
-        session.lacks_model = session.fault
         if config.registered_name is not None:
-            say("not registered: MLflow is off, or out of reach")
+            say("not registered: MLflow is off")
         return {}
     with tempfile.TemporaryDirectory() as folder:
         try:

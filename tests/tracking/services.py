@@ -132,6 +132,20 @@ def losses(tree: RunTree, run: Any) -> list[tuple[int, float]]:
     return [(p.step, p.value) for p in tree.mlflow.get_metric_history(run.info.run_id, "train/loss")]
 
 
+def lose_first_run(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The first run that is asked for is begun, and the answer lost; returns the answers so far."""
+    create, asked = tree.mlflow.create_run, list[Any]()
+
+    def lost(*arguments: Any, **named: Any) -> Any:
+        asked.append(create(*arguments, **named))
+        if len(asked) == 1:
+            raise ConnectionError("the answer was lost")
+        return asked[-1]
+
+    monkeypatch.setattr(tree.mlflow, "create_run", lost)
+    return asked
+
+
 def eventually(condition: Callable[[], object], timeout_s: float = 60) -> None:
     """Wait until a condition holds, and fail if it never does."""
     deadline = time.monotonic() + timeout_s

@@ -6,8 +6,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import ray
 
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
+from raygpu.engines.cluster import ray_environment
 from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown, url
 from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
 from raygpu.engines.cluster.private_api import own_process_groups
@@ -40,7 +40,7 @@ def start_local(gpus: Sequence[Gpu], *, apart: bool = True) -> Cluster:
     if len(nodes) > 1:
         return _start_apart(nodes, host.types(gpus), gpus)
     # By UUID: the order that CUDA counts in may differ from NVML's.
-    with _environment("CUDA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus) or HIDDEN):
+    with ray_environment.variable("CUDA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus) or HIDDEN):
         context = _init_local(nodes[0])
     node_id = ray.get_runtime_context().get_node_id()
     devices = [device(i, node_id, gpu.uuid, gpu) for i, gpu in enumerate(gpus)]
@@ -53,7 +53,7 @@ def _start_apart(nodes: list[Node], types: Sequence[Sequence[Gpu]], gpus: Sequen
     visible = [",".join(gpu.uuid for gpu in of) for of in types]
     extra: list[ExtraNode] = []
     try:
-        with _environment("CUDA_VISIBLE_DEVICES", visible[0]):
+        with ray_environment.variable("CUDA_VISIBLE_DEVICES", visible[0]):
             context = _init_local(nodes[0], {resources[0]: 1})
         for node, shown, resource in list(zip(nodes, visible, resources, strict=True))[1:]:
             address, logs = context.address_info["gcs_address"], Path(context.address_info["session_dir"]) / "logs"
@@ -77,20 +77,6 @@ def type_resource(device_type: str) -> str:
 def _plain(device_type: str) -> str:
     """Reduce a name to letters, digits and hyphens: Ray passes lists of resources separated by commas."""
     return re.sub(r"[^0-9A-Za-z]+", "-", device_type)
-
-
-@contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for processes that are started meanwhile, and restore its value afterwards."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -36,3 +38,17 @@ def prepare(*, local: bool = False) -> None:
 def is_on_loopback() -> bool:
     """Return whether this process's Ray is bound to loopback, and so cannot join other machines."""
     return os.environ.get(ON_LOOPBACK) == "0"
+
+
+@contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable meanwhile, for processes that are started too, and restore its value afterwards."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

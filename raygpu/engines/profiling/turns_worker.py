@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
 
-from raygpu.engines.train.rank_group import RankGroup, failures_reported
+from raygpu.engines.train.rank_group import LastAnswer, RankGroup, failures_reported
 from raygpu.engines.train.worker import has_diverged
 from raygpu.experiment import Splits
-from raygpu.records.training_progress import Wish
 from raygpu.training.distributed.ranks import ParallelSettings
 
 POLL_S = 0.02
-
-
-@dataclass(slots=True)
-class _EndOfTurn:
-    """Rank 0's question whether a turn is over. Never waits for the mailbox."""
-
-    mailbox: Any
-    number: int
-    _asked: Any = None
-
-    def __call__(self) -> Wish:
-        wish: Wish = ""
-        if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
-            wish, self._asked = ray.get(self._asked), None
-        if self._asked is None:
-            self._asked = self.mailbox.turn_wish.remote(self.number)
-        return wish
 
 
 def train_by_turns(config: dict[str, Any]) -> None:
@@ -45,7 +28,7 @@ def train_by_turns(config: dict[str, Any]) -> None:
         group, number = RankGroup(task, mailbox), 0
         while (shares := _next(mailbox, number)) is not None:
             parallel = replace(task.parallel, ratios=tuple(map(float, shares)))
-            if not _take_turn(group, splits, parallel, _EndOfTurn(mailbox, number)):
+            if not _take_turn(group, splits, parallel, LastAnswer(partial(mailbox.turn_wish.remote, number))):
                 return
             number += 1
 
@@ -57,7 +40,7 @@ def _next(mailbox: Any, number: int) -> tuple[int, ...] | None:
     return None if found == "stop" else found
 
 
-def _take_turn(group: RankGroup, splits: Splits, parallel: ParallelSettings, wish: _EndOfTurn) -> bool:
+def _take_turn(group: RankGroup, splits: Splits, parallel: ParallelSettings, wish: LastAnswer) -> bool:
     """Train from fresh parameters until the turn is over; return False if the training diverged."""
     if parallel.compile:
         import torch

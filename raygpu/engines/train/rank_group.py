@@ -21,7 +21,7 @@ from raygpu.experiment import Splits
 from raygpu.records.training_progress import Restored, Wish
 from raygpu.search.trials import Scoring, Trial
 from raygpu.training.base import Settings, surroundings
-from raygpu.training.distributed.ranks import OneRank, ParallelSettings, ParallelTraining, Ranks
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings, ParallelTraining
 
 LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "ProcessGroup", "Collective ops")
 """Phrases in the message of an error that a rank raises because another rank is lost."""
@@ -55,6 +55,24 @@ class WorkerTask:
     """URI of a trial's checkpoint, whose parameters the training begins with; None for fresh parameters."""
 
 
+@dataclass(slots=True)
+class LastAnswer:
+    """A question to the mailbox that is asked again and again; never waits for an answer."""
+
+    ask: Callable[[], Any]
+    """Function that asks, and returns Ray's reference to the answer."""
+    _asked: Any = None
+
+    def __call__(self) -> Wish:
+        """Return the answer to the question of an earlier call, if it has come since; else an empty wish."""
+        wish: Wish = ""
+        if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
+            wish, self._asked = ray.get(self._asked), None
+        if self._asked is None:
+            self._asked = self.ask()
+        return wish
+
+
 class RankGroup:
     """All ranks of a Ray Train job, seen from one worker. Made once in a process, before anything uses the device."""
 
@@ -64,7 +82,7 @@ class RankGroup:
         os.chdir(task.source.folder)
         self._task, self._mailbox = task, mailbox
         self._settings = Settings(task.epochs, task.threads, task.precision, Path.cwd())
-        self.ranks: Ranks = _ranks(task, self._settings)
+        self.ranks = _ranks(task, self._settings)
         self._devices = _placed(self.ranks.gather(_devices(task)), len(task.devices))
         """Index of each rank's device."""
 
@@ -73,7 +91,27 @@ class RankGroup:
 
         parallel: its ratios are in the order of `WorkerTask.devices`. wish: called on rank 0 before each exchange.
         """
-        return _begin(self._task, splits, self._settings, _by_rank(parallel, self._devices), self.ranks, wish)
+        task, settings, ranks = self._task, self._settings, self.ranks
+        parallel = _by_rank(parallel, self._devices)
+        if task.source.kind == "keras":
+            from raygpu.training.distributed.keras_ranks import KerasParallel
+
+            with ranks.strategy.scope():  # what the experiment draws random numbers from is each device's own
+                keras_code: Any = task.source.resolve()
+            return KerasParallel(keras_code, splits, task.trial, settings, parallel, ranks, wish=wish)
+        code: Any = task.source.resolve()
+        import torch
+
+        from raygpu.training.distributed.torch_ranks import TorchParallel
+        from raygpu.training.torch.solo import TorchSolo
+
+        device = torch.device("cpu")
+        if torch.cuda.is_available():
+            from ray.train.torch import get_device
+
+            device = get_device()
+        solo = TorchSolo(code, splits, task.trial, settings, device, optimizer_settings=parallel.optimizer_settings)
+        return TorchParallel(solo, parallel, ranks, wish=wish)
 
     def report_start(self, training: ParallelTraining, restored: Restored | None = None) -> None:
         """Report each device of this worker as joined. restored: history before the checkpoint that was loaded."""
@@ -146,32 +184,3 @@ def _by_rank(parallel: ParallelSettings, devices: Sequence[int]) -> ParallelSett
     for ratio, rank in zip(parallel.ratios, places, strict=True):
         ratios[rank] = ratio
     return replace(parallel, ratios=tuple(ratios))
-
-
-def _begin(
-    task: WorkerTask,
-    splits: Splits,
-    settings: Settings,
-    parallel: ParallelSettings,
-    ranks: Any,
-    wish: Callable[[], Wish],
-) -> ParallelTraining:
-    if task.source.kind == "keras":
-        from raygpu.training.distributed.keras_ranks import KerasParallel
-
-        with ranks.strategy.scope():  # what the experiment draws random numbers from is each device's own
-            keras_code: Any = task.source.resolve()
-        return KerasParallel(keras_code, splits, task.trial, settings, parallel, ranks, wish=wish)
-    code: Any = task.source.resolve()
-    import torch
-
-    from raygpu.training.distributed.torch_ranks import TorchParallel
-    from raygpu.training.torch.solo import TorchSolo
-
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        from ray.train.torch import get_device
-
-        device = get_device()
-    solo = TorchSolo(code, splits, task.trial, settings, device, optimizer_settings=parallel.optimizer_settings)
-    return TorchParallel(solo, parallel, ranks, wish=wish)

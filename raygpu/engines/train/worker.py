@@ -9,7 +9,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import ray
 import ray.train
 
-from raygpu.engines.train.rank_group import RankGroup, WorkerTask, failures_reported
+from raygpu.engines.train.rank_group import LastAnswer, RankGroup, WorkerTask, failures_reported
 from raygpu.engines.train.worker_reports import Saved
 from raygpu.experiment import Splits
 from raygpu.records.training_progress import Best, Progress, Restored, Wish
@@ -32,17 +32,13 @@ PROGRESS = "progress.json"
 class _Wishes:
     """Requests of rank 0 to all ranks: the user's stop, and checkpoints by time. Never waits for the mailbox."""
 
-    mailbox: Any
+    asked: Callable[[], Wish]
+    """Function that returns the user's wish, if there is one."""
     checkpoint_s: float | None
-    _asked: Any = None
     _saved_at: float = field(default_factory=time.monotonic)
 
     def __call__(self) -> Wish:
-        wish: Wish = ""
-        if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
-            wish, self._asked = ray.get(self._asked), None
-        if self._asked is None:
-            self._asked = self.mailbox.wish.remote()
+        wish = self.asked()
         if not wish and self.checkpoint_s is not None and time.monotonic() - self._saved_at >= self.checkpoint_s:
             return "checkpoint"
         return wish
@@ -66,7 +62,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def _train(task: WorkerTask, mailbox: Any, splits: Splits) -> None:
-    wishes = _Wishes(mailbox, task.checkpoint_s)
+    wishes = _Wishes(LastAnswer(mailbox.wish.remote), task.checkpoint_s)
     group = RankGroup(task, mailbox)
     training = group.begin(splits, task.parallel, wishes)
     keeper = _Keeper(task, group.ranks, training)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -13,6 +12,7 @@ from typing import Any
 from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
+from raygpu.engines.cluster import ray_environment
 from raygpu.engines.cluster.cluster import head_answers
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.records.interrupts import noted_interrupts
@@ -30,19 +30,15 @@ OWN_HANDLER = "TUNE_DISABLE_SIGINT_HANDLER"
 @contextmanager
 def checkpoints_first(live: LiveSweep) -> Iterator[None]:
     """Note the first Ctrl-C or SIGTERM inside for `Interruption`; a second one raises KeyboardInterrupt."""
-    before, over = os.environ.get(OWN_HANDLER), threading.Event()
-    os.environ[OWN_HANDLER] = "1"
+    over = threading.Event()
     watch = threading.Thread(target=_watch_ray, args=(live, over), name="ray-watch", daemon=True)
-    try:
-        with noted_interrupts() as live.interrupts:
-            watch.start()
+    with ray_environment.variable(OWN_HANDLER, "1"), noted_interrupts() as live.interrupts:
+        watch.start()
+        try:
             yield
-    finally:
-        over.set()
-        watch.join()
-        os.environ.pop(OWN_HANDLER)
-        if before is not None:
-            os.environ[OWN_HANDLER] = before
+        finally:
+            over.set()
+            watch.join()
 
 
 def _watch_ray(live: LiveSweep, over: threading.Event) -> None:

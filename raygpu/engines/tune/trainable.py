@@ -146,7 +146,7 @@ class ArrayTrainable(tune.Trainable):
         unknown_metric: str | None = None
         try:
             if self._failure is None:
-                disk.patiently(self._disks(), lambda: None)
+                disk.wait(self._disks())
                 self._train(reports)
         except UnknownMetric as fault:
             unknown_metric = str(fault)
@@ -286,7 +286,7 @@ class ArrayTrainable(tune.Trainable):
 
     def save(self, checkpoint_dir: str | None = None) -> Any:
         """Save a checkpoint as Tune asks for it, once the disks have space for it."""
-        disk.patiently(self._disks(), lambda: None)
+        disk.wait(self._disks())
         folder = checkpoint_dir or tempfile.mkdtemp(prefix="raygpu-checkpoint-")
         try:
             return disk.patiently(self._disks(), lambda: super(ArrayTrainable, self).save(folder))
