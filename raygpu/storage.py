@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from raygpu import scratch
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.redaction import redacted
 
@@ -228,7 +229,7 @@ class Storage:
         if self.path is not None:
             yield self.path
             return
-        with tempfile.TemporaryDirectory(prefix="raygpu-fetched-") as folder:
+        with tempfile.TemporaryDirectory(prefix="fetched-", dir=scratch.home()) as folder:
             self.download(Path(folder))
             yield Path(folder)
 

@@ -50,7 +50,13 @@ SWITCHES = {
     "dry-run": "Print the plan and start nothing.",
     "json": "Print the summary as JSON on standard output, and all else on standard error.",
 }
-OPTIONS = {"resume": "Go on with the sweep in this folder: finished trials stay, the others run."}
+OPTIONS = {
+    "resume": "Go on with the sweep in this folder: finished trials stay, the others run. With --trials N, it goes on"
+    " to N trials in all.",
+    "retry": "With --resume: failed, for the trials that failed, from their beginning.",
+}
+LIMITS = ("trial_timeout_s", "silence_timeout_s")
+"""Limits of time, which a resumed sweep may change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +88,15 @@ def run(
     stem: str = "sweep",
     source_folder: Path | None = None,
     resume: RunDirectory | None = None,
+    retry_failed: bool = False,
     dry_run: bool = False,
     console: SweepConsole | None = None,
 ) -> Result:
     """Run a sweep, or go on with one, and leave its results in `runs/<name>/` and in MLflow.
 
     stem: first part of the name of a sweep that is not named. source_folder: the start of the experiment's relative
-    paths, by default the working directory. Raises BadInput, with a line for each fault.
+    paths, by default the working directory. retry_failed: whether the failed trials of the resumed sweep run again.
+    Raises BadInput, with a line for each fault.
     """
     console = console or SweepConsole()
     source_folder = (source_folder or Path.cwd()).resolve()
@@ -124,7 +132,7 @@ def run(
         timing["ray_s"] = process_age_s()
         decision = planner.on(cluster)
         timing["plan_s"] = process_age_s()
-        planned = _Planned(prepared, found, groups, decision, cluster, tree, source_folder, resume)
+        planned = _Planned(prepared, found, groups, decision, cluster, tree, source_folder, resume, retry_failed)
         sweep_run = _SweepRun(planned, console)
         sweep_run.run(timing)
     return sweep_run.finish()
@@ -144,6 +152,7 @@ class _Planned:
     source_folder: Path
     resume: RunDirectory | None
     """The folder of the sweep that goes on; None of a new one."""
+    retry_failed: bool
 
 
 class _SweepRun:
@@ -160,7 +169,7 @@ class _SweepRun:
         config = prepared.config
         self.prepared, self.found, self.groups, self.decision = prepared, planned.found, planned.groups, decision
         self.config, self.cluster, self.console = config, cluster, console
-        self.resuming = planned.resume is not None
+        self.resuming, self.retry_failed = planned.resume is not None, planned.retry_failed
         self.folder = self._ready_folder(planned.resume, planned.source_folder)
         self.records = Records(prepared.sampler.num_trials, Scoring.of(config), cluster.devices, config.epochs)
         # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
@@ -180,6 +189,8 @@ class _SweepRun:
             if resume is None:
                 folder.write_config(self.config, source_folder)
                 folder.write_run({"gpu": self.decision.settled(self.config.gpu)})
+            else:
+                folder.change_config(self.config.model_dump(include={"trials", *LIMITS}, exclude_none=True))
             self.cluster.require(folder.shared)
         except RaygpuError:
             if resume is None:
@@ -282,6 +293,7 @@ class _SweepRun:
             mps=mps,
             say=self.console.line,
             leave=leave,
+            retry_failed=self.retry_failed,
         )
 
     def _run_trials(self, context: SweepContext) -> None:
@@ -324,6 +336,7 @@ COMMAND = Command(
     DEFAULT,
     SWITCHES,
     OPTIONS,
+    ("trials", "retry", *LIMITS),
     interrupted="interrupted before any trial had begun; nothing was kept",
 )
 
@@ -340,14 +353,33 @@ def _main(arguments: Arguments) -> Outcome:
 
 def _run(arguments: Arguments) -> Result:
     console = SweepConsole(json="json" in arguments.switches)
+    retry = arguments.options.get("retry")
     if "resume" in arguments.options:
         if "dry-run" in arguments.switches:
             raise BadInput("--dry-run: shows the plan of a new sweep; leave out --resume")
         overrides = COMMAND.read_resumed(arguments)
+        if retry not in (None, "failed"):
+            raise BadInput(f"--retry: read {retry!r}; allowed: failed")
         earlier = RunDirectory.existing(arguments.options["resume"])
-        return run(earlier.read_config(overrides), source_folder=earlier.source_folder, resume=earlier, console=console)
+        config = earlier.read_config(overrides)
+        _require_as_many(config, earlier.read_config())
+        return run(
+            config,
+            source_folder=earlier.source_folder,
+            resume=earlier,
+            retry_failed=retry is not None,
+            console=console,
+        )
+    if retry is not None:
+        raise BadInput("--retry: goes with --resume, the folder of a sweep")
     config, stem, folder = COMMAND.read(arguments)
     return run(config, stem=stem, source_folder=folder, dry_run="dry-run" in arguments.switches, console=console)
+
+
+def _require_as_many(config: SweepConfig, earlier: SweepConfig) -> None:
+    """Raise BadInput if a sweep is to go on to fewer trials than it has."""
+    if config.trials is not None and earlier.trials is not None and config.trials < earlier.trials:
+        raise BadInput(f"--trials: read {config.trials}; the sweep has {earlier.trials}, and can have more")
 
 
 if __name__ == "__main__":

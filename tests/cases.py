@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -91,3 +92,18 @@ def counts_its_epochs(config: dict[str, Any]) -> None:
         if epoch == 3 and not mark.exists():
             mark.touch()
             os.kill(config["driver"], signal.SIGINT)
+
+
+def hangs_once(config: dict[str, Any]) -> None:
+    """It hangs at its second epoch, with a child in a session of its own, until a file is there; `slow` never ends."""
+    folder = Path(config["folder"])
+    raygpu.report(score=config["x"])
+    if config["kind"] == "hangs" and not (folder / "mended").exists():
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        (folder / "child").write_text(str(child.pid))
+        time.sleep(600)
+    epoch = 1
+    while epoch < 3 or (config["kind"] == "slow" and not (folder / "mended").exists()):
+        epoch += 1
+        time.sleep(0.2)
+        raygpu.report(score=config["x"] + epoch)

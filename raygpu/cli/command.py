@@ -13,7 +13,7 @@ from typing import Any
 
 from raygpu import config
 from raygpu.cli.console import print_faults
-from raygpu.cli.flags import Arguments, Flags
+from raygpu.cli.flags import Arguments, Flags, as_flag
 from raygpu.config.source import code_folder
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.records import interrupts
@@ -82,6 +82,8 @@ class Command:
     """Flags of the command alone without a value, each with its help."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Flags of the command alone with a value, each with its help."""
+    resumable: Sequence[str] = ()
+    """Fields of the configuration, and options, that a run may be resumed with, beside those of ELSEWHERE."""
     interrupted: str = "interrupted; nothing was kept"
     """Line after a Ctrl-C without a message of its own."""
 
@@ -114,10 +116,12 @@ class Command:
 
     def read_resumed(self, arguments: Arguments) -> dict[str, str]:
         """Return the flags in which a run that goes on may differ from its start. Raises BadInput for anything else."""
-        others = [name for name in arguments.overrides if not name.startswith(ELSEWHERE)]
-        if arguments.file or others or len(arguments.options) > 1 or arguments.switches - {JSON}:
-            where = " and ".join(f"--{prefix}*" for prefix in ELSEWHERE)
-            raise BadInput(f"--resume: takes the run's own configuration; give no file, and no flag but {where}")
+        allowed = ("resume", *self.resumable)
+        given = {*arguments.overrides, *arguments.options}
+        others = {name for name in given if not name.startswith(ELSEWHERE)}.difference(allowed)
+        if arguments.file or others or arguments.switches - {JSON}:
+            flags = ", ".join([*map(as_flag, self.resumable), *(f"--{prefix}*" for prefix in ELSEWHERE)])
+            raise BadInput(f"--resume: takes the run's own configuration; give no file, and no flag but {flags}")
         return arguments.overrides
 
     def read(self, arguments: Arguments) -> tuple[Any, str, Path]:

@@ -44,9 +44,9 @@ class Arguments:
 
     def argv(self, overrides: dict[str, str]) -> list[str]:
         """Return the flags as a command line again, with these values of fields and without the file."""
-        words = [*map(_flag, sorted(self.switches))]
+        words = [*map(as_flag, sorted(self.switches))]
         for name, value in (self.options | overrides).items():
-            words += [f"{_flag(name)}={value}"] if value.startswith("-") else [_flag(name), value]
+            words += [f"{as_flag(name)}={value}"] if value.startswith("-") else [as_flag(name), value]
         return words
 
 
@@ -64,7 +64,7 @@ class Flags:
     def parse(self, argv: Sequence[str]) -> Arguments:
         """Sort a command line. Raises BadInput with a line for each fault."""
         fields, parser = self._fields(), self.parser()
-        words = _normalized(argv, [_flag(name) for name, field in fields.items() if field.annotation is bool])
+        words = _normalized(argv, [as_flag(name) for name, field in fields.items() if field.annotation is bool])
         if self.schema is not None and "hyperparameters" in self.schema.model_fields:
             for flag in sorted({match[0] for word in words if (match := _HYPERPARAMETER.match(word))}):
                 parser.add_argument(flag, dest=flag[2:].replace("-", "_"), nargs="?")
@@ -75,7 +75,7 @@ class Flags:
         values = vars(known)
         wanted = {name: f"{expected(field.annotation)} is wanted" for name, field in fields.items()} | {**self.options}
         missing = [name for name, value in values.items() if value is None]
-        faults = [f"{_flag(name)}: no value given; {wanted.get(name, 'a value is wanted')}" for name in missing]
+        faults = [f"{as_flag(name)}: no value given; {wanted.get(name, 'a value is wanted')}" for name in missing]
         if self.schema is not None:
             faults += _unknown(rest, [*fields, *self.switches, *self.options])
         if faults:
@@ -100,9 +100,9 @@ class Flags:
         for name, field in self._fields().items():
             default = f" (default: {field.default})" if field.default is not None else ""
             text = f"{field.description}{default}".replace("%", "%%")
-            keys.add_argument(_flag(name), dest=name, nargs="?", metavar=expected(field.annotation), help=text)
+            keys.add_argument(as_flag(name), dest=name, nargs="?", metavar=expected(field.annotation), help=text)
             if field.annotation is bool:
-                table, dot, leaf = _flag(name)[2:].rpartition(".")
+                table, dot, leaf = as_flag(name)[2:].rpartition(".")
                 off = (f"--no-{table}{dot}{leaf}", f"--{table}{dot}no-{leaf}")
                 keys.add_argument(*off, dest=name, action="store_const", const="false", help=argparse.SUPPRESS)
         return parser
@@ -111,7 +111,8 @@ class Flags:
         return dict(config.fields(self.schema)) if self.schema is not None else {}
 
 
-def _flag(name: str) -> str:
+def as_flag(name: str) -> str:
+    """Return the flag of a field, by its dotted name."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -122,8 +123,8 @@ def _normalized(argv: Sequence[str], bools: Sequence[str]) -> list[str]:
     for word, following in zip_longest(argv, argv[1:], fillvalue=""):
         name, equals, value = word.partition("=")
         if name.startswith("--"):
-            bare = _flag(name[2:]) in bools and not equals and following.lower() not in _BOOLS
-            words.append(_flag(name[2:]) + ("=true" if bare else equals + value))
+            bare = as_flag(name[2:]) in bools and not equals and following.lower() not in _BOOLS
+            words.append(as_flag(name[2:]) + ("=true" if bare else equals + value))
         elif _NEGATIVE.match(word) and words and words[-1].startswith("--") and "=" not in words[-1]:
             words[-1] += f"={word}"
         else:
@@ -142,7 +143,7 @@ def _unknown(words: Sequence[str], known: Sequence[str]) -> list[str]:
         elif flag.partition(".")[0] == "--space":
             faults.append(f"{flag}: the search space has no flags; write it in the file's [space]")
         else:
-            hint = config.suggestion(flag[2:], [_flag(name)[2:] for name in known])
+            hint = config.suggestion(flag[2:], [as_flag(name)[2:] for name in known])
             faults.append(f"{flag}: unknown flag{hint}; the flags are listed by --help")
     return faults
 

@@ -34,6 +34,8 @@ def ending(
     lines.append(f"{', '.join(counts)} in {duration(summary['wall_s'])}{_predicted(summary)}; all of it in {folder}")
     if summary["failed"]:
         lines.append(f"why trials failed{_commonest(failures)}: {folder.shared_trials}/<id>/error.txt")
+        if not interrupted:
+            lines.append(f"once that is mended, train them again by: {folder.resumed_by('sweep')} --retry failed")
     if summary["best"] is None:
         lines.append(_without_score(summary))
     else:

@@ -112,6 +112,11 @@ class SweepConfig(TrialsConfig, StoredConfig):
     """Checkpoints that stay in the run's folder: the best trial's, or every trial's."""
     checkpoint_s: Annotated[float, Field(gt=0)] = 60.0
     """Seconds between a running trial's checkpoints, from which a lost or interrupted trial goes on."""
+    trial_timeout_s: Annotated[float, Field(gt=0)] | None = None
+    """Seconds that a trial, or the array that it is fused into, may take; then it fails. Default: no limit."""
+    silence_timeout_s: Annotated[float, Field(gt=0)] | None = None
+    """Seconds without an epoch or report after which a trial hangs, and fails; an array is divided until the trial is
+    found. It has to be longer than the first epoch with all that comes before it. Default: no limit."""
     search: SearchSection = SearchSection()
     stopping: StoppingSection = StoppingSection()
     cluster: SweepClusterSection = SweepClusterSection()

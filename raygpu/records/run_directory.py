@@ -263,6 +263,14 @@ class RunDirectory:
             self.storage.upload(self.config)
         self.write_run({"source_folder": str(source_folder), "kind": kind})
 
+    def change_config(self, values: Mapping[str, Any]) -> None:
+        """Write these values of the top level into the configuration, in one step."""
+        temporary = self.config.with_suffix(".tmp")
+        temporary.write_text(tomli_w.dumps(read_toml(self.config) | dict(values)))
+        temporary.replace(self.config)
+        if self.storage is not None:
+            self.storage.upload(self.config)
+
     @property
     def source_folder(self) -> Path:
         """Folder where relative paths start; the working directory for a run that goes on elsewhere."""

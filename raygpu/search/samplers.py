@@ -9,6 +9,7 @@ import math
 from typing import Any, Protocol
 
 from raygpu.config import SweepConfig
+from raygpu.errors import BadInput
 from raygpu.search.space import Space, grid_trials, random_trials, trial_seed
 from raygpu.search.trials import Trial
 
@@ -27,6 +28,9 @@ class Sampler(Protocol):
 
     def tell(self, trial_id: str, score: float | None) -> None:
         """Take in a trial's score, or None for a trial that failed."""
+
+    def extend(self, larger: Any) -> None:
+        """Go on to as many trials as another sampler of the same search has. Raises BadInput if it has other ones."""
 
 
 def sampler(config: SweepConfig, space: Space) -> Sampler:
@@ -61,6 +65,15 @@ class DrawnTrials:
 
     def tell(self, trial_id: str, score: float | None) -> None:
         """Ignore the score: the trials are drawn already."""
+
+    def extend(self, larger: DrawnTrials) -> None:
+        """Append the trials that a larger draw has beyond these. Raises BadInput if it does not begin with these."""
+        if larger.trials[: self.num_trials] != self.trials:
+            raise BadInput(
+                f"trials: with {larger.num_trials}, the space gives other trials than at the sweep's start; begin a new"
+                " sweep"
+            )
+        self.trials, self.num_trials = larger.trials, larger.num_trials
 
 
 class Generations:
@@ -110,6 +123,10 @@ class Generations:
         """Take in a trial's score, or None for a trial that failed."""
         if trial_id in self._asked:
             self._scores[trial_id] = score
+
+    def extend(self, larger: Generations) -> None:
+        """Ask for as many trials as another search."""
+        self.num_trials = larger.num_trials
 
     def _open_generation(self) -> None:
         for index in range(self._given, min(self._given + self.generation, self.num_trials)):

@@ -157,13 +157,13 @@ def random_trials(space: Space, count: int, seed: int) -> list[Trial]:
 
 
 def grid_trials(space: Space, count: int | None, seed: int) -> list[Trial]:
-    """Return the trials of a grid search in the grid's order: all combinations, or a seeded sample of `count`."""
-    if count is None:
-        points = list(space.grid())
-    else:
-        size = sum(1 for _ in space.grid())
-        chosen = set(np.random.default_rng(seed).permutation(size)[:count].tolist())
-        points = [point for i, point in enumerate(space.grid()) if i in chosen]
+    """Return the trials of a grid search: all combinations in the grid's order, or a sample of `count`.
+
+    A sample is in the order of its seeded draw: the first ones of any larger sample.
+    """
+    points = list(space.grid())
+    if count is not None and count < len(points):
+        points = [points[i] for i in np.random.default_rng(seed).permutation(len(points))[:count]]
     return [Trial(Trial.name(i), trial_seed(seed, i), point) for i, point in enumerate(points)]
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raygpu import scratch
 from raygpu.config import SweepConfig, load, read_toml
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
@@ -87,8 +86,7 @@ def _why(folder: RunDirectory) -> str:
 def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Promotion:
     from raygpu.tracking.origins import origin
 
-    files = Path(tempfile.mkdtemp(prefix="raygpu-origin-"))
-    atexit.register(shutil.rmtree, files, ignore_errors=True)
+    files = Path(tempfile.mkdtemp(prefix="origin-", dir=scratch.home()))
     found = origin(tracking.uri, tracking.experiment, run_id, files, checkpoint=checkpoint)
     if not (files / "config.toml").is_file():
         raise BadInput(f"--from: run {run_id}: MLflow has no config.toml of its sweep")

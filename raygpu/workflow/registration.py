@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raygpu import scratch
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import TrackingError, one_line
@@ -72,7 +73,7 @@ def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[
         if config.registered_name is not None:
             say("not registered: MLflow is off")
         return {}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=scratch.home()) as folder:
         try:
             made = _exported(config, model, Path(folder))
         except Exception as error:  # noqa: BLE001 - the user's model: whatever it raises is the message

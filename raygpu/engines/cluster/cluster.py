@@ -17,11 +17,12 @@ from typing import Any
 
 import ray
 
+from raygpu import scratch
 from raygpu.config.source import Source
 from raygpu.devices import nvml
 from raygpu.devices.nvml import Gpu, Reading
 from raygpu.devices.rgu import rgu
-from raygpu.engines.cluster import runtime_env
+from raygpu.engines.cluster import leftovers, runtime_env
 from raygpu.engines.cluster.local_nodes import ExtraNode, end
 from raygpu.errors import BadInput, one_line
 from raygpu.planning.gpu_shares import Node
@@ -157,11 +158,14 @@ def device(index: int, node_id: str, local_id: str, gpu: Gpu | None) -> Device:
 
 
 def end_local(extra: Sequence[ExtraNode]) -> None:
-    """End a local Ray: its extra nodes first, while there is a head that they can report to."""
+    """End a local Ray with all that its trials have started: its extra nodes first, while there is a head that they
+    can report to."""
     try:
         end(extra)
     finally:
         shutdown()
+        leftovers.end()
+        scratch.delete_abandoned()
 
 
 @contextmanager

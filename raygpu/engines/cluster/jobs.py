@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from raygpu import scratch
 from raygpu.engines.cluster import runtime_env
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.records.submitted_job import Submission, SubmittedJob
@@ -66,7 +67,7 @@ class Jobs:
     def submit(self, submission: Submission) -> str:
         """Submit a job and return its id, COMMAND-NAME. Raises BadInput if the cluster has that id already."""
         job_id = f"{submission.command}-{submission.name}"
-        with tempfile.TemporaryDirectory(prefix="raygpu-job-") as folder, self._told(job_id):
+        with tempfile.TemporaryDirectory(prefix="job-", dir=scratch.home()) as folder, self._told(job_id):
             environment = runtime_env.runtime_env(submission.source_folder)
             environment["py_modules"] = [*environment["py_modules"], str(_packed(submission, Path(folder)))]
             environment["env_vars"] = environment["env_vars"] | {"RAY_JOB_STOP_WAIT_TIME_S": STOP_S}

@@ -12,9 +12,10 @@ from typing import Any
 
 import ray
 
+from raygpu import scratch
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
-from raygpu.engines.cluster import ray_environment
+from raygpu.engines.cluster import leftovers, ray_environment
 from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown, url
 from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
 from raygpu.engines.cluster.private_api import own_process_groups
@@ -85,9 +86,10 @@ def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any
     os.environ.pop(JOB_VARIABLE, None)
     keep_token_private()
     folder = sessions()
+    home = scratch.home(Path(folder).parent) if folder is not None else None
     for attempt in (1, 2):
         try:
-            with own_process_groups():
+            with leftovers.marked(), own_process_groups(home):
                 return ray.init(
                     address="local",
                     num_cpus=math.ceil(node.num_cpus),  # the plan keeps to the exact part

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from ray._private import services
 
+DASHBOARD = "dashboard.py"
+"""Program of Ray's dashboard."""
+
 
 @contextmanager
-def own_process_groups() -> Iterator[None]:
+def own_process_groups(dashboard_files: Path | None) -> Iterator[None]:
     """Start Ray's processes, meanwhile, outside this process' group.
+
+    dashboard_files: folder for temporary files of Ray's dashboard, which never deletes them; None for the system's.
 
     `timeout` and other launchers send SIGTERM to the whole group of a command, which would end Ray before the command
     has taken its results from it. Ray has no public setting for it; its processes end with this one in any case.
     """
     kept = services.ConsolePopen
-    services.ConsolePopen = functools.partial(kept, process_group=0)
+
+    def start(command: Sequence[str], *arguments: Any, env: Mapping[str, str], **options: Any) -> Any:
+        if dashboard_files is not None and any(Path(word).name == DASHBOARD for word in command):
+            env = {**env, "TMPDIR": str(dashboard_files)}
+        return kept(command, *arguments, env=env, process_group=0, **options)
+
+    services.ConsolePopen = start
     try:
         yield
     finally:

@@ -7,8 +7,8 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from raygpu.devices.private_folder import private_folder
 from raygpu.errors import RaygpuError
+from raygpu.scratch import private_folder
 
 SESSIONS = "/tmp/raygpu-ray-{}"
 """Folder of the sessions of a user's local Rays, by user id; short, for the paths of sockets have 107 bytes at most.

@@ -17,6 +17,7 @@ from typing import Any
 import ray
 import ray.train
 
+from raygpu import scratch
 from raygpu.engines.train.rank_group import LastAnswer, RankGroup, WorkerTask, failures_reported
 from raygpu.engines.train.worker_reports import Saved
 from raygpu.experiment import Splits
@@ -130,7 +131,7 @@ class _Keeper:
             self.metrics = progress.result.metrics
             self.score = self.task.scoring.value(self.metrics)
             is_best = self._is_best(self.score, progress.result.epoch)
-        with tempfile.TemporaryDirectory(prefix="raygpu-checkpoint-") as folder:
+        with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=scratch.home()) as folder:
             self.training.save(Path(folder))
             step = progress.step if progress.result is None else 0
             told = {"epoch": self.training.epoch, "step": step, "score": self.score, "is_best": is_best}

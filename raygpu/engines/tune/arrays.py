@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from raygpu import scratch
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.fused_arrays import FusedArrays
@@ -43,7 +44,7 @@ class OwnProgram(ArraySequence):
         kept = self.shared.trial_files / trial.trial_id
         folder = kept.path
         if folder is None:
-            folder = Path(tempfile.mkdtemp(prefix="raygpu-trial-"))
+            folder = Path(tempfile.mkdtemp(prefix="trial-", dir=scratch.home()))
             self._copy = folder, kept
             if kept.is_dir():
                 kept.download(folder)

@@ -131,17 +131,26 @@ class ArrayCallback(tune.Callback):
             self._failed(config, failure)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Handle an array or trial whose worker was lost more often than `cluster.max_failures` allows."""
+        """Handle an array or trial whose worker was lost more often than `cluster.max_failures` allows, or was ended
+        by a limit of time."""
         config = ArrayConfig.of(trial.config)
         self.live.ending.pop(config.trial_ids[0], None)
-        self._failed(config, str(trial.get_error() or "the worker was lost"))
+        overdue = self.live.overdue.pop(trial.trial_id, None)
+        if overdue is not None:
+            self._charge(trial)
+            self._failed(config, overdue.text, divided=not overdue.ends_members)
+        else:
+            self._failed(config, str(trial.get_error() or "the worker was lost"))
 
-    def _failed(self, config: ArrayConfig, error: str) -> None:
-        """Record the failure of the trials that have not ended; not after an interrupt, which workers may get too."""
+    def _failed(self, config: ArrayConfig, error: str, *, divided: bool = True) -> None:
+        """Record the failure of the trials that have not ended; not after an interrupt, which workers may get too.
+
+        divided: whether an array's trials go on in smaller parts instead.
+        """
         if self.live.interrupts.count:
             return  # they run again with --resume
         left = [name for name in config.trial_ids if not self._has_ended(name)]
-        if config.fused:
+        if config.fused and divided:
             last_line = error.strip().splitlines()[-1]
             self.live.say(f"{config.name} failed ({last_line}); its {len(left)} trials go on in smaller parts")
             return

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from raygpu import scratch
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
 from raygpu.experiment import Splits
@@ -32,7 +33,7 @@ class FusedArrays(ArraySequence):
         """Bytes that the array may take; None if unknown."""
         self._narrowed: list[Trial] = []
         """Trials of an array that ran out of memory, until it goes on at half its width."""
-        self._last = Path(tempfile.mkdtemp(prefix="raygpu-last-"))
+        self._last = Path(tempfile.mkdtemp(prefix="last-", dir=scratch.home()))
         """Copy of the array's last checkpoint, from which it goes on if it runs out of memory; empty without one."""
 
     def begin(self, trials: list[Trial], checkpoint: Path | None = None) -> None:

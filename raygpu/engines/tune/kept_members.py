@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from raygpu import scratch
 from raygpu.records.run_directory import SCORE
 from raygpu.search.trials import EpochResult, Scoring, Standing
 from raygpu.training.base import Array
@@ -36,7 +37,7 @@ class KeptMembers:
         self.standings = {name: Standing() for name in names}
         self.best: tuple[float, str] | None = None
         """Rank and id of the best ended member, whose parameters are kept."""
-        self.folder = Path(tempfile.mkdtemp(prefix="raygpu-kept-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="kept-", dir=scratch.home()))
 
     def take(self, name: str, result: EpochResult, array: Array) -> None:
         """Score an epoch of a member; write its parameters if best epochs count and this is the member's best so far.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +27,16 @@ ENLARGED = "enlarged"
 """Folder, within Tune's, for the last checkpoints of trials that ran out of memory and go on with a larger share."""
 
 
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A Tune trial whose worker was killed because a limit of time was exceeded."""
+
+    text: str
+    """The limit and its value."""
+    ends_members: bool
+    """Whether all trials of an array fail by it, or go on in smaller parts."""
+
+
 class LiveSweep:
     """Objects that a sweep's callback and searcher share, in this process alone.
 
@@ -37,6 +48,9 @@ class LiveSweep:
     current: ClassVar[LiveSweep | None] = None
 
     def __init__(self, context: SweepContext, shares: Shares, grouper: Grouper | None, rule: Any) -> None:
+        self.config = context.config
+        self.sampler = context.sampler
+        self.retry_failed = context.retry_failed
         self.records = context.records
         self.writer = context.writer
         self.cluster = context.cluster
@@ -64,6 +78,8 @@ class LiveSweep:
         """URI of the last checkpoint of each trial's array, for trials that were under way in it."""
         self.ending: dict[str, tuple[Status, str | None]] = {}
         """Status and reason of trials alone that have reported their end, and save their last checkpoint."""
+        self.overdue: dict[str, Overdue] = {}
+        """Tune trials that were ended by a limit of time, by Tune's trial id, until their end is recorded."""
         self.interrupts = Interrupts()
         """Ctrl-C and SIGTERM so far, while Tune runs."""
         self.unknown_metric: str | None = None

@@ -6,6 +6,7 @@ import inspect
 import json
 from typing import Any
 
+import ray
 from ray.tune.execution import class_cache
 from ray.tune.utils.serialization import TuneFunctionDecoder
 
@@ -18,6 +19,12 @@ def withhold_credentials() -> None:
     Workers have their nodes' own. Tune has no public setting for it.
     """
     class_cache.ENV_VARS_TO_PROPAGATE -= CREDENTIALS
+
+
+def kill_worker(trial: Any) -> None:
+    """Kill the worker process of a Tune trial; no effect without one. A callback has no public way to its actor."""
+    if trial.temporary_state.ray_actor is not None:
+        ray.kill(trial.temporary_state.ray_actor)
 
 
 def load_experiment_state(content: bytes) -> Any:

@@ -115,26 +115,30 @@ class ArraySearcher(Searcher):
         while (self.live.grouper is not None or not drawn) and (trial := self.sampler.next()) is not None:
             drawn.append(trial)
         self.live.trials.update({trial.trial_id: trial for trial in drawn})
+        self.waiting = self._orders(drawn)
+
+    def _orders(self, trials: Sequence[Trial]) -> list[Order]:
+        """Return orders for these trials: in fused mode the arrays, the widest first, and then the trials alone."""
         if self.live.grouper is None:
-            self.waiting = [Order((trial.trial_id,), fused=False) for trial in drawn]
-            return
+            return [Order((trial.trial_id,), fused=False) for trial in trials]
         assert isinstance(self.plan, ArrayPlan)
-        groups = self.live.grouper.groups(drawn)
+        orders: list[Order] = []
+        groups = self.live.grouper.groups(trials)
         fused = {group.signature: group for group in groups if group.reason is None}
         counts = {signature: len(group.trials) for signature, group in fused.items()}
         numbers = cut(counts, self.plan.arrays.slots, self.plan.members or MAX_MEMBERS)
         for signature, group in fused.items():
             names = [trial.trial_id for trial in group.trials]
-            self.waiting += [
+            orders += [
                 Order(tuple(names[part.start : part.stop]), fused=True) for part in even(len(names), numbers[signature])
             ]
-        self.waiting.sort(key=lambda order: -len(order.trial_ids))
+        orders.sort(key=lambda order: -len(order.trial_ids))
         alone = [trial.trial_id for group in groups if group.reason is not None for trial in group.trials]
-        self.waiting += [Order((name,), fused=False) for name in sorted(alone)]
+        return [*orders, *(Order((name,), fused=False) for name in sorted(alone))]
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Report the scores of ended members to the sampler, and order the remaining members again."""
-        order = self.given.pop(trial_id)
+        order, overdue = self.given.pop(trial_id), self.live.overdue.get(trial_id)
         self.places.give_back(trial_id)
         left = [name for name in order.trial_ids if self._is_left(name) or (error and not order.fused)]
         for name in order.trial_ids:
@@ -146,11 +150,13 @@ class ArraySearcher(Searcher):
             self.waiting = [Order(order.trial_ids, False, *larger), *self.waiting]
         elif (result or {}).get("not_as_alone") is not None:
             self.waiting = [part for waiting in (order, *self.waiting) for part in self._allowed(waiting)]
-        elif order.fused:
-            self.waiting = [*self._again(left, (result or {}).get("failure") or "the worker was lost"), *self.waiting]
+        elif order.fused and not (overdue is not None and overdue.ends_members):
+            reason = overdue.text if overdue is not None else (result or {}).get("failure") or "the worker was lost"
+            self.waiting = [*self._again(left, reason), *self.waiting]
         else:
             self.failed += left
-            self.sampler.tell(left[0], None)
+            for name in left:
+                self.sampler.tell(name, None)
 
     def _allowed(self, order: Order) -> list[Order]:
         """Return the order itself, or one order for each trial of an array whose signature cannot be fused."""
@@ -188,7 +194,10 @@ class ArraySearcher(Searcher):
         Path(checkpoint_path).write_bytes(cloudpickle.dumps(state))
 
     def restore(self, checkpoint_path: str) -> None:
-        """Restore the saved state of an interrupted sweep; trials that failed are suggested again."""
+        """Restore the saved state of an earlier start; the sampler goes on with as many trials as are wanted now.
+
+        Trials that failed are suggested again where the sweep has not ended, or where it is to retry them.
+        """
         state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
         self.live.trials.update(state.pop("trials"))
         alone = state.pop("alone")
@@ -198,8 +207,15 @@ class ArraySearcher(Searcher):
         self.places.restore(state.pop("places"))
         for name, value in state.items():
             setattr(self, name, value)
-        self.waiting = [*(Order((name,), fused=False) for name in self.failed), *self.waiting]
-        self.failed = []
+        has_ended = self.sampler.finished and not self.waiting and not self.given
+        self.sampler.extend(self.live.sampler)
+        if self.live.retry_failed:  # what made them fail may be mended: in arrays where they fit
+            again = self._orders([self.live.trials[name] for name in self.failed])
+        elif not has_ended:
+            again = [Order((name,), fused=False) for name in self.failed]
+        else:
+            return
+        self.waiting, self.failed = [*again, *self.waiting], []
 
 
 def halves(trial_ids: Sequence[str]) -> list[Order]:

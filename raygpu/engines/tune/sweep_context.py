@@ -63,5 +63,7 @@ class SweepContext:
     leave: Callable[[Mapping[str, str]], None]
     """Function that writes the results and ends this process, for a sweep whose Ray is gone. Takes the URIs of trials'
     checkpoints by trial id; called in a thread of its own."""
+    retry_failed: bool = False
+    """Whether a resumed sweep trains its failed trials again, also if all others have ended."""
     arrays_s: dict[str, float] = field(default_factory=dict)
     """Seconds that all fused arrays together have taken, by activity."""

@@ -24,6 +24,7 @@ from ray import tune
 from ray.exceptions import RayError
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
+from raygpu import scratch
 from raygpu.devices import disk
 from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.tune.array_checkpoint import PROGRESS
@@ -287,7 +288,7 @@ class ArrayTrainable(tune.Trainable):
     def save(self, checkpoint_dir: str | None = None) -> Any:
         """Save a checkpoint as Tune asks for it, once the disks have space for it."""
         disk.wait(self._disks())
-        folder = checkpoint_dir or tempfile.mkdtemp(prefix="raygpu-checkpoint-")
+        folder = checkpoint_dir or tempfile.mkdtemp(prefix="checkpoint-", dir=scratch.home())
         try:
             return disk.patiently(self._disks(), lambda: super(ArrayTrainable, self).save(folder))
         finally:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ray import tune
-from ray.tune.search import Searcher
+from ray.tune.search import ConcurrencyLimiter, Searcher, SearchGenerator
 
 from raygpu.devices import disk
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
@@ -19,6 +19,7 @@ from raygpu.engines.tune.private_api import withhold_credentials
 from raygpu.engines.tune.saved_state import has_state
 from raygpu.engines.tune.space_pause import SpacePause
 from raygpu.engines.tune.sweep_context import SweepContext
+from raygpu.engines.tune.time_limits import TimeLimits
 from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
 from raygpu.records.run_directory import RunDirectory
@@ -43,10 +44,9 @@ def fit(
     tune_config = tune.TuneConfig(
         metric="score",
         mode="max" if config.maximize else "min",
-        search_alg=searcher,
+        search_alg=_Generator(ConcurrencyLimiter(searcher, max_concurrent)),
         scheduler=PausingScheduler(live),
         num_samples=-1,  # the searcher says when it has no more
-        max_concurrent_trials=max_concurrent,
         reuse_actors=True,
         trial_name_creator=lambda trial: trial.config["name"],
         trial_dirname_creator=lambda trial: f"{trial.config['name']}_{trial.trial_id}",
@@ -57,7 +57,7 @@ def fit(
         storage_path=path,
         storage_filesystem=file_system,
         stop=_UnknownMetric(live),
-        callbacks=[SpacePause(live), ArrayCallback(live), ResourceUpdate(live), Interruption(live)],
+        callbacks=[SpacePause(live), ArrayCallback(live), ResourceUpdate(live), TimeLimits(live), Interruption(live)],
         failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),
         checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
         verbose=0,
@@ -86,6 +86,15 @@ def _tuner(
     if resume and has_state(folder):
         return tune.Tuner.restore(path, trainable, resume_unfinished=True, storage_filesystem=file_system)
     return tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
+
+
+class _Generator(SearchGenerator):
+    """Tune search generator that asks the searcher of an ended sweep again when the sweep is resumed: for more trials,
+    or for failed ones."""
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore the state, but for the end of the search."""
+        super().set_state({**state, "finished": False})
 
 
 class _UnknownMetric(tune.Stopper):

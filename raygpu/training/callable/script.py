@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from raygpu import scratch
 from raygpu.errors import BadInput
 from raygpu.reporting import CHECKPOINT_VARIABLE, REPORT_VARIABLE, Kept
 from raygpu.search.trials import EpochResult, Trial
@@ -73,7 +74,7 @@ class ScriptTraining:
         self.epochs = settings.epochs
         self.epoch = 0
         self._output = (settings.folder / OUTPUT_FILE).open("ab", buffering=0)
-        self._scratch = Path(tempfile.mkdtemp(prefix="raygpu-script-"))
+        self._scratch = Path(tempfile.mkdtemp(prefix="script-", dir=scratch.home()))
         self._pipe = self._scratch / "report"
         self._checkpoints = self._scratch / "checkpoint"
         self._checkpoints.mkdir()
@@ -224,7 +225,7 @@ class ScriptTraining:
                 _signal_group(process.pid, signal.SIGTERM)
                 _signal_group(process.pid, signal.SIGCONT)
                 try:
-                    process.wait(supervisor.GRACE_S)
+                    process.wait(supervisor.GRACE_S + supervisor.LAST_WORDS_S)
                 except subprocess.TimeoutExpired:
                     pass
             _signal_group(process.pid, signal.SIGKILL)

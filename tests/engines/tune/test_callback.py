@@ -57,6 +57,9 @@ class Alone:
         self.records, self.runs = Records(1, Scoring("accuracy", True), [], epochs=1), Runs()
         cluster = SimpleNamespace(device_index=lambda node_id, gpu_ids: None)
         context: Any = SimpleNamespace(
+            config=None,
+            sampler=None,
+            retry_failed=False,
             records=self.records,
             writer=self.runs,
             cluster=cluster,

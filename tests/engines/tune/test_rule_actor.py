@@ -49,6 +49,9 @@ def test_a_resumed_sweep_knows_the_scores_that_were_compared(
     stopping: dict[str, Any], ray_address: str, tmp_path: Path
 ) -> None:
     context: Any = SimpleNamespace(
+        config=None,
+        sampler=None,
+        retry_failed=False,
         records=Records(4, Scoring("accuracy", True), [], 9),
         writer=None,
         cluster=None,

@@ -36,7 +36,16 @@ def outcome(count: int, bad: set[str]) -> list[tuple[int, bool]]:
     shares = Shares(one_gpu, lambda trial: Signature(()))
     folder = SimpleNamespace(path=Path(), tune=Path())
     context: Any = SimpleNamespace(
-        records=records, writer=None, cluster=None, folder=folder, say=print, leave=print, arrays_s={}
+        config=None,
+        sampler=None,
+        retry_failed=False,
+        records=records,
+        writer=None,
+        cluster=None,
+        folder=folder,
+        say=print,
+        leave=print,
+        arrays_s={},
     )
     live: Any = LiveSweep(context, shares, OneGroup(), None)
     searcher = ArraySearcher(DrawnTrials(trials), live, ArrayPlan(one_gpu, one_gpu), DeviceSlots(one_gpu), drawn=True)
@@ -100,7 +109,16 @@ def test_process_mode_draws_a_trial_when_it_is_wanted_and_tells_its_score_and_no
     one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 3)
     folder = SimpleNamespace(path=Path(), tune=Path())
     context: Any = SimpleNamespace(
-        records=records, writer=None, cluster=None, folder=folder, say=print, leave=print, arrays_s={}
+        config=None,
+        sampler=None,
+        retry_failed=False,
+        records=records,
+        writer=None,
+        cluster=None,
+        folder=folder,
+        say=print,
+        leave=print,
+        arrays_s={},
     )
     live = LiveSweep(context, Shares(one_gpu, lambda trial: Signature(())), None, None)
     sampler: Any = Told()

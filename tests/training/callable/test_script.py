@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,47 @@ def test_what_a_shell_has_started_ends_with_a_killed_worker(tmp_path: Path) -> N
     while _runs(started):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+DAEMON = """
+import os, subprocess, time
+start = "import os, time; open('pid.new', 'w').write(str(os.getpid())); os.rename('pid.new', 'pid'); time.sleep(600)"
+subprocess.Popen(["setsid", "-f", "python", "-c", start])
+while not os.path.exists("pid"):
+    time.sleep(0.02)
+print('{"loss": 1}', flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["it ends", "it is closed", "its worker is killed"])
+def test_a_daemon_in_a_session_of_its_own_ends_with_its_script(end: str, tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text(DAEMON + ("" if end == "it ends" else "time.sleep(600)\n"))
+    worker = os.fork()
+    if not worker:
+        trial = Trial("t0000", 7, {})
+        training = ScriptTraining("python work.py", str(tmp_path), trial, Settings(None, 1, "float32", tmp_path))
+        training.run_epoch()
+        if end == "it ends":
+            training.run_epoch()
+        elif end == "it is closed":
+            training.close()
+        time.sleep(600)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    started = Path("/proc") / (tmp_path / "pid").read_text()
+    if end == "its worker is killed":
+        time.sleep(0.2)
+        os.kill(worker, signal.SIGKILL)
+    try:
+        while _runs(started):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
 
 
 def _runs(process: Path) -> bool:

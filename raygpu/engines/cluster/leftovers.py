@@ -1,0 +1,59 @@
+"""End what trials have started in sessions of their own, which outlives Ray's workers.
+
+Ray ends a worker's own processes and their group. A process of another session is known by a variable that it has
+inherited from the Ray that its trial ran in.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from raygpu.engines.cluster import ray_environment
+
+VARIABLE = "RAYGPU_LOCAL_RAY"
+"""Variable in the environment of a local Ray's processes, and of all that they start."""
+GRACE_S = 2.0
+"""Seconds from SIGTERM to SIGKILL."""
+_marks: list[str] = []
+
+
+@contextmanager
+def marked() -> Iterator[None]:
+    """Mark the processes that are started meanwhile, and all that they will start."""
+    _marks.append(uuid.uuid4().hex)
+    with ray_environment.variable(VARIABLE, _marks[-1]):
+        yield
+
+
+def end() -> None:
+    """End the marked processes that are in sessions of their own: SIGTERM, and SIGKILL after GRACE_S seconds."""
+    marks, _marks[:] = list(_marks), []
+    deadline = time.monotonic() + GRACE_S
+    _signal(_left(marks), signal.SIGTERM)
+    while (left := _left(marks)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    _signal(left, signal.SIGKILL)
+
+
+def _left(marks: list[str]) -> list[int]:
+    """Return the pids of the marked processes that are not in this process' session, as Ray's own are."""
+    wanted = [f"{VARIABLE}={mark}".encode() for mark in marks]
+    found = []
+    for process in Path("/proc").glob("[0-9]*") if wanted else ():
+        with suppress(OSError):  # it has ended, or is another user's
+            variables = (process / "environ").read_bytes().split(b"\0")
+            if any(each in variables for each in wanted) and os.getsid(int(process.name)) != os.getsid(0):
+                found.append(int(process.name))
+    return found
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -1,0 +1,88 @@
+"""Folders for temporary files that no other user can write to, one for each process.
+
+It is deleted when the process ends, or by the next process if that one was killed.
+
+    folder = tempfile.mkdtemp(prefix="kept-", dir=scratch.home())
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+
+LOCK = "lock"
+"""File that a living process holds a lock on, and so does every process that it has forked."""
+_homes: dict[tuple[int, Path], tuple[Path, TextIOWrapper]] = {}
+"""Folders and open locks by process and parent: a forked process gets a folder of its own."""
+
+
+def private_folder(path: Path) -> Path:
+    """Return the folder, made if need be. Raises OSError if it cannot be made, or if others can write to it."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.lstat()
+    if path.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"{path} is open to others; remove it")
+    return path
+
+
+def shared_folder() -> Path:
+    """Return the folder of this user below the system's folder for temporary files, made if need be. Raises OSError."""
+    return private_folder(Path(tempfile.gettempdir()) / f"raygpu-{os.getuid()}")
+
+
+def home(parent: Path | None = None) -> Path:
+    """Return this process' folder, made at the first call. Raises OSError.
+
+    parent: folder of this user in which it lies; by default `shared_folder()`.
+    """
+    parent = parent or shared_folder()
+    key = os.getpid(), parent
+    if key not in _homes or not _homes[key][0].is_dir():
+        delete_abandoned(parent)
+        with _locked(parent):
+            made = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
+            lock = (made / LOCK).open("w")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        _homes[key] = made, lock
+        atexit.register(_delete_own, key)
+    return _homes[key][0]
+
+
+def delete_abandoned(parent: Path | None = None) -> None:
+    """Delete the folders of processes that have ended. Raises OSError."""
+    parent = parent or shared_folder()
+    with _locked(parent):
+        for folder in parent.iterdir():
+            if folder.name[:1].isdigit() and folder.is_dir() and _is_abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        with (folder / LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _locked(parent: Path) -> Iterator[None]:
+    """Keep other processes from making or deleting folders: one without its lock is not yet abandoned."""
+    with (parent / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _delete_own(key: tuple[int, Path]) -> None:
+    if key[0] == os.getpid():
+        shutil.rmtree(_homes[key][0], ignore_errors=True)
