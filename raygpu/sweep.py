@@ -21,6 +21,7 @@ from raygpu.cli.sweep_ending import ending
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.devices import disk
+from raygpu.engines.cluster import ray_files
 from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.measurer import Measurer
 from raygpu.errors import BadInput, RaygpuError, one_line
@@ -305,9 +306,7 @@ class _SweepRun:
 
     def finish(self) -> Result:
         """Write the results' files, end the runs in MLflow, and print the end."""
-        from raygpu.engines.tune.space_pause import wait_for_space
-
-        wait_for_space(self.folder.path, self.console.line, lambda: self.interrupted)
+        disk.wait_and_say(ray_files.disks(self.folder.path), self.console.line, lambda: self.interrupted)
         try:
             lines = write_files(self.folder, self.config, self.found, self.records, self.checkpoints, self.summary)
             self.console.lines(lines)

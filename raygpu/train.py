@@ -21,6 +21,8 @@ from raygpu.cli.training_view import TrainConsole, beginning, ending
 from raygpu.config import TrainConfig, load, read_toml
 from raygpu.config.sections import TrackingSection
 from raygpu.config.source import code_folder
+from raygpu.devices import disk
+from raygpu.engines.cluster import ray_files
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.experiment import take
 from raygpu.records.clock import process_age_s
@@ -38,7 +40,7 @@ from raygpu.workflow.validation import PreparedTrain, prepare_train
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
-    from raygpu.engines.train.production import Ended, Interrupted, Placing, Setup
+    from raygpu.engines.train.production import Ended, Notice, Placing, Setup
     from raygpu.engines.train.worker_reports import Joined, Report
     from raygpu.tracking.runs import RunTree
 
@@ -147,14 +149,8 @@ class _TrainingRun:
         assert config.epochs is not None
         self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
         self.session = TrainSession(config, self.folder, planned.tree)
-        console.lines(
-            [
-                self.placing.line(cluster.devices),
-                *self.spread.lines,
-                cluster.address_line(),
-                self.session.address_line(),
-            ]
-        )
+        lines = [self.placing.line(cluster.devices), *self.spread.lines, cluster.address_line()]
+        console.lines([*lines, self.session.address_line()])
 
     def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
@@ -213,7 +209,8 @@ class _TrainingRun:
     @property
     def _can_go_on(self) -> bool:
         """Whether there is a checkpoint to go on from."""
-        return self.resuming or self.history.checkpoints > 0
+        saved = self.history.checkpoints > 0 or self.folder.training_checkpoints()  # not yet told of, if Ray has ended
+        return self.resuming or bool(saved)
 
     def _setup(self, warm_start: Path | None) -> Setup:
         from raygpu.engines.train.production import Setup
@@ -254,8 +251,8 @@ class _TrainingRun:
             warm_start=start.uri if warm_start is not None else None,
         )
 
-    def _take(self, report: Report | Interrupted) -> None:
-        from raygpu.engines.train.production import Interrupted
+    def _take(self, report: Report | Notice) -> None:
+        from raygpu.engines.train.production import Notice
         from raygpu.engines.train.worker_reports import Joined, Saved
 
         history, writer = self.history, self.session.writer
@@ -272,8 +269,8 @@ class _TrainingRun:
                     writer.run_metrics(report.epoch, history.metrics)
             case Saved():
                 history.keep(report.epoch, report.score, best=report.best)
-            case Interrupted():
-                self.console.line(report.LINE)
+            case Notice():
+                self.console.line(report.line)
 
     def _joined(self, report: Joined) -> None:
         if self.history.starts == 1:
@@ -294,6 +291,7 @@ class _TrainingRun:
         from raygpu.engines.train.worker import best_of
 
         interrupted = ended.interrupted and self.history.epoch < self.history.epochs
+        disk.wait_and_say(ray_files.disks(self.folder.path), self.console.line, lambda: interrupted)
         try:
             with ended.kept.fetched() if ended.kept is not None else nullcontext() as checkpoint:
                 self.history.best = best_of(checkpoint) if ended.best is not None and checkpoint is not None else None

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -143,3 +144,17 @@ class _NoRay:
 @pytest.fixture
 def no_ray() -> type[_NoRay]:
     return _NoRay
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

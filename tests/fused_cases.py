@@ -87,6 +87,16 @@ class Picky(Mixed):
         return {"accuracy": accuracy}
 
 
+class Hanging(Small):
+    """Its evaluation never ends for a member that learns nothing."""
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        accuracy = (outputs.argmax(-1) == targets).float().mean().item()
+        while accuracy < 0.2 and len(outputs) > 100:  # not in a dry run
+            time.sleep(1)
+        return {"accuracy": accuracy}
+
+
 class Disturbed(Small):
     """Its worker is killed after some epochs, once; after some more, the sweep's own process gets a Ctrl-C, once."""
 

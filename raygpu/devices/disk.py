@@ -16,19 +16,21 @@ RESERVE_PART = 0.02
 POLL_S = 1.0
 PATIENCE_S = 600.0
 """Seconds for which a worker waits for space; it may be on another machine than whoever could free some."""
+NO_SPACE = "no space left on the disk of {}: the run waits, and goes on once some MiB are free; Ctrl-C stops it"
+SPACE_AGAIN = "there is space again"
 FULL = {errno.ENOSPC, errno.EDQUOT}
 
 R = TypeVar("R")
 
 
-def full(paths: Sequence[Path]) -> Path | None:
-    """Return the first of these folders whose disk has next to no free space; None if all have."""
+def full(paths: Sequence[Path], wanted_bytes: int = 0) -> Path | None:
+    """Return the first of these folders whose disk has next to no free space, or less than is wanted; None for none."""
     for path in paths:
         try:
             usage = shutil.disk_usage(path)
         except OSError:  # not there yet, or out of reach
             continue
-        if usage.free < min(RESERVE_BYTES, RESERVE_PART * usage.total):
+        if usage.free < max(wanted_bytes, min(RESERVE_BYTES, RESERVE_PART * usage.total)):
             return path
     return None
 
@@ -41,19 +43,30 @@ def is_full(error: BaseException, paths: Sequence[Path] = ()) -> bool:
     return "No space left" in str(error) or ("PytorchStreamWriter" in str(error) and full(paths) is not None)
 
 
-def wait(paths: Sequence[Path]) -> None:
-    """Wait while the disks of these folders are full. Raises OSError after PATIENCE_S seconds."""
-    patiently(paths, lambda: None)
+def wait_and_say(paths: Sequence[Path], say: Callable[[str], None], given_up: Callable[[], bool]) -> None:
+    """Wait while the disk of one of these folders is full; say so, and when it goes on."""
+    if (found := full(paths)) is None:
+        return
+    say(NO_SPACE.format(found))
+    while not given_up():
+        time.sleep(POLL_S)
+        if full(paths) is None:
+            return say(SPACE_AGAIN)
 
 
-def patiently(paths: Sequence[Path], call: Callable[[], R]) -> R:
+def wait(paths: Sequence[Path], wanted_bytes: int = 0) -> None:
+    """Wait while the disks of these folders have less free space. Raises OSError after PATIENCE_S seconds."""
+    patiently(paths, lambda: None, wanted_bytes)
+
+
+def patiently(paths: Sequence[Path], call: Callable[[], R], wanted_bytes: int = 0) -> R:
     """Call, and return the result; wait while the disks of these folders are full, and call again if that failed it.
 
     Raises OSError after PATIENCE_S seconds: nobody may see that this process waits.
     """
     began = time.monotonic()
     while True:
-        if (found := full(paths)) is None:
+        if (found := full(paths, wanted_bytes)) is None:
             try:
                 return call()
             except Exception as error:

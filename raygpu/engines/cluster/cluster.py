@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ from raygpu.records.trial_records import SIMULATED, Device
 from raygpu.storage import PROBE, Storage
 
 CONNECT_S = 2.0
+SETTLE_S = 1.0
+"""Seconds for which this process keeps off Ray after an interrupt, which Ray may have got, too."""
 LITTLE = 0.001
 """Amount of a device type's resource that a trial requests, as Ray itself does; a node has 1 of it."""
 NODE_ID = "ray.io/node-id"
@@ -201,6 +204,17 @@ def shutdown() -> None:
     finally:
         if enabled:
             gc.enable()
+
+
+def require_head(*, settle: bool) -> None:
+    """Raise KeyboardInterrupt if the signal that interrupted this process has ended Ray, too.
+
+    settle: whether to wait until such a Ray has ended: a call to a raylet that is ending ends this process.
+    """
+    if settle:
+        time.sleep(SETTLE_S)
+    if not head_answers():
+        raise KeyboardInterrupt
 
 
 def head_answers() -> bool:

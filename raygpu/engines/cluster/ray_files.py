@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +23,11 @@ GIVEN = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 def where() -> str:
     """Return the folder below which a local Ray keeps its files, whether it is there or not."""
     return os.environ.get("RAY_TMPDIR") or SESSIONS.format(os.getuid())
+
+
+def disks(folder: Path | None) -> list[Path]:
+    """Return the folders of this machine that a run writes to. folder: the run's own; None for none here."""
+    return [*([folder] if folder is not None else []), Path(tempfile.gettempdir()), Path(where())]
 
 
 def sessions() -> str | None:

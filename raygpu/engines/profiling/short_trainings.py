@@ -12,7 +12,7 @@ from raygpu.config import TrainConfig
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.turns_worker import train_by_turns
 from raygpu.engines.profiling.workload import Workload
-from raygpu.engines.train.production import Interrupted, Placing, ProductionRun, Setup
+from raygpu.engines.train.production import STOPPING, Notice, Placing, ProductionRun, Setup
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.worker_reports import Joined, Report, TurnMailbox
 from raygpu.errors import RaygpuError
@@ -36,7 +36,7 @@ class _Job:
 
     global_batch: int
     running: ProductionRun
-    reports: Iterator[list[Report | Interrupted]]
+    reports: Iterator[list[Report | Notice]]
 
 
 @dataclass(slots=True)
@@ -113,9 +113,11 @@ class ShortTrainings:
             for reports in job.reports:
                 for report in reports:
                     steady.take(report)
-                    if isinstance(report, Interrupted):
-                        self.say(report.LINE)
+                    if report is STOPPING:
+                        self.say("stopping after this turn; Ctrl-C again stops at once")
                         interrupted = True
+                    elif isinstance(report, Notice):
+                        self.say(report.line)
                 self._look()
                 if steady.enough() and not interrupted:
                     self._job = job

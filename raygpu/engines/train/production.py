@@ -6,30 +6,37 @@ import contextlib
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import ray
 import ray.train
 
-from raygpu.engines.cluster.cluster import Cluster
+from raygpu.devices import disk
+from raygpu.engines.cluster import ray_files
+from raygpu.engines.cluster.cluster import Cluster, require_head
 from raygpu.engines.cluster.pinned import pinned
+from raygpu.engines.train import run_state
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.worker import train
-from raygpu.engines.train.worker_reports import Failed, Mailbox, Report, last_words
+from raygpu.engines.train.worker_reports import Failed, Mailbox, Report, Saved, last_words
 from raygpu.errors import BadInput, RaygpuError, last_line
 from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import floor_to_step
-from raygpu.records.interrupts import noted_interrupts
+from raygpu.records.interrupts import Interrupts, noted_interrupts
 from raygpu.records.run_directory import TRAINING
 from raygpu.records.trial_records import Device
 from raygpu.storage import Storage
 
 POLL_S = 0.2
+MOST_STOPS = 10
+"""Largest number of times that a full disk may stop a training between two checkpoints."""
 BEST = "best"
 WHOLE = "whole"
 """Empty file that marks a completely copied checkpoint."""
@@ -38,10 +45,14 @@ A_DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
-    """Report of the first Ctrl-C: the training ends after a checkpoint; a second Ctrl-C ends it without one."""
+class Notice:
+    """A line for the user, among the workers' reports."""
 
-    LINE: ClassVar[str] = "stopping after a checkpoint; Ctrl-C again stops without one"
+    line: str
+
+
+STOPPING = Notice("stopping after a checkpoint; Ctrl-C again stops without one")
+"""Notice of the first Ctrl-C: the training ends after a checkpoint; a second Ctrl-C ends it without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +149,27 @@ class Ended:
 
 
 class KeepBest(ray.train.UserCallback):
-    """Callback in Ray Train's controller that copies the best checkpoint so far: Ray Train keeps only the last ones."""
+    """Callback in Ray Train's controller that copies its state, and the best checkpoint so far: Ray Train keeps the
+    last ones alone."""
 
     def __init__(self, folder: Storage) -> None:
         self.folder = folder
 
     def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
         """Copy the reported checkpoint to the folder of the best one, if rank 0 reports it as the best so far."""
-        if checkpoint is None or not metrics[0]["is_best"]:
+        if checkpoint is None:
             return
+        here = self.folder.parent.path
+        if here is not None:
+            disk.patiently([here], lambda: run_state.back_up(here / TRAINING))
+        if metrics[0]["is_best"]:
+            disk.patiently([here] if here is not None else [], lambda: self._replace(checkpoint.path))
+
+    def _replace(self, path: str) -> None:
+        """Copy the checkpoint at this path to the folder; may be called again after it failed."""
         part = _part(self.folder)
         part.remove()
-        self.folder.beside(checkpoint.path).copy_to(part)
+        self.folder.beside(path).copy_to(part)
         part.write(WHOLE, b"")
         self.folder.remove()
         part.move_to(self.folder)
@@ -202,6 +222,12 @@ class ProductionRun:
         self.mailbox = pinned(setup.mailbox).remote()
         """Handle of the actor that takes the workers' reports."""
         self._stopping = False
+        self._path = setup.folder.path
+        """Folder of the checkpoints on this machine; None in object storage."""
+        self._lacking: Path | None = None
+        """Folder whose disk is full; None while there is space."""
+        self._stops_by_space = 0
+        """Times that a full disk has stopped the training since its last checkpoint."""
 
     def stop(self) -> None:
         """Ask the workers to end after a checkpoint; returns at once."""
@@ -209,38 +235,72 @@ class ProductionRun:
             self._stopping = True
             self.mailbox.stop.remote()
 
-    def __iter__(self) -> Iterator[list[Report | Interrupted]]:
+    def __iter__(self) -> Iterator[list[Report | Notice]]:
         """Train until the end, Ctrl-C or `stop`; yield a list of the workers' new reports every POLL_S seconds.
 
         The list is empty without new reports. Raises TrainingFailed if the training fails for good, KeyboardInterrupt
-        without a checkpoint at a second Ctrl-C.
+        without a checkpoint at a second Ctrl-C, or where the signal has ended Ray too.
         """
         logging.getLogger("ray.train").setLevel(logging.ERROR)
+        with noted_interrupts() as interrupts:
+            while self.ended is None:
+                if self._path is not None:
+                    run_state.mend(self._path / TRAINING)
+                yield from self._attempt(interrupts)
+                if self.ended is None:
+                    yield from self._wait_for_space(interrupts)
+
+    def _attempt(self, interrupts: Interrupts) -> Iterator[list[Report | Notice]]:
+        """Train until the end, or until a full disk stops it, which leaves `ended` as it was."""
         setup, failed, interrupted = self._setup, list[Failed](), False
         fitting = _fitting(_trainer(setup, self.mailbox))
-        with noted_interrupts() as interrupts:
-            while not fitting.done():
-                with contextlib.suppress(TimeoutError):
-                    fitting.exception(POLL_S)
-                reports: list[Report | Interrupted] = ray.get(self.mailbox.take.remote())
-                failed += [one for one in reports if isinstance(one, Failed)]
-                if not interrupted and interrupts.count:
-                    interrupted = True
-                    reports.append(Interrupted())
-                    self.stop()
-                yield reports
-            reports = ray.get(self.mailbox.take.remote())
-            failed += [one for one in reports if isinstance(one, Failed)]
-            yield reports
+        while not fitting.done():
+            with contextlib.suppress(TimeoutError):
+                fitting.exception(POLL_S)
+            if interrupts.count:
+                require_head(settle=not interrupted)
+            reports = self._reports(failed)
+            if not interrupted and interrupts.count:
+                interrupted = True
+                reports.append(STOPPING)
+                self.stop()
+            yield [*reports, *self._space()]
+        yield self._reports(failed)
         if failed:
             raise TrainingFailed(last_words(failed[0]), failed[0].error, out_of_memory=failed[0].out_of_memory)
         error = fitting.exception()
-        if error is not None:
+        if error is None:
+            checkpoint = fitting.result().checkpoint
+            last = setup.folder.beside(checkpoint.path) if checkpoint else None
+            self.ended = Ended(last, _best(setup.folder / BEST), interrupted)
+        elif not disk.is_full(error) or self._stops_by_space >= MOST_STOPS:
             line = f"workers were lost more than {setup.max_failures} times: {last_line(str(error))}"
             raise TrainingFailed(line, str(error))
-        checkpoint = fitting.result().checkpoint
-        last = setup.folder.beside(checkpoint.path) if checkpoint else None
-        self.ended = Ended(last, _best(setup.folder / BEST), interrupted)
+
+    def _reports(self, failed: list[Failed]) -> list[Report | Notice]:
+        """Take the workers' reports, and add those of failures to `failed`."""
+        reports: list[Report | Notice] = ray.get(self.mailbox.take.remote())
+        failed += [one for one in reports if isinstance(one, Failed)]
+        if any(isinstance(one, Saved) for one in reports):
+            self._stops_by_space = 0
+        return reports
+
+    def _space(self) -> list[Report | Notice]:
+        """Return a notice if a disk of this machine has become full, or has space again."""
+        before, self._lacking = self._lacking, disk.full(ray_files.disks(self._path))
+        if self._lacking == before:
+            return []
+        return [Notice(disk.NO_SPACE.format(self._lacking) if self._lacking is not None else disk.SPACE_AGAIN)]
+
+    def _wait_for_space(self, interrupts: Interrupts) -> Iterator[list[Report | Notice]]:
+        """Wait until the training, which a full disk has stopped, can go on. Raises KeyboardInterrupt after Ctrl-C."""
+        self._stops_by_space += 1
+        yield self._space()
+        while self._lacking is not None:
+            time.sleep(POLL_S)
+            if interrupts.count:
+                raise KeyboardInterrupt
+            yield self._space()
 
 
 def _trainer(setup: Setup, mailbox: Any) -> Any:

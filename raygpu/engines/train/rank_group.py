@@ -15,6 +15,7 @@ import ray.train
 
 from raygpu.config.sections import Precision
 from raygpu.config.source import Source
+from raygpu.devices import disk
 from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.train.worker_reports import Failed, Joined, Report
 from raygpu.experiment import Splits
@@ -126,11 +127,12 @@ class RankGroup:
 
 @contextmanager
 def failures_reported(mailbox: Any) -> Iterator[None]:
-    """Report an error of the user's code to the mailbox before it is raised; not one that a lost rank has caused."""
+    """Report an error of the user's code to the mailbox before it is raised; not one that a lost rank or a full disk
+    has caused."""
     try:
         yield
     except Exception as error:
-        if not _is_lost_peer(error):
+        if not _is_lost_peer(error) and not disk.is_full(error):
             rank = ray.train.get_context().get_world_rank()
             ray.get(mailbox.tell.remote(Failed(rank, traceback.format_exc(), is_out_of_memory(error))))
         raise

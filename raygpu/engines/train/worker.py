@@ -18,6 +18,7 @@ import ray
 import ray.train
 
 from raygpu import scratch
+from raygpu.devices import disk
 from raygpu.engines.train.rank_group import LastAnswer, RankGroup, WorkerTask, failures_reported
 from raygpu.engines.train.worker_reports import Saved
 from raygpu.experiment import Splits
@@ -27,6 +28,8 @@ from raygpu.training.distributed.ranks import ParallelTraining, Ranks
 
 PROGRESS = "progress.json"
 """File of a checkpoint with the training's progress and its best score."""
+COPIES = 3
+"""Copies of a checkpoint while it is saved: a local one, the run's last one, and its best one."""
 
 
 @dataclass(slots=True)
@@ -99,6 +102,8 @@ class _Keeper:
         self.metrics: Mapping[str, float] = {}
         """Metrics of the last epoch, on rank 0."""
         self.best: Best | None = None
+        self._size = 0
+        """Bytes of the last checkpoint, on rank 0."""
         self.restored: Restored | None = None
         """History before the checkpoint that the training goes on from; None without a checkpoint."""
 
@@ -131,6 +136,10 @@ class _Keeper:
             self.metrics = progress.result.metrics
             self.score = self.task.scoring.value(self.metrics)
             is_best = self._is_best(self.score, progress.result.epoch)
+        storage = ray.train.get_context().get_storage()
+        disks = [Path(tempfile.gettempdir()), *filter(Path.is_dir, [Path(storage.storage_fs_path)])]
+        if self.ranks.rank == 0:  # the others wait for it
+            disk.wait(disks, COPIES * self._size)
         with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=scratch.home()) as folder:
             self.training.save(Path(folder))
             step = progress.step if progress.result is None else 0
@@ -140,7 +149,13 @@ class _Keeper:
                 best = {"best": None} if self.best is None else {"best": self.best.score, "best_epoch": self.best.epoch}
                 (Path(folder) / PROGRESS).write_text(json.dumps({**told, **best, "metrics": dict(self.metrics)}))
                 checkpoint = ray.train.Checkpoint.from_directory(folder)
-            ray.train.report(told, checkpoint)
+                self._size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+
+            def upload(local: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
+                """Copy the checkpoint into the run's folder, once there is space."""
+                return disk.patiently(disks, lambda: storage.persist_current_checkpoint(local, name))
+
+            ray.train.report(told, checkpoint, checkpoint_upload_fn=upload)
         return Saved(self.training.epoch, step, self.score, is_best)
 
     def _is_best(self, score: float | None, epoch: int) -> bool:

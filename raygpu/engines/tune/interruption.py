@@ -13,7 +13,7 @@ from ray import tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from raygpu.engines.cluster import ray_environment
-from raygpu.engines.cluster.cluster import head_answers
+from raygpu.engines.cluster.cluster import SETTLE_S, head_answers
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.records.interrupts import noted_interrupts
 
@@ -21,8 +21,6 @@ PATIENCE_S = 20.0
 """Seconds that trials have for their checkpoints: Kubernetes kills 30 s after SIGTERM. A trial whose epoch takes longer
 goes on from its last checkpoint."""
 WATCH_S = 0.1
-SETTLE_S = 1.0
-"""Seconds for which Tune keeps off Ray after an interrupt: a call to a raylet that is gone ends this process."""
 OWN_HANDLER = "TUNE_DISABLE_SIGINT_HANDLER"
 """Variable that keeps Tune from handling SIGINT; it always handles SIGUSR1 in the same way."""
 

@@ -59,6 +59,7 @@ class LiveSweep:
         self.shares = shares
         self.grouper = grouper
         self.rule = rule
+        self.run_directory = context.folder
         self.folder = context.folder.path
         """The sweep's folder on this machine."""
         self.scratch = context.folder.tune / ENLARGED

@@ -29,10 +29,11 @@ READERS: dict[str, Callable[[bytes], Any]] = {
 TUNER = "tuner.pkl"
 
 
-def has_state(folder: RunDirectory) -> bool:
+def has_state(folder: RunDirectory, say: Callable[[str], None]) -> bool:
     """Return whether a sweep can go on from Tune's state; False if it was ended before there was any.
 
-    Raises BadInput if the state is damaged, or lies where other users can write.
+    say: takes a line on state that others may have written. Raises BadInput if the state is damaged, or lies where
+    other users can write.
     """
     files = folder.tune.files()
     newest = {name: max(fnmatch.filter(files, name.format("*")), default=None) for name in READERS}
@@ -41,6 +42,8 @@ def has_state(folder: RunDirectory) -> bool:
             raise BadInput(f"resume: {folder.tune} lacks the state that the sweep has had; {_advice(files)}")
         return False
     require_own(folder)
+    if folder.tune.path is None:
+        say(f"{folder.tune} has pickled state: whoever can write there can have code run here")
     for file, read in [(TUNER, cloudpickle.loads), *((newest[name], read) for name, read in READERS.items())]:
         if file is None:
             raise BadInput(f"resume: {folder.tune} lacks a part of its state; {_advice(files)}")

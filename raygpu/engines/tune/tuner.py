@@ -22,7 +22,6 @@ from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.time_limits import TimeLimits
 from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
-from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import S3_SAID, StorageError
 
 
@@ -66,7 +65,7 @@ def fit(
     # Tune sets its own handler and leaves it.
     with _silent_tune(), handlers_kept(signal.SIGUSR1), checkpoints_first(live):
         try:
-            _tuner(trainable, tune_config, run_config, folder, resume=resume).fit()
+            _tuner(trainable, tune_config, run_config, live, resume=resume).fit()
         except OSError as error:
             again = folder.resumed_by("sweep")
             if disk.is_full(error):
@@ -79,11 +78,11 @@ def fit(
 
 
 def _tuner(
-    trainable: Any, tune_config: tune.TuneConfig, run_config: tune.RunConfig, folder: RunDirectory, *, resume: bool
+    trainable: Any, tune_config: tune.TuneConfig, run_config: tune.RunConfig, live: LiveSweep, *, resume: bool
 ) -> tune.Tuner:
-    """Return the restored Tuner of an interrupted sweep, or a new one."""
-    path, file_system = folder.tune.for_ray()
-    if resume and has_state(folder):
+    """Return the restored Tuner of an earlier start of the sweep, or a new one."""
+    path, file_system = live.run_directory.tune.for_ray()
+    if resume and has_state(live.run_directory, live.say):
         return tune.Tuner.restore(path, trainable, resume_unfinished=True, storage_filesystem=file_system)
     return tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
 

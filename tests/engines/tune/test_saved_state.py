@@ -53,7 +53,7 @@ def newest(folder: RunDirectory, pattern: str) -> Path:
 
 
 def test_whole_state_is_taken(folder: RunDirectory) -> None:
-    assert saved_state.has_state(folder)
+    assert saved_state.has_state(folder, print)
 
 
 def cut(path: Path) -> None:
@@ -77,7 +77,7 @@ def test_damaged_state_is_refused(folder: RunDirectory, pattern: str, damage: An
     file = newest(folder, pattern)
     damage(file)
     with pytest.raises(BadInput) as fault:
-        saved_state.has_state(folder)
+        saved_state.has_state(folder, print)
     assert str(fault.value).startswith(f"resume: {file} is damaged (")
     assert "begin a new sweep; what has finished is in MLflow" in str(fault.value)
     assert len(str(fault.value).splitlines()) == 1
@@ -90,9 +90,9 @@ def test_the_state_of_the_start_before_is_named(folder: RunDirectory) -> None:
     with pytest.raises(
         BadInput, match="move the files of 2099-01-01_00-00-00 away to go on from the state of the start"
     ):
-        saved_state.has_state(folder)
+        saved_state.has_state(folder, print)
     later.unlink()
-    assert saved_state.has_state(folder)
+    assert saved_state.has_state(folder, print)
 
 
 @pytest.mark.parametrize("pattern", ["experiment_state-*.json", "tuner.pkl", "searcher-state-*.pkl"])
@@ -100,11 +100,11 @@ def test_lost_state_is_refused(folder: RunDirectory, pattern: str) -> None:
     for path in (folder.path / "tune").glob(pattern):
         path.unlink()
     with pytest.raises(BadInput, match=r"resume: .*/tune lacks "):
-        saved_state.has_state(folder)
+        saved_state.has_state(folder, print)
 
 
 def test_a_sweep_that_was_killed_before_it_had_any_state_begins(tmp_path: Path) -> None:
-    assert not saved_state.has_state(RunDirectory.create(tmp_path, "new"))
+    assert not saved_state.has_state(RunDirectory.create(tmp_path, "new"), print)
 
 
 def test_state_that_everyone_can_write_is_not_read(folder: RunDirectory) -> None:
@@ -112,13 +112,13 @@ def test_state_that_everyone_can_write_is_not_read(folder: RunDirectory) -> None
         mode = path.stat().st_mode
         path.chmod(mode | 0o002)
         with pytest.raises(BadInput, match=f"resume: everyone can write to {path}, and so have code run here; if you"):
-            saved_state.has_state(folder)
+            saved_state.has_state(folder, print)
         path.chmod(mode)
-    assert saved_state.has_state(folder)
+    assert saved_state.has_state(folder, print)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_another_user_s_state_is_not_read(folder: RunDirectory) -> None:
     os.chown(newest(folder, "callback-states-*.pkl"), 65534, 65534)
     with pytest.raises(BadInput, match="is another user's, who could have code run here; if you trust it, copy it"):
-        saved_state.has_state(folder)
+        saved_state.has_state(folder, print)

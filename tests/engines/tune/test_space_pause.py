@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +10,7 @@ import pytest
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
-
-FULL_S = 8.0
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill_for_a_while(disk: Path, began: threading.Event) -> None:
-    while not list(disk.glob("test/tune/*/checkpoint*")):
-        time.sleep(0.1)
-    with (disk / "filler").open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(2**16))
-        except OSError:
-            began.set()
-    time.sleep(FULL_S)
-    (disk / "filler").unlink()
+from tests.full_disk import fill_for_a_while
 
 
 @pytest.mark.slow
@@ -59,11 +27,10 @@ def test_a_sweep_waits_for_space(sweep_config: Any, ray_address: str, small_disk
         runs_dir=str(small_disk),
         cluster={"address": ray_address, "max_failures": 0},
     )
-    full, shown = threading.Event(), io.StringIO()
-    filler = threading.Thread(target=fill_for_a_while, args=(small_disk, full), daemon=True)
-    filler.start()
+    shown = io.StringIO()
+    filler, full = fill_for_a_while(small_disk, lambda: list(small_disk.glob("test/tune/*/checkpoint*")))
     result = sweep.run(config, console=SweepConsole(stream=shown))
-    filler.join()
+    filler.join(timeout=60)
     assert full.is_set()
     assert f"no space left on the disk of {small_disk / 'test'}" in shown.getvalue()
     assert "there is space again" in shown.getvalue()

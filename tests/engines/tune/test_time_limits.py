@@ -67,6 +67,29 @@ def test_a_trial_that_hangs_and_one_that_never_ends_fail_and_may_be_tried_again(
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit", "failed"), [("silence_timeout_s", 1), ("trial_timeout_s", 4)])
+def test_of_an_array_that_hangs_only_the_trial_at_fault_fails_unless_time_is_up_for_all(
+    sweep_config: Any, limit: str, failed: int
+) -> None:
+    config = sweep_config(
+        experiment="tests.fused_cases:Hanging",
+        metric="accuracy",
+        trials=None,
+        epochs=10,
+        search={"algorithm": "grid"},
+        space={"lr": {"grid_search": [0.5, 0.4, 1e-9, 0.3]}, "hidden": 16},
+        gpu={"fraction": 1, "mode": "fused"},
+        **{limit: 10.0},
+    )
+    result = sweep.run(config)
+    assert result.folder is not None
+    statuses = {row["lr"]: row["status"] for row in rows(result.folder).values()}
+    assert sum(status == "failed" for status in statuses.values()) == failed
+    assert statuses["1e-09"] == "failed"
+    assert f"{limit} = 10" in result.failures[0]
+
+
 @pytest.mark.parametrize("still_s", [0.0, 100.0])
 def test_the_time_in_which_tune_itself_was_held_up_counts_for_no_trial(
     monkeypatch: pytest.MonkeyPatch, still_s: float

@@ -1,0 +1,81 @@
+"""A production training on a full disk, and one whose Ray gets the signal too that ends it."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from raygpu import train
+from raygpu.cli.training_view import TrainConsole
+from raygpu.config import TrainConfig
+from tests.full_disk import fill_for_a_while
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
+VALUES: dict[str, Any] = {
+    "name": "test",
+    "experiment": "tests.train_cases:Small",
+    "metric": "accuracy",
+    "workers": 2,
+    "hyperparameters": {"hidden": 8, "lr": 0.1, "momentum": 0.9, "batch_size": 16},
+}
+
+
+def test_it_waits_for_space(ray_address: str, new_store: Callable[[Path], str], small_disk: Path) -> None:
+    tracking = {"uri": new_store(small_disk.parent)}
+    values = VALUES | {"epochs": 40, "runs_dir": str(small_disk), "tracking": tracking, "max_failures": 0}
+    config = TrainConfig.model_validate(values | {"cluster": {"address": ray_address}})
+    filler, full = fill_for_a_while(small_disk, lambda: list(small_disk.glob("test/checkpoints/training/checkpoint*")))
+    shown = io.StringIO()
+    result = train.run(config, console=TrainConsole(stream=shown))
+    filler.join(timeout=60)
+    assert full.is_set()
+    assert f"no space left on the disk of {small_disk / 'test'}" in shown.getvalue()
+    assert "there is space again" in shown.getvalue()
+    assert result.summary["epochs"] == 40
+    assert (result.summary["tracking"]["undelivered"], result.summary["tracking"]["fault"]) == (0, None)
+
+
+CASE = """
+experiment = "tests.train_cases:Small"
+metric = "accuracy"
+epochs = 100000
+[hyperparameters]
+hidden = 8
+lr = 0.1
+momentum = 0.9
+batch_size = 16
+[tracking]
+enabled = false
+"""
+
+
+def test_sigterm_to_all_processes_ends_it_at_once(tmp_path: Path) -> None:
+    (tmp_path / "case.toml").write_text(CASE)
+    command = [sys.executable, "-m", "raygpu.train", "case.toml", "--name", "t", "--runs-dir", "runs"]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        while not list((tmp_path / "runs").glob("t/checkpoints/training/checkpoint*")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        began = time.monotonic()
+        for each in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            each.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=50)
+    finally:
+        process.kill()
+    assert process.returncode == 130, out
+    assert time.monotonic() - began < 45, "Ray itself gives up after a minute"
+    assert "interrupted; go on after the last checkpoint with: python -m raygpu.train --resume" in out
