@@ -25,6 +25,7 @@ def own_process_groups(dashboard_files: Path | None) -> Iterator[None]:
     kept = services.ConsolePopen
 
     def start(command: Sequence[str], *arguments: Any, env: Mapping[str, str], **options: Any) -> Any:
+        """Start one of Ray's processes."""
         if dashboard_files is not None and any(Path(word).name == DASHBOARD for word in command):
             env = {**env, "TMPDIR": str(dashboard_files)}
         return kept(command, *arguments, env=env, process_group=0, **options)
