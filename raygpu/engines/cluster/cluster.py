@@ -11,7 +11,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -168,7 +168,8 @@ def end_local(extra: Sequence[ExtraNode]) -> None:
     finally:
         shutdown()
         leftovers.end()
-        scratch.delete_abandoned()
+        with suppress(OSError):  # the next command deletes them
+            scratch.delete_abandoned()
 
 
 @contextmanager

@@ -12,14 +12,13 @@ from typing import Any
 
 import ray
 
-from raygpu import scratch
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import leftovers, ray_environment
 from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown, url
 from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
 from raygpu.engines.cluster.private_api import own_process_groups
-from raygpu.engines.cluster.ray_files import keep_token_private, sessions
+from raygpu.engines.cluster.ray_files import keep_token_private, own_files, sessions
 from raygpu.errors import RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
 from raygpu.records.trial_records import SIMULATED, Device
@@ -38,14 +37,18 @@ def start_local(gpus: Sequence[Gpu], *, apart: bool = True) -> Cluster:
     Raises RaygpuError if Ray does not start.
     """
     nodes = host.nodes(gpus, apart=apart)
-    if len(nodes) > 1:
-        return _start_apart(nodes, host.types(gpus), gpus)
+    with leftovers.marked():
+        return _start_apart(nodes, host.types(gpus), gpus) if len(nodes) > 1 else _start_together(nodes[0], gpus)
+
+
+def _start_together(node: Node, gpus: Sequence[Gpu]) -> Cluster:
+    """Start a Ray of one node with these GPUs."""
     # By UUID: the order that CUDA counts in may differ from NVML's.
     with ray_environment.variable("CUDA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus) or HIDDEN):
-        context = _init_local(nodes[0])
+        context = _init_local(node)
     node_id = ray.get_runtime_context().get_node_id()
     devices = [device(i, node_id, gpu.uuid, gpu) for i, gpu in enumerate(gpus)]
-    return Cluster(devices or [Device(0, node_id, HIDDEN, SIMULATED)], nodes, url(context.dashboard_url), local=True)
+    return Cluster(devices or [Device(0, node_id, HIDDEN, SIMULATED)], [node], url(context.dashboard_url), local=True)
 
 
 def _start_apart(nodes: list[Node], types: Sequence[Sequence[Gpu]], gpus: Sequence[Gpu]) -> Cluster:
@@ -86,10 +89,10 @@ def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any
     os.environ.pop(JOB_VARIABLE, None)
     keep_token_private()
     folder = sessions()
-    home = scratch.home(Path(folder).parent) if folder is not None else None
+    dashboard_files = own_files()
     for attempt in (1, 2):
         try:
-            with leftovers.marked(), own_process_groups(home):
+            with own_process_groups(dashboard_files):
                 return ray.init(
                     address="local",
                     num_cpus=math.ceil(node.num_cpus),  # the plan keeps to the exact part

@@ -8,6 +8,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from raygpu import scratch
 from raygpu.errors import RaygpuError
 from raygpu.scratch import private_folder
 
@@ -36,6 +37,17 @@ def sessions() -> str | None:
         return None
     try:
         return str(private_folder(Path(SESSIONS.format(os.getuid()))) / BELOW)
+    except OSError as error:
+        raise RaygpuError(f"Ray did not start: {error}; or choose another folder by RAY_TMPDIR") from error
+
+
+def own_files() -> Path | None:
+    """Return a folder for temporary files of this process' Ray, deleted with it; None beside a folder that the user
+    chose. Raises RaygpuError."""
+    if "RAY_TMPDIR" in os.environ:
+        return None
+    try:
+        return scratch.home(private_folder(Path(SESSIONS.format(os.getuid()))))
     except OSError as error:
         raise RaygpuError(f"Ray did not start: {error}; or choose another folder by RAY_TMPDIR") from error
 
