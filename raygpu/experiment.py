@@ -25,7 +25,8 @@ class Splits:
 
     Inputs and targets are each one array, or several by name (`{"user": ..., "item": ...}`). The first axis of every
     array counts the samples. One array reaches the model as `model(x)`; named inputs reach a torch model as keyword
-    arguments, `model(user=..., item=...)`, and a Keras model as a dict.
+    arguments, `model(user=..., item=...)`, and a Keras model as a dict. Lists, tensors and data frames are converted to
+    arrays. Raises ValueError for data that makes no array, or arrays of different lengths.
     """
 
     train_inputs: Arrays
@@ -34,6 +35,8 @@ class Splits:
     validation_targets: Arrays
 
     def __post_init__(self) -> None:
+        for field in ("train_inputs", "train_targets", "validation_inputs", "validation_targets"):
+            object.__setattr__(self, field, as_arrays(getattr(self, field), field))
         for part in ("train", "validation"):
             sizes = {
                 len(array)
@@ -64,6 +67,7 @@ class Splits:
         """
         from sklearn.model_selection import train_test_split
 
+        inputs, targets = as_arrays(inputs, "inputs"), as_arrays(targets, "targets")
         count = num_samples(inputs)
 
         def split(classes: np.ndarray | None) -> list[np.ndarray]:
@@ -102,6 +106,26 @@ class Splits:
             self.validation_inputs,
             self.validation_targets,
         )
+
+
+def as_arrays(data: Any, name: str) -> Arrays:
+    """Return data as an array, or as named arrays if it is a mapping; floats of a list become float32.
+
+    name: what the data is, for the ValueError that is raised if it makes no array of numbers.
+    """
+    if isinstance(data, np.ndarray):
+        return data
+    if isinstance(data, Mapping):
+        return {key: as_arrays(value, f"{name}[{key!r}]") for key, value in data.items()}  # type: ignore[misc]
+    if hasattr(data, "detach"):  # a torch tensor
+        data = data.detach().cpu()
+    try:
+        array: np.ndarray = data.to_numpy() if hasattr(data, "to_numpy") else np.asarray(data)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(f"{name}: makes no array: {error}") from error
+    if array.dtype == object:
+        raise ValueError(f"{name}: a {type(data).__name__} of {array.shape} that holds other things than numbers")
+    return array.astype(np.float32) if isinstance(data, list | tuple) and array.dtype == np.float64 else array
 
 
 def named(arrays: Arrays) -> Mapping[str, np.ndarray]:

@@ -241,7 +241,7 @@ class _SweepRun:
 
     def _summarize(self, timing: dict[str, float | None], monitor: SweepMonitor, arrays_s: Mapping[str, float]) -> None:
         """End the records and the trials' runs in MLflow, and sum up."""
-        self.interrupted = self.records.interrupt(self.session.writer.end)
+        self.interrupted = self.records.interrupt(self.session.writer.end) and self.records.hopeless is None
         timing |= {"first_epoch_s": self.records.first_epoch_s, "trials_s": process_age_s()}
         self.summary = summarize(
             self.config,

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas
 import pytest
+import torch
 
 from raygpu.config.source import locate
 from raygpu.errors import BadInput
@@ -94,3 +97,28 @@ def test_locate_says_what_is_wrong(tmp_path: Path, name: str, message: str) -> N
     (tmp_path / "exits.py").write_text("import sys\nsys.exit('stop')\n")
     with pytest.raises(BadInput, match=message):
         locate(name, tmp_path)
+
+
+def test_data_of_other_kinds_becomes_arrays() -> None:
+    numbers = [[0.5, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0], [8.0, 9.0]]
+    for inputs in (numbers, torch.tensor(numbers), pandas.DataFrame(numbers, dtype="float32")):
+        splits = Splits.of(inputs, [0, 1, 0, 1, 0], validation=0.4)
+        assert isinstance(splits.train_inputs, np.ndarray)
+        assert splits.train_inputs.dtype == np.float32
+        assert splits.train_targets.dtype == np.int64
+        assert len(splits.train_inputs) == 3
+    named = Splits({"a": numbers}, pandas.Series([0, 1, 0, 1, 0]), {"a": numbers[:1]}, torch.tensor([1]))
+    assert isinstance(named.train_inputs["a"], np.ndarray)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ([[1.0], [1.0, 2.0]], "inputs: makes no array: .*inhomogeneous"),
+        (pandas.DataFrame({"a": ["x", "y"], "b": [1, 2]}), r"inputs: a DataFrame of \(2, 2\) that holds other things"),
+        ({"a": [None, 1]}, r"inputs\['a'\]: a list of \(2,\) that holds other things than numbers"),
+    ],
+)
+def test_data_that_makes_no_array_is_refused(inputs: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Splits.of(inputs, [0, 1])

@@ -377,3 +377,17 @@ def test_an_unknown_metric_ends_the_sweep_and_leaves_nothing(sweep_config: Any) 
     assert not (Path(config.runs_dir) / "test").exists()
     experiments = [experiment.experiment_id for experiment in MlflowClient(config.tracking.uri).search_experiments()]
     assert MlflowClient(config.tracking.uri).search_runs(experiments) == []
+
+
+def test_a_sweep_stops_once_its_first_trials_have_failed_alike(sweep_config: Any, tmp_path: Path) -> None:
+    values: dict[str, Any] = {"space": {"folder": str(tmp_path)}, "trials": 8, "gpu": {"fraction": 0.5}}
+    result, shown = run_told(sweep_config(experiment="tests.cases:fails_until_mended", **values))
+    assert result.exit_code == 1
+    assert 3 <= result.summary["failed"] <= 5
+    assert "stopped: the first trials have all failed alike (ValueError: not yet); --no-fail-fast goes on" in shown
+    assert "--retry failed" in shown
+    (tmp_path / "mended").touch()
+    folder = RunDirectory.existing(result.folder)
+    mended, _ = run_told(folder.read_config(), resume=folder, retry_failed=True)
+    assert (mended.exit_code, mended.summary["completed"], mended.summary["failed"]) == (0, 8, 0)
+    assert mended.summary["common_failure"] is None

@@ -32,6 +32,10 @@ def ending(
         *([f"{summary['interrupted']} interrupted"] if summary["interrupted"] else []),
     ]
     lines.append(f"{', '.join(counts)} in {duration(summary['wall_s'])}{_predicted(summary)}; all of it in {folder}")
+    if summary["common_failure"] is not None:
+        lines.append(
+            f"stopped: the first trials have all failed alike ({summary['common_failure']}); --no-fail-fast goes on"
+        )
     if summary["failed"]:
         lines.append(f"why trials failed{_commonest(failures)}: {folder.shared_trials}/<id>/error.txt")
         if not interrupted:

@@ -112,6 +112,8 @@ class SweepConfig(TrialsConfig, StoredConfig):
     """Checkpoints that stay in the run's folder: the best trial's, or every trial's."""
     checkpoint_s: Annotated[float, Field(gt=0)] = 60.0
     """Seconds between a running trial's checkpoints, from which a lost or interrupted trial goes on."""
+    fail_fast: bool = True
+    """Stop once the first trials, at least 3 and as many as run at once, have all failed with one kind of error."""
     trial_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds that a trial, or the array that it is fused into, may take; then it fails. Default: no limit."""
     silence_timeout_s: Annotated[float, Field(gt=0)] | None = None

@@ -75,6 +75,8 @@ class Records:
         """Number of times that a trial went on after its worker was lost."""
         self.out_of_memory = 0
         """Number of times that a trial went on with a larger share of its GPU."""
+        self.hopeless: str | None = None
+        """Error with which the first trials have all failed, which ends the sweep; None otherwise."""
         self.first_epoch_s: float | None = None
         """Seconds from the start of this process to the first result of any trial."""
         self._started = time.monotonic()
@@ -167,6 +169,14 @@ class Records:
             record = self.by_id[trial_id]
             record.status, record.error, record.reason = status, error, reason
             return record
+
+    def common_failure(self, least: int) -> str | None:
+        """Return the error's last line if at least so many trials have ended, all of them by the same type of error."""
+        with self._lock:
+            ended = [record for record in self.by_id.values() if record.ended]
+        lines = [last_line(record.error or "") for record in ended if record.status == "failed"]
+        alike = len({line.partition(":")[0] for line in lines}) == 1
+        return lines[0] if alike and len(lines) == len(ended) >= least else None
 
     def failures(self) -> list[str]:
         """Return the last line of each failed trial's traceback."""

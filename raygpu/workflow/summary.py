@@ -58,6 +58,7 @@ def summarize(
         "stopped_early": records.count("stopped"),
         "failed": records.count("failed"),
         "interrupted": records.count("interrupted"),
+        "common_failure": records.hopeless,
         "retries": records.retries,
         "out_of_memory": records.out_of_memory,
         "wall_s": round(wall_s, 2),

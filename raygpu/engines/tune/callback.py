@@ -14,6 +14,9 @@ from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.trainable import MemberReport
 from raygpu.records.run_directory import MEMBERS
 
+FEW = 3
+"""Fewest failed trials that end a sweep."""
+
 
 class ResourceUpdate(tune.Callback):
     """Update the resource requests of a resumed sweep's trials: Tune keeps those made to an earlier Ray."""
@@ -159,6 +162,8 @@ class ArrayCallback(tune.Callback):
                 self.live.records.start(self.live.trials[name])
                 self.live.writer.begin(self.live.trials[name])
             self.live.writer.end(self.live.records.end(name, "failed", error=error))
+        if self.live.config.fail_fast:
+            self.live.records.hopeless = self.live.records.common_failure(max(FEW, self.live.at_once))
 
     def _has_ended(self, name: str) -> bool:
         record = self.live.records.by_id.get(name)

@@ -42,7 +42,7 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
         part = shared.part(ArrayConfig.of(config))
         return _resources(part, needed[part.device])
 
-    live.resources = wanted_resources
+    live.resources, live.at_once = wanted_resources, alone.slots
     trainable = tune.with_resources(
         tune.with_parameters(ArrayTrainable, shared=shared, splits=context.splits), wanted_resources
     )

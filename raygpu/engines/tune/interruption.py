@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM of a sweep: each running trial is paused with a checkpoint, and then Tune is stopped."""
+"""Ctrl-C and SIGTERM of a sweep, and its stop without hope: each running trial is paused with a checkpoint, and then
+Tune is stopped."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def _watch_ray(live: LiveSweep, over: threading.Event) -> None:
 
 
 class PausingScheduler(FIFOScheduler):
-    """Tune scheduler that pauses each trial with a checkpoint after the first interrupt; until then first come, first
+    """Tune scheduler that pauses each trial with a checkpoint once the sweep is to stop; until then first come, first
     served."""
 
     def __init__(self, live: LiveSweep) -> None:
@@ -59,16 +60,16 @@ class PausingScheduler(FIFOScheduler):
         self.live = live
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Pause the trial after an interrupt."""
-        return str(TrialScheduler.PAUSE if self.live.interrupts.count else TrialScheduler.CONTINUE)
+        """Pause the trial if the sweep is to stop."""
+        return str(TrialScheduler.PAUSE if self.live.stopping else TrialScheduler.CONTINUE)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Return the next trial to run; none after an interrupt."""
-        return None if self.live.interrupts.count else super().choose_trial_to_run(tune_controller)
+        """Return the next trial to run; none if the sweep is to stop."""
+        return None if self.live.stopping else super().choose_trial_to_run(tune_controller)
 
 
 class Interruption(tune.Callback):
-    """Tune callback that stops Tune after an interrupt, once every trial that ran has been paused or has ended."""
+    """Tune callback that stops Tune if the sweep is to stop, once every trial that ran has been paused or has ended."""
 
     def __init__(self, live: LiveSweep) -> None:
         self.live = live
@@ -76,13 +77,14 @@ class Interruption(tune.Callback):
         """Time at which Tune is stopped at the latest, by the monotonic clock; None before an interrupt."""
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Begin to wait at the first interrupt; stop Tune once no trial is waited for, or time is up."""
-        if not self.live.interrupts.count:
+        """Begin to wait once the sweep is to stop; stop Tune once no trial is waited for, or time is up."""
+        if not self.live.stopping:
             return
         running = any(trial.status == "RUNNING" for trial in trials)  # Tune starts those that it has staged already
         if self._deadline is None:
             self._deadline = time.monotonic() + PATIENCE_S
-            time.sleep(SETTLE_S)
+            if self.live.interrupts.count:
+                time.sleep(SETTLE_S)
             if running:
                 self.live.say("stopping after a checkpoint of each running trial; Ctrl-C again stops without")
         if not running or time.monotonic() >= self._deadline:

@@ -83,9 +83,16 @@ class LiveSweep:
         """Tune trials that were ended by a limit of time, by Tune's trial id, until their end is recorded."""
         self.interrupts = Interrupts()
         """Ctrl-C and SIGTERM so far, while Tune runs."""
+        self.at_once = 1
+        """Number of trials alone that run at once."""
         self.unknown_metric: str | None = None
         """Message set if the first report of the sweep lacks the metric, which ends the sweep; None otherwise."""
         LiveSweep.current = self
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the sweep is to stop so that it can go on: after an interrupt, or because its first trials failed."""
+        return bool(self.interrupts.count) or self.records.hopeless is not None
 
     def running_pids(self) -> set[int]:
         """Return the pids of the processes in which trials run alone."""

@@ -67,7 +67,7 @@ class ArraySearcher(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next array's or trial's config; None to wait, FINISHED without more trials."""
-        if self.live.interrupts.count and self.given:
+        if self.live.stopping and self.given:
             return None  # Tune is about to stop; without any trial under way it would wait here for the next one
         if not self.waiting:
             self._draw()

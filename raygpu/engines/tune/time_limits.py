@@ -58,13 +58,13 @@ class TimeLimits(tune.Callback):
         self._clocks.pop(trial.trial_id, None)
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """End the running trials that are overdue; none after an interrupt, which has a limit of its own."""
+        """End the running trials that are overdue; none if the sweep is to stop, which has a limit."""
         now = time.monotonic()
         stood, self._stepped = now - self._stepped if self._stepped is not None else 0.0, now
         for name, clock in list(self._clocks.items()):
             if stood > STANDSTILL_S:
                 clock.started, clock.heard = clock.started + stood, clock.heard + stood
-            if clock.trial.status == "RUNNING" and not self.live.interrupts.count:
+            if clock.trial.status == "RUNNING" and not self.live.stopping:
                 overdue = self._overdue(clock, now)
                 if overdue is not None:
                     self._end(self._clocks.pop(name).trial, overdue)

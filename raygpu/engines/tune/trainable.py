@@ -224,7 +224,9 @@ class ArrayTrainable(tune.Trainable):
 
     def _end_by_itself(self, epoch: int, reports: dict[str, MemberReport]) -> None:
         if not epoch:
-            raise RuntimeError("it ended without a metric: call raygpu.report(...), or print a line of JSON")
+            raise RuntimeError(
+                "it ended without a metric: call raygpu.report(...), return a dict, or print a line of JSON"
+            )
         self._end({trial.trial_id: None for trial in self.trials}, reports)
 
     def _take_results(self, results: Mapping[str, EpochResult], reports: dict[str, MemberReport]) -> None:

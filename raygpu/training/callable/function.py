@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ class _Ended(BaseException):
 class FunctionTraining:
     """A `Training` of a user's function, which runs only while the next epoch is asked for.
 
-    The function gets one dict: the hyper-parameters, and `epochs` and `seed` unless the space has its own.
+    The function gets one dict: the hyper-parameters, and `epochs` and `seed` unless the space has its own. Metrics that
+    it returns are its one report, if it has made none.
     """
 
     def __init__(self, function: Callable[[dict[str, Any]], Any], trial: Trial, settings: Settings) -> None:
@@ -68,12 +69,17 @@ class FunctionTraining:
         reporting.use(self._channel)
         end: BaseException | None = None
         try:
-            self.function(self.config)
+            self._take_returned(self.function(self.config))
         except _Ended:
             pass
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits for it, SystemExit too
             end = error
         self._channel.results.put(end)
+
+    def _take_returned(self, returned: Any) -> None:
+        """Report the metrics that the function returns, if it has reported none."""
+        if isinstance(returned, Mapping) and not self._channel.num_reports:
+            reporting.report(**returned)
 
     def save(self, folder: Path) -> None:
         """Write the state of the function's last `raygpu.checkpoint`, if there is one."""

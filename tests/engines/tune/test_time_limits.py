@@ -13,7 +13,6 @@ from mlflow.tracking import MlflowClient
 from raygpu import sweep
 from raygpu.engines.tune import time_limits
 from raygpu.engines.tune.time_limits import TimeLimits
-from raygpu.records.interrupts import Interrupts
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.space import parse, random_trials
 
@@ -101,7 +100,7 @@ def test_the_time_in_which_tune_itself_was_held_up_counts_for_no_trial(
     killed: list[Any] = []
     monkeypatch.setattr(time_limits, "kill_worker", killed.append)
     limits = SimpleNamespace(trial_timeout_s=60.0, silence_timeout_s=20.0)
-    live: Any = SimpleNamespace(config=limits, overdue={}, interrupts=Interrupts())
+    live: Any = SimpleNamespace(config=limits, overdue={}, stopping=False)
     callback, trial = TimeLimits(live), SimpleNamespace(trial_id="a", status="RUNNING", max_failures=3)
     callback.on_step_begin(0, [])
     callback.on_trial_start(0, [], trial)

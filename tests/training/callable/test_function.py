@@ -149,3 +149,20 @@ def test_outside_of_a_sweep_a_report_is_a_line_of_json(capsys: pytest.CaptureFix
     raygpu.report(loss=0.5, accuracy=1)
     assert capsys.readouterr().out == '{"loss": 0.5, "accuracy": 1.0}\n'
     assert raygpu.load("default") == "default"
+
+
+def test_metrics_that_it_returns_are_its_one_report(tmp_path: Path) -> None:
+    alone = training(lambda config: {"accuracy": 0.5, "loss": np.float32(2)}, tmp_path)
+    assert alone.run_epoch() == EpochResult(1, {"accuracy": 0.5, "loss": 2.0})
+    assert alone.run_epoch() is None
+
+    def reports(config: dict[str, Any]) -> dict[str, float]:
+        raygpu.report(loss=1)
+        return {"loss": 0.5}
+
+    both = training(reports, tmp_path)
+    assert both.run_epoch() == EpochResult(1, {"loss": 1.0})
+    assert both.run_epoch() is None, "what it has reported counts"
+    bad = training(lambda config: {"accuracy": "high"}, tmp_path)
+    with pytest.raises(TypeError, match="metric 'accuracy': read 'high'; a number is wanted"):
+        bad.run_epoch()
