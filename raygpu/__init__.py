@@ -9,8 +9,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from raygpu.api import open_run, run_sweep, run_training
     from raygpu.experiment import KerasExperiment, Mean, Splits, Sum, TorchExperiment
     from raygpu.reporting import checkpoint, load, report
+    from raygpu.search.distributions import choice, grid_search, lograndint, loguniform, quniform, randint, uniform
     from raygpu.search.trials import Trial
     from raygpu.training.fused.fuse import fuse
     from raygpu.training.keras.multi_gpu import multi_gpu_model
@@ -24,13 +26,27 @@ __all__ = [
     "TorchExperiment",
     "Trial",
     "checkpoint",
+    "choice",
     "fuse",
+    "grid_search",
     "load",
+    "lograndint",
+    "loguniform",
     "multi_gpu_model",
+    "open_run",
+    "quniform",
+    "randint",
     "report",
+    "run_sweep",
+    "run_training",
+    "uniform",
 ]
 _HOMES = dict.fromkeys(("KerasExperiment", "Mean", "Splits", "Sum", "TorchExperiment"), "experiment")
 _HOMES |= dict.fromkeys(("checkpoint", "load", "report"), "reporting") | {"Trial": "search.trials"}
+_HOMES |= dict.fromkeys(("open_run", "run_sweep", "run_training"), "api")
+_HOMES |= dict.fromkeys(
+    ("choice", "grid_search", "lograndint", "loguniform", "quniform", "randint", "uniform"), "search.distributions"
+)
 _HOMES |= {"fuse": "training.fused.fuse", "multi_gpu_model": "training.keras.multi_gpu"}
 
 

@@ -97,6 +97,11 @@ class Kept:
         """Pickle a state. num_reports: reports before it."""
         return cls(num_reports + 1, pickle.dumps(state))
 
+    @property
+    def content(self) -> Any:
+        """The state itself."""
+        return pickle.loads(self.state)
+
     def dump(self, folder: Path) -> None:
         """Write the state into `folder` in one step: a reader finds the old or the new one, never half."""
         folder.mkdir(parents=True, exist_ok=True)

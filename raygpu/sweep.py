@@ -360,8 +360,7 @@ def _run(arguments: Arguments) -> Result:
         if retry not in (None, "failed"):
             raise BadInput(f"--retry: read {retry!r}; allowed: failed")
         earlier = RunDirectory.existing(arguments.options["resume"])
-        config = earlier.read_config(overrides)
-        _require_as_many(config, earlier.read_config())
+        config = resumed_config(earlier, overrides)
         return run(
             config,
             source_folder=earlier.source_folder,
@@ -375,10 +374,14 @@ def _run(arguments: Arguments) -> Result:
     return run(config, stem=stem, source_folder=folder, dry_run="dry-run" in arguments.switches, console=console)
 
 
-def _require_as_many(config: SweepConfig, earlier: SweepConfig) -> None:
-    """Raise BadInput if a sweep is to go on to fewer trials than it has."""
-    if config.trials is not None and earlier.trials is not None and config.trials < earlier.trials:
-        raise BadInput(f"--trials: read {config.trials}; the sweep has {earlier.trials}, and can have more")
+def resumed_config(earlier: RunDirectory, overrides: Mapping[str, str]) -> SweepConfig:
+    """Return the configuration of a sweep that goes on, with the fields that may change. Raises BadInput for others,
+    and for fewer trials than the sweep has."""
+    COMMAND.require_resumable(overrides)
+    config, before = earlier.read_config(overrides), earlier.read_config()
+    if config.trials is not None and before.trials is not None and config.trials < before.trials:
+        raise BadInput(f"--trials: read {config.trials}; the sweep has {before.trials}, and can have more")
+    return config
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,13 +116,15 @@ class Command:
 
     def read_resumed(self, arguments: Arguments) -> dict[str, str]:
         """Return the flags in which a run that goes on may differ from its start. Raises BadInput for anything else."""
-        allowed = ("resume", *self.resumable)
-        given = {*arguments.overrides, *arguments.options}
-        others = {name for name in given if not name.startswith(ELSEWHERE)}.difference(allowed)
-        if arguments.file or others or arguments.switches - {JSON}:
+        others = arguments.switches - {JSON} | ({arguments.file} if arguments.file else set())
+        self.require_resumable({*arguments.overrides, *arguments.options, *others} - {"resume"})
+        return arguments.overrides
+
+    def require_resumable(self, names: Iterable[str]) -> None:
+        """Raise BadInput if one of these names is none that a run may be resumed with."""
+        if {name for name in names if not name.startswith(ELSEWHERE)}.difference(self.resumable):
             flags = ", ".join([*map(as_flag, self.resumable), *(f"--{prefix}*" for prefix in ELSEWHERE)])
             raise BadInput(f"--resume: takes the run's own configuration; give no file, and no flag but {flags}")
-        return arguments.overrides
 
     def read(self, arguments: Arguments) -> tuple[Any, str, Path]:
         """Return the configuration with the flags applied, its file's stem, and the folder of its code. Raises

@@ -4,7 +4,7 @@ Gives `load` and a schema for each command; the tables that they share are in `s
 code by its name. Imports `errors`, `redaction`, `storage` and `experiment`; never torch, TensorFlow, Ray or MLflow.
 """
 
-from raygpu.config.loading import fields, literal, load, read_toml, suggestion
+from raygpu.config.loading import fields, literal, load, read_toml, suggestion, validated
 from raygpu.config.schemas import (
     NAME_PATTERN,
     BalanceConfig,
@@ -28,4 +28,5 @@ __all__ = [
     "load",
     "read_toml",
     "suggestion",
+    "validated",
 ]

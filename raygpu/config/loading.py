@@ -53,10 +53,17 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
             if not isinstance(table, dict):
                 raise BadInput(f"{path}: {name}: read {table!r}, but it is a table: [{name}]")
         table[leaf] = value
+    return validated(values, schema, str(path), overrides)
+
+
+def validated(values: Mapping[str, Any], schema: type[C], where: str, overrides: Mapping[str, str] | None = None) -> C:
+    """Return the configuration of these values. where: their origin, for the line of each fault of the BadInput that is
+    raised. overrides: the values that came from flags."""
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        raise BadInput([_fault(path, detail, overrides, schema) for detail in _distinct(error.errors())]) from error
+        faults = [_fault(where, detail, overrides or {}, schema) for detail in _distinct(error.errors())]
+        raise BadInput(faults) from error
 
 
 def _laid_over(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,11 +125,11 @@ def _distinct(details: list[ErrorDetails]) -> list[ErrorDetails]:
     return list(seen.values())
 
 
-def _fault(path: Path, detail: ErrorDetails, overrides: Mapping[str, str], schema: type[ProblemConfig]) -> str:
+def _fault(path: str, detail: ErrorDetails, overrides: Mapping[str, str], schema: type[ProblemConfig]) -> str:
     """Return one line: the place, the key, the value read and the values allowed."""
     keys = [str(part) for part in detail["loc"]]
     key = ".".join(keys[:2] if keys and keys[0] in _tables(schema) else keys[:1])
-    where = f"--{key.replace('_', '-')}" if key in overrides else f"{path}: {key}" if key else str(path)
+    where = f"--{key.replace('_', '-')}" if key in overrides else f"{path}: {key}" if key else path
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
         known = [name for name, _ in fields(schema)] + ["space"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,13 +19,16 @@ from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Experiment
 from raygpu.storage import BEGUN_IN
 
+PICKLED = ".pkl"
+"""Ending of the file of an experiment that was pickled by value."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """The origin of a trial's code: picklable, and resolved again in each worker.
 
     kind: "torch" and "keras" name an `Experiment`, "function" a function of one dict, "command" a script.
-    name: `package.module:Name` or `path/to/file.py:name`, or the command line itself.
+    name: `package.module:Name` or `path/to/file.py:name`, the file of a pickled experiment, or the command line itself.
     folder: the start of relative paths, and importable. Absolute, or relative to a worker's first working directory; an
     unpickled source has an absolute one.
     """
@@ -54,10 +58,13 @@ def locate(name: str, folder: Path) -> tuple[Source, Experiment | Callable[[dict
 
 
 def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], Any]:
-    """Import the object that `module:Name` or `file.py:name` names; instantiate it if it is an experiment class.
+    """Import the object that `module:Name` or `file.py:name` names, or read a pickled one; instantiate it if it is an
+    experiment class.
 
     folder: the start of relative paths, and a place to look up modules. Raises BadInput.
     """
+    if name.endswith(PICKLED):
+        return _object(_unpickled(folder / name), name)
     module_name, _, attribute = name.rpartition(":")
     if not module_name or not attribute:
         raise BadInput(f'experiment: read {name!r}; write "package.module:Name" or "path/to/file.py:name"')
@@ -71,6 +78,11 @@ def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], 
         found = getattr(module, attribute)
     except AttributeError:
         raise BadInput(f"experiment: {module_name} has no {attribute!r}; it has: {_candidates(module)}") from None
+    return _object(found, name)
+
+
+def _object(found: Any, name: str) -> Experiment | Callable[[dict[str, Any]], Any]:
+    """Return an experiment, instantiated if it is a class, or a function. Raises BadInput for anything else."""
     if isinstance(found, type) and issubclass(found, Experiment):
         try:
             return found()
@@ -81,11 +93,19 @@ def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], 
     raise BadInput(f"experiment: {name} is neither a TorchExperiment, a KerasExperiment nor a function")
 
 
+def _unpickled(path: Path) -> Any:
+    """Read an experiment that was pickled by value, which runs what the pickle says."""
+    try:
+        return pickle.loads(path.read_bytes())
+    except Exception as error:
+        raise BadInput(f"experiment: {path} cannot be read: {one_line(error)}") from error
+
+
 def code_folder(experiment: str | None, file: Path) -> Path:
     """Return the folder at which an experiment's relative paths start: the working directory, or the configuration's
     own folder if the experiment's file or module is there and not here."""
     beside = file.resolve().parent
-    if experiment is None:
+    if experiment is None or experiment.endswith(PICKLED):
         return Path.cwd()
     module = experiment.rpartition(":")[0]
     parts = [module] if module.endswith(".py") else [f"{module.split('.')[0]}.py", module.split(".")[0]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -52,11 +53,11 @@ class RunDirectory:
 
     def resumed_by(self, kind: str) -> str:
         """Return the command line that goes on with the run. kind: the command's name."""
-        return f"python -m raygpu.{'submit ' if is_job() else ''}{kind} --resume {self}"
+        return f"python -m raygpu.{'submit ' if is_job() else ''}{kind} --resume {shlex.quote(str(self))}"
 
     def delivered_by(self, kind: str) -> str:
         """Return the command line that delivers to MLflow what it lacks. kind: the command's name."""
-        return self.resumed_by(kind) if is_job() else f"python -m raygpu.deliver {self}"
+        return self.resumed_by(kind) if is_job() else f"python -m raygpu.deliver {shlex.quote(str(self))}"
 
     @property
     def name(self) -> str:

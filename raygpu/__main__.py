@@ -1,0 +1,55 @@
+"""All commands by one name: `raygpu sweep ...` is `python -m raygpu.sweep ...`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from raygpu import __version__
+from raygpu.cli.command import framed
+from raygpu.config import suggestion
+from raygpu.errors import BadInput
+
+COMMANDS = {
+    "sweep": "Search for hyper-parameters, with trials that share GPUs.",
+    "pack": "Measure how many trainings one GPU carries, and in which way.",
+    "train": "Train one set of hyper-parameters on all GPUs.",
+    "balance": "Measure how to split a batch over unequal GPUs.",
+    "deliver": "Deliver to MLflow what it lacks of a run.",
+    "submit": "Run one of the other commands on a Ray cluster.",
+}
+USAGE = "\n".join(
+    [
+        "usage: raygpu COMMAND [CONFIG] [flags]",
+        "",
+        *(f"  {name:<8} {text}" for name, text in COMMANDS.items()),
+        "",
+        "raygpu COMMAND --help lists a command's flags; raygpu --version prints the version.",
+    ]
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that the first word names; return its exit code, 2 for a name that is none."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    return framed(lambda: _run(words), "interrupted")
+
+
+def _run(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0 if words else 2
+    name, *rest = words
+    if name == "--version":
+        print(f"raygpu {__version__}")
+        return 0
+    if name not in COMMANDS:
+        known = list(COMMANDS)
+        raise BadInput(f"read {name!r}{suggestion(name, known)}; allowed: {', '.join(known)}")
+    code: int = importlib.import_module(f"raygpu.{name}").main(rest)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Runs read again from their folders: trials, scores, checkpoints, models."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
+from raygpu.config.source import Source
+from raygpu.errors import BadInput
+from raygpu.experiment import Experiment, take
+from raygpu.records.run_directory import RunDirectory
+from raygpu.search.space import parse
+from raygpu.search.trials import Trial
+from raygpu.workflow.user_code import find, load_data
+
+if TYPE_CHECKING:
+    import pandas
+
+SHOWN = 10
+"""Number of trials that a notebook shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTrial:
+    """A trial of a sweep, as its run folder keeps it."""
+
+    sweep: SweepRun
+    trial_id: str
+    status: str
+    """finished, stopped, diverged, failed or interrupted."""
+    score: float | None
+    score_epoch: int | None
+    epochs: int
+    hyperparameters: Mapping[str, Any]
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """Folder of the trial's checkpoint on this machine; None if it was not kept."""
+        return self.sweep.directory.checkpoint(self.trial_id)
+
+    def load_model(self) -> Any:
+        """Return the trained model, on the CPU; of a function or script, the state of its last `raygpu.checkpoint`.
+
+        Raises BadInput if the trial's checkpoint was not kept.
+        """
+        checkpoint = self.checkpoint
+        if checkpoint is None:
+            raise BadInput(f"{self.trial_id}: its checkpoint was not kept; keep = 'all' keeps every trial's")
+        return _model(self.sweep.config, self.sweep.directory, checkpoint, self.hyperparameters)
+
+
+class SweepRun:
+    """A sweep, as its run folder keeps it."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self.config: SweepConfig = directory.read_config()
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.directory.name
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder on this machine."""
+        return self.directory.path
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Content of `summary.json`. Raises BadInput if the sweep has not ended yet."""
+        summary = self.directory.read_summary()
+        if summary is None:
+            raise BadInput(f"{self.folder} has no summary yet; go on with: {self.directory.resumed_by('sweep')}")
+        return summary
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """Return the trials as a data frame, one row for each, the columns of `trials.csv`."""
+        import pandas
+
+        return pandas.read_csv(self._trials_csv())
+
+    def _trials_csv(self) -> Path:
+        if not self.directory.trials_csv.is_file():
+            raise BadInput(f"{self.folder} has no trials yet; go on with: {self.directory.resumed_by('sweep')}")
+        return self.directory.trials_csv
+
+    @cached_property
+    def trials(self) -> list[SweepTrial]:
+        """All trials that have begun, in the order of their ids."""
+        parameters = parse(self.config.space, self.config.search.algorithm).parameters
+        with self._trials_csv().open(newline="") as file:
+            rows = sorted(csv.DictReader(file), key=lambda row: row["id"])
+        return [
+            SweepTrial(
+                self,
+                row["id"],
+                row["status"],
+                float(row["score"]) if row["score"] else None,
+                int(row["score_epoch"]) if row["score_epoch"] else None,
+                int(row["epochs"]),
+                {each.name: each.from_text(text) for each in parameters if (text := _cell(row, each.name))},
+            )
+            for row in rows
+        ]
+
+    @property
+    def best(self) -> SweepTrial | None:
+        """The best trial; None if no trial has a finite score."""
+        best = self.summary["best"]
+        if best is None:
+            return None
+        trial = next(trial for trial in self.trials if trial.trial_id == best["trial_id"])
+        return replace(trial, score=best["score"], hyperparameters=best["hyperparameters"])  # not rounded by the table
+
+    def _lines(self) -> list[str]:
+        summary, best = self.summary, self.best
+        counts = ", ".join(f"{summary[name]} {name}" for name in ("completed", "stopped_early", "diverged", "failed"))
+        lines = [f"sweep {self.name}: {summary['num_trials']} trials ({counts})"]
+        if best is not None:
+            lines.append(f"best: {best.trial_id}, {self.config.metric} {best.score:.6g}, {dict(best.hyperparameters)}")
+        return [*lines, f"all of it in {self.folder}"]
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _repr_html_(self) -> str:
+        frame = self.to_dataframe().sort_values("score", ascending=not self.config.maximize).head(SHOWN)
+        text = "<br>".join(map(html.escape, self._lines()))
+        return f"<p>{text}</p>{frame.to_html(index=False, escape=True)}"
+
+
+class TrainRun:
+    """A production training, as its run folder keeps it."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self.config: TrainConfig = load(directory.config, {}, TrainConfig)
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder on this machine."""
+        return self.directory.path
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """Content of `summary.json`. Raises BadInput if the training has not ended yet."""
+        summary = self.directory.read_summary()
+        if summary is None:
+            raise BadInput(f"{self.folder} has no summary yet; go on with: {self.directory.resumed_by('train')}")
+        return summary
+
+    @property
+    def hyperparameters(self) -> Mapping[str, Any]:
+        """Hyper-parameters of the training."""
+        return self.config.hyperparameters
+
+    @property
+    def score(self) -> float | None:
+        """Best score; None without a finite one."""
+        best = self.summary["best"]
+        return None if best is None else float(best["score"])
+
+    def load_model(self) -> Any:
+        """Return the model of the best epoch, on the CPU. Raises BadInput if there is no checkpoint."""
+        from raygpu.storage import Storage
+
+        kept = self.summary["checkpoint"]
+        if kept is None:
+            raise BadInput(f"{self.folder} has no checkpoint")
+        with Storage.at(kept).fetched() as checkpoint:
+            return _model(self.config, self.directory, checkpoint, self.config.hyperparameters)
+
+    def __repr__(self) -> str:
+        score = f", {self.config.metric} {self.score:.6g}" if self.score is not None else ""
+        return f"training {self.config.name}: {self.summary['epochs']} epochs{score}\nall of it in {self.folder}"
+
+
+def _cell(row: Mapping[str, str], name: str) -> str:
+    """Return the text of a hyper-parameter in a row of `trials.csv`; empty if the trial does not have it."""
+    return row[f"space.{name}"] if f"space.{name}" in row else row.get(name, "")
+
+
+def open_run(where: Path | str) -> SweepRun | TrainRun:
+    """Read a run again. where: its folder, or its URI in object storage. Raises BadInput if it is no run's."""
+    directory = RunDirectory.existing(where, None, flag="open_run")
+    return SweepRun(directory) if directory.kind == "sweep" else TrainRun(directory)
+
+
+def _model(config: ProblemConfig, directory: RunDirectory, checkpoint: Path, hp: Mapping[str, Any]) -> Any:
+    """Load a checkpoint by the code that wrote it."""
+    source, code = find(config, directory.source_folder)
+    if not isinstance(code, Experiment):
+        from raygpu.reporting import Kept
+
+        kept = Kept.load(checkpoint)
+        if kept is None:
+            raise BadInput(f"{checkpoint}: no raygpu.checkpoint was made")
+        return kept.content
+    return _loaded(config, source, code, checkpoint, hp)
+
+
+def _loaded(config: ProblemConfig, source: Source, code: Experiment, checkpoint: Path, hp: Mapping[str, Any]) -> Any:
+    with contextlib.chdir(source.folder):
+        if source.kind == "torch":
+            from raygpu.training.torch.solo import trained_model
+
+            return trained_model(code, hp, checkpoint)
+        from raygpu.training.keras import solo
+
+        few = take(load_data(config, source, code).validation_inputs, slice(0, 2))
+        return solo.trained_model(code, hp, checkpoint, few)
+
+
+def as_trial(trial: SweepTrial) -> Trial:
+    """Return the trial that a sweep drew: its hyper-parameters with its seed."""
+    from raygpu.search.space import trial_seed
+
+    return Trial(trial.trial_id, trial_seed(trial.sweep.config.seed, int(trial.trial_id[1:])), trial.hyperparameters)

@@ -1,0 +1,167 @@
+"""The commands from Python: what a notebook defines, trains, and reads again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import raygpu
+from raygpu.errors import BadInput
+from raygpu.search.space import parse
+from raygpu.workflow.by_value import named
+from raygpu.workflow.opened_run import SweepRun, TrainRun
+from tests.fused_cases import Small
+from tests.models import few
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def fields(ray_address: str, new_store: Callable[[Path], str], tmp_path: Path) -> dict[str, Any]:
+    return {
+        "runs_dir": str(tmp_path / "runs"),
+        "profiles": str(tmp_path / "profiles"),
+        "tracking": {"uri": new_store(tmp_path)},
+        "cluster": {"address": ray_address},
+    }
+
+
+@pytest.mark.slow
+def test_from_a_class_of_a_cell_to_a_production_model(fields: dict[str, Any]) -> None:
+    class Mine(raygpu.TorchExperiment):
+        def data(self) -> raygpu.Splits:
+            return few()
+
+        def model(self, hp: Mapping[str, Any]) -> nn.Module:
+            return nn.Sequential(nn.Linear(64, hp["hidden"]), nn.ReLU(), nn.Linear(hp["hidden"], 10))
+
+    space = {"lr": raygpu.loguniform(0.01, 0.1), "hidden": raygpu.choice(8, 16)}
+    gpu = {"fraction": 0.5, "mode": "process"}
+    run = raygpu.run_sweep(Mine, space=space, trials=3, epochs=2, metric="accuracy", gpu=gpu, **fields)
+    assert run.summary["completed"] == 3
+    assert [trial.status for trial in run.trials] == ["finished"] * 3
+    assert all(trial.hyperparameters["hidden"] in (8, 16) for trial in run.trials)
+    best = run.best
+    assert best is not None
+    assert best.score == max(trial.score or 0 for trial in run.trials)
+    assert best.load_model()(torch.zeros(2, 64)).shape == (2, 10)
+    other = next(trial for trial in run.trials if trial.trial_id != best.trial_id)
+    with pytest.raises(BadInput, match="its checkpoint was not kept; keep = 'all' keeps every trial's"):
+        other.load_model()
+    frame = run.to_dataframe()
+    assert list(frame["id"]) == ["t0000", "t0001", "t0002"]
+    assert "<table" in run._repr_html_()
+    assert f"best: {best.trial_id}, accuracy" in repr(run)
+
+    again = raygpu.open_run(run.folder)
+    assert isinstance(again, SweepRun)
+    assert again.best is not None
+    assert again.best.hyperparameters == best.hyperparameters
+
+    own = {name: value for name, value in fields.items() if name == "cluster"}
+    training = raygpu.run_training(best, epochs=1, workers=1, hyperparameters={"momentum": 0.5}, **own)
+    assert training.hyperparameters == {**best.hyperparameters, "momentum": 0.5}
+    assert training.config.seed == raygpu_seed(run, best.trial_id)
+    assert training.load_model()(torch.zeros(2, 64)).shape == (2, 10)
+    assert training.folder.parent == run.folder.parent
+    assert isinstance(raygpu.open_run(training.folder), TrainRun)
+    assert training.score is not None
+
+
+def raygpu_seed(run: SweepRun, trial_id: str) -> int:
+    from raygpu.search.space import trial_seed
+
+    return trial_seed(run.config.seed, int(trial_id[1:]))
+
+
+def test_a_function_of_a_cell_and_a_sweep_that_goes_on(fields: dict[str, Any]) -> None:
+    offset = 5.0
+
+    def objective(config: dict[str, Any]) -> dict[str, float]:
+        raygpu.checkpoint({"x": config["x"]})
+        return {"score": config["x"] + offset}
+
+    space = {"x": raygpu.uniform(0, 1)}
+    run = raygpu.run_sweep(objective, space=space, trials=2, metric="score", direction="max", **fields)
+    assert run.best is not None
+    assert run.best.score is not None
+    assert run.best.score > 5
+    assert run.best.load_model() == {"x": run.best.hyperparameters["x"]}
+    more = raygpu.run_sweep(resume=run, trials=3)
+    assert more.folder == run.folder
+    assert len(more.trials) == 3
+    assert [trial.score for trial in more.trials][:2] == [trial.score for trial in run.trials]
+    with pytest.raises(BadInput, match="--resume: takes the run's own configuration"):
+        raygpu.run_sweep(resume=run, epochs=3)
+    with pytest.raises(BadInput, match="run_sweep: resume goes on with the sweep's own experiment and space"):
+        raygpu.run_sweep(objective, resume=run)
+
+
+def test_faults_are_exceptions_with_the_commands_words(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"run_sweep: epoch: unknown key \(did you mean 'epochs'\?\)"):
+        raygpu.run_sweep("tests.fused_cases:Small", space={"hidden": 8}, trials=2, epoch=2)
+    with pytest.raises(BadInput, match=r"run_sweep: gpu\.fraction: read 'much'"):
+        raygpu.run_sweep("tests.fused_cases:Small", space={"hidden": 8}, trials=2, gpu={"fraction": "much"})
+    with pytest.raises(BadInput, match=r"cannot travel to workers: .*; move it to a file"):
+        raygpu.run_sweep(lambda config, lock=sys.stdout: None, space={}, trials=1, runs_dir=str(tmp_path))
+    with pytest.raises(BadInput, match=r"open_run: .* is no run's folder"):
+        raygpu.open_run(tmp_path)
+
+
+def test_what_workers_can_import_has_its_name(tmp_path: Path) -> None:
+    assert named(Small, tmp_path) == "tests.fused_cases:Small"
+    assert named("train.py:Mine", tmp_path) == "train.py:Mine"
+    assert not list(tmp_path.iterdir())
+
+
+def test_distributions_are_what_a_file_has() -> None:
+    space = parse(
+        {
+            "lr": raygpu.loguniform(1e-3, 1),
+            "layers": raygpu.choice(1, 2),
+            "width": raygpu.choice(32, 64, when={"layers": 2}),
+            "momentum": raygpu.uniform(0, 1),
+            "step": raygpu.quniform(0, 1, 0.1),
+            "k": raygpu.randint(1, 9),
+            "n": raygpu.lograndint(1, 9),
+        }
+    )
+    assert {each.name: (each.kind, each.arguments) for each in space.parameters} == {
+        "lr": ("loguniform", (1e-3, 1)),
+        "layers": ("choice", (1, 2)),
+        "width": ("choice", (32, 64)),
+        "momentum": ("uniform", (0, 1)),
+        "step": ("quniform", (0, 1, 0.1)),
+        "k": ("randint", (1, 9)),
+        "n": ("lograndint", (1, 9)),
+    }
+    assert parse({"a": raygpu.grid_search(1, 2)}, "grid").parameters[0].arguments == (1, 2)
+
+
+SCRIPT = """
+import raygpu
+
+def train(config):
+    for epoch in range(2):
+        raygpu.report(score=config["x"] + epoch)
+
+for name in ("one", "two"):
+    run = raygpu.run_sweep(train, space={"x": raygpu.uniform(0, 1)}, trials=2, metric="score", name=name,
+                           tracking={"enabled": False})
+    print("DONE", name, run.summary["completed"])
+"""
+
+
+@pytest.mark.slow
+def test_two_sweeps_of_one_script_each_start_a_ray(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "DONE one 2" in done.stdout, done.stdout + done.stderr
+    assert "DONE two 2" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,38 @@
+"""One name for all commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from raygpu import __main__ as console
+from raygpu import __version__, submit
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_each_command_is_reached_and_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert console.main(["--help"]) == 0
+    usage = capsys.readouterr().out
+    for name in {*console.COMMANDS, *submit.COMMANDS, "submit", "deliver"}:
+        assert f"  {name}" in usage
+        assert console.main([name, "--help"]) == 0
+        assert f"raygpu.{name}" in capsys.readouterr().out
+
+
+def test_a_name_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert console.main(["swep"]) == 2
+    assert "read 'swep' (did you mean 'sweep'?); allowed: sweep" in capsys.readouterr().err
+    assert console.main([]) == 2
+    assert "usage: raygpu COMMAND" in capsys.readouterr().out
+
+
+def test_it_is_installed_and_runs_as_a_module() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"raygpu": "raygpu.__main__:main"}
+    said = subprocess.run([sys.executable, "-m", "raygpu", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout == f"raygpu {__version__}\n"
