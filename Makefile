@@ -6,10 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SWEEP ?=
+SOAK ?=
 UI_HOST ?= 127.0.0.1
 UI_PORT ?= 5000
 
-.PHONY: sweep test test-all lint ui bench bench-fused bench-pack bench-train bench-cluster bench-gpu clean
+.PHONY: sweep test test-all soak lint ui bench bench-fused bench-pack bench-train bench-cluster bench-gpu clean
 
 sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
@@ -23,6 +24,10 @@ test: $(VENV)/installed-dev
 # Whole trainings and killed workers, a rehearsed Kubernetes, 80 workers on a simulated cluster, too.
 test-all: $(VENV)/installed-dev
 	$(PYTEST) -m "not gpu"
+
+# Twenty minutes of small sweeps under random faults, each audited: SOAK="--seed 7 --rounds 1" repeats a round.
+soak: $(VENV)/installed-dev
+	$(BIN)/python -m tests.soak $(SOAK)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
