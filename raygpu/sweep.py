@@ -182,8 +182,9 @@ class _SweepRun:
         console.lines([cluster.address_line(), self.session.address_line()])
 
     def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
-        """Return a folder that all nodes see, with the files for a resume; a new one that a node cannot reach is
-        removed."""
+        """Return a folder that all nodes see, with the files for a resume; a new one that cannot be written, or that a
+        node cannot reach, is removed."""
+        disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.line)
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
         folder.claim()
         try:
@@ -193,9 +194,11 @@ class _SweepRun:
             else:
                 folder.change_config(self.config.model_dump(include={"trials", *LIMITS}, exclude_none=True))
             self.cluster.require(folder.shared)
-        except RaygpuError:
+        except (RaygpuError, OSError) as error:
             if resume is None:
                 folder.remove()
+            if isinstance(error, OSError):
+                raise RaygpuError(f"{folder.path} cannot be written: {one_line(error)}") from error
             raise
         return folder
 

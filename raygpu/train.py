@@ -23,7 +23,7 @@ from raygpu.config.sections import TrackingSection
 from raygpu.config.source import code_folder
 from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
-from raygpu.errors import BadInput, RaygpuError
+from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.experiment import take
 from raygpu.records.clock import process_age_s
 from raygpu.records.run_directory import RunDirectory
@@ -94,7 +94,6 @@ def run(
         faults_printed_first(),
     ):
         found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
-
         if warm_start is not None:
             require_fitting(found, config.hyperparameters, Storage(str(warm_start)), "--warm-start")
         if resume is not None:
@@ -153,6 +152,7 @@ class _TrainingRun:
         console.lines([*lines, self.session.address_line()])
 
     def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
+        disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.line)
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
         try:
             folder.claim()
@@ -160,9 +160,11 @@ class _TrainingRun:
                 folder.write_config(self.config, source_folder, kind="train")
                 folder.write_run({"global_batch": self.spread.parallel.global_batch})
             self.cluster.require(folder.shared)
-        except RaygpuError:
+        except (RaygpuError, OSError) as error:
             if resume is None:
                 folder.remove()
+            if isinstance(error, OSError):
+                raise RaygpuError(f"{folder.path} cannot be written: {one_line(error)}") from error
             raise
         return folder
 

@@ -43,7 +43,9 @@ def is_full(error: BaseException, paths: Sequence[Path] = ()) -> bool:
     return "No space left" in str(error) or ("PytorchStreamWriter" in str(error) and full(paths) is not None)
 
 
-def wait_and_say(paths: Sequence[Path], say: Callable[[str], None], given_up: Callable[[], bool]) -> None:
+def wait_and_say(
+    paths: Sequence[Path], say: Callable[[str], None], given_up: Callable[[], bool] = lambda: False
+) -> None:
     """Wait while the disk of one of these folders is full; say so, and when it goes on."""
     if (found := full(paths)) is None:
         return

@@ -9,7 +9,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, TextIO
+
+AGAIN_S = 0.1
+"""Seconds after which a Ctrl-C that came during an import is looked at again."""
+MOST_LOOKS = 50
 
 
 @contextmanager
@@ -64,6 +69,35 @@ def noted_interrupts() -> Iterator[Interrupts]:
             if signal.getsignal(signal.SIGTERM) is _as_interrupt:
                 signal.signal(signal.SIGTERM, noted.note)
         yield noted
+
+
+@contextmanager
+def raised_outside_imports() -> Iterator[None]:
+    """Raise a Ctrl-C inside at a moment when Python's import system is not what runs.
+
+    An exception that a signal raises there may be lost, and keep a lock for ever that another thread waits for, which
+    imports at the same time.
+    """
+    at_once = threading.current_thread() is not threading.main_thread()
+    if at_once or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    looks = 0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, or look again a little later."""
+        nonlocal looks
+        looks += 1
+        name = str(frame.f_globals.get("__name__")) if frame is not None else ""
+        if not name.startswith("importlib._bootstrap") or looks > MOST_LOOKS:
+            raise KeyboardInterrupt
+        timer = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
+        timer.daemon = True
+        timer.start()
+
+    with handlers_kept(signal.SIGINT):
+        signal.signal(signal.SIGINT, handle)
+        yield
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +18,9 @@ from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import ray_environment
 from raygpu.errors import BadInput
 from raygpu.records import interrupts
+
+START_S = 60.0
+"""Seconds that Ray's start may take after Ctrl-C, before it is closed."""
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
@@ -56,10 +61,17 @@ def ray_starting(
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray") as pool:
         starting = pool.submit(start)
         try:
-            yield starting
+            with interrupts.raised_outside_imports():
+                yield starting
         finally:
             given_up.set()
-            if starting.exception() is None:
+            interrupted = isinstance(sys.exc_info()[1], KeyboardInterrupt)
+            try:
+                error = starting.exception(START_S if interrupted else None)
+            except TimeoutError:
+                print_faults([f"interrupted; Ray's start has not ended for {START_S:g} s, so this process is ended"])
+                os._exit(130)
+            if error is None:
                 starting.result().close()
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from typing import Any
 
 import pytest
 
-from raygpu.records.interrupts import noted_interrupts, terminable
+from raygpu.records.interrupts import noted_interrupts, raised_outside_imports, terminable
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -51,3 +53,27 @@ def test_in_another_thread_nothing_changes() -> None:
     thread.start()
     thread.join()
     assert found == [(0, True)]
+
+
+def test_ctrl_c_is_raised_once_python_s_import_system_has_done() -> None:
+    """In which it might be lost, and keep a lock."""
+    names: dict[str, Any] = {"__name__": "importlib._bootstrap", "os": os, "signal": signal, "done": []}
+    exec("def acquire():\n    os.kill(os.getpid(), signal.SIGINT)\n    done.append(True)", names)
+    before = signal.getsignal(signal.SIGINT)
+
+    def imports() -> None:
+        with raised_outside_imports():
+            names["acquire"]()
+            time.sleep(30)
+
+    def computes() -> None:
+        with raised_outside_imports():
+            os.kill(os.getpid(), signal.SIGINT)
+            raise AssertionError("elsewhere it is raised at once")
+
+    with pytest.raises(KeyboardInterrupt):
+        imports()
+    assert names["done"] == [True]
+    with pytest.raises(KeyboardInterrupt):
+        computes()
+    assert signal.getsignal(signal.SIGINT) is before

@@ -139,7 +139,10 @@ class ArrayCallback(tune.Callback):
         config = ArrayConfig.of(trial.config)
         self.live.ending.pop(config.trial_ids[0], None)
         overdue = self.live.overdue.pop(trial.trial_id, None)
-        if overdue is not None:
+        if trial.trial_id in self.live.given_again:
+            self.live.records.retries += 1
+            self._charge(trial)
+        elif overdue is not None:
             self._charge(trial)
             self._failed(config, overdue.text, divided=not overdue.ends_members)
         else:
@@ -172,6 +175,7 @@ class ArrayCallback(tune.Callback):
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Count the retry after a lost worker, and charge the members for the GPU time since the last charge."""
         self.live.records.retries += 1
+        self.live.may_lose(trial.config["trial_ids"][0])
         self.live.ending.pop(trial.config["trial_ids"][0], None)
         self._charge(trial)
 

@@ -79,6 +79,10 @@ class LiveSweep:
         """URI of the last checkpoint of each trial's array, for trials that were under way in it."""
         self.ending: dict[str, tuple[Status, str | None]] = {}
         """Status and reason of trials alone that have reported their end, and save their last checkpoint."""
+        self.losses: dict[str, int] = {}
+        """Workers lost so far, by the id of the first trial of those that they trained."""
+        self.given_again: set[str] = set()
+        """Tune trials that Tune has given up, and whose trials go on in another one, by Tune's trial id."""
         self.overdue: dict[str, Overdue] = {}
         """Tune trials that were ended by a limit of time, by Tune's trial id, until their end is recorded."""
         self.interrupts = Interrupts()
@@ -98,6 +102,15 @@ class LiveSweep:
         """Return the pids of the processes in which trials run alone."""
         running = {name for name, record in list(self.records.by_id.items()) if record.status == "running"}
         return {pid for name, pid in list(self.pids.items()) if name in running}
+
+    def may_lose(self, trial_id: str) -> bool:
+        """Count a lost worker of a trial; return whether the trial goes on.
+
+        Tune counts lost workers itself. But it gives a trial up at once if its worker is lost while it takes the trial
+        over, for then Tune hears of the loss twice.
+        """
+        self.losses[trial_id] = self.losses.get(trial_id, 0) + 1
+        return self.losses[trial_id] <= self.config.cluster.max_failures
 
     def enlarge(self, config: ArrayConfig) -> None:
         """Prepare another run, with a larger share, of a trial that ran out of memory; no effect if there is none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,14 @@ class ArraySearcher(Searcher):
                 self.sampler.tell(name, self.live.records.by_id[name].score)
         if not left:
             return
-        if (larger := self.live.enlarged.get(left[0])) is not None:
+        if error and overdue is None and not self.live.interrupts.count and self.live.may_lose(left[0]):
+            self.live.given_again.add(trial_id)
+            checkpoint = self.live.arrays.get(
+                left[0], order.checkpoint
+            )  # ended members are in it, too
+            names = order.trial_ids if checkpoint is not None else tuple(left)
+            self.waiting = [replace(order, trial_ids=names, checkpoint=checkpoint), *self.waiting]
+        elif (larger := self.live.enlarged.get(left[0])) is not None:
             self.waiting = [Order(order.trial_ids, False, *larger), *self.waiting]
         elif (result or {}).get("not_as_alone") is not None:
             self.waiting = [part for waiting in (order, *self.waiting) for part in self._allowed(waiting)]

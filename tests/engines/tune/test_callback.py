@@ -23,7 +23,7 @@ def test_hours_of_a_lost_array_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("raygpu.records.trial_records.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     records = Records(2, Scoring("accuracy", True), [Device(0, "node", "0", "T4", rgu=2.0)], epochs=4)
-    live: Any = SimpleNamespace(records=records, ending={})
+    live: Any = SimpleNamespace(records=records, ending={}, may_lose=lambda name: True)
     config = ArrayConfig("a0000", ("t0000", "t0001"), fused=True, device="T4", share=Share(2))
     array: Any = SimpleNamespace(trial_id="a", config=config.as_dict())
     records.hold("a")
@@ -57,7 +57,7 @@ class Alone:
         self.records, self.runs = Records(1, Scoring("accuracy", True), [], epochs=1), Runs()
         cluster = SimpleNamespace(device_index=lambda node_id, gpu_ids: None)
         context: Any = SimpleNamespace(
-            config=None,
+            config=SimpleNamespace(fail_fast=True),
             sampler=None,
             retry_failed=False,
             records=self.records,

@@ -133,3 +133,25 @@ def test_process_mode_draws_a_trial_when_it_is_wanted_and_tells_its_score_and_no
         searcher.on_trial_complete(f"tune{index}", {"score": 0.2, "failure": None if scores else "Traceback"})
     assert sampler.scores == {"t0000": 0.9, "t0001": 0.4, "t0002": None}
     assert searcher.suggest("tune3") == searcher.FINISHED
+
+
+def test_an_order_that_tune_gives_up_early_goes_on_from_its_checkpoint_as_often_as_workers_may_be_lost() -> None:
+    """Tune hears twice of a worker that is lost while it takes a trial over, and gives the trial up."""
+    records = Records(1, Scoring("accuracy", True), [], 2)
+    one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 1)
+    config = SimpleNamespace(cluster=SimpleNamespace(max_failures=2))
+    context: Any = SimpleNamespace(
+        config=config, sampler=None, retry_failed=False, records=records, writer=None, cluster=None,
+        folder=SimpleNamespace(path=Path(), tune=Path()), say=print, leave=print, arrays_s={},
+    )  # fmt: skip
+    live = LiveSweep(context, Shares(one_gpu, lambda trial: Signature(())), None, None)
+    sampler: Any = DrawnTrials([Trial("t0000", 0, {})])
+    searcher = ArraySearcher(sampler, live, one_gpu, DeviceSlots(one_gpu), drawn=False)
+    for attempt, checkpoint in enumerate([None, "/c1", "/c2"]):
+        given = searcher.suggest(f"tune{attempt}")
+        assert (given["trial_ids"], given["checkpoint"]) == (["t0000"], checkpoint)
+        live.arrays["t0000"] = f"/c{attempt + 1}"
+        searcher.on_trial_complete(f"tune{attempt}", error=True)
+    assert live.given_again == {"tune0", "tune1"}
+    assert searcher.failed == ["t0000"]
+    assert searcher.suggest("tune3") == searcher.FINISHED

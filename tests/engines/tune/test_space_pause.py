@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
+from raygpu.errors import RaygpuError
+from raygpu.records.run_directory import RunDirectory
 from tests.full_disk import fill_for_a_while
 
 
@@ -36,3 +39,15 @@ def test_a_sweep_waits_for_space(sweep_config: Any, ray_address: str, small_disk
     assert "there is space again" in shown.getvalue()
     assert (result.summary["completed"], result.summary["failed"], result.summary["retries"]) == (2, 0, 0)
     assert (result.summary["tracking"]["undelivered"], result.exit_code) == (0, 0)
+
+
+def test_a_run_folder_that_cannot_be_written_is_not_left(
+    sweep_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "write_config", full)
+    with pytest.raises(RaygpuError, match=r"runs/test cannot be written: .*No space left on device"):
+        sweep.run(sweep_config(experiment="tests.cases:ramp"), console=SweepConsole(stream=io.StringIO()))
+    assert not (tmp_path / "runs" / "test").exists()
