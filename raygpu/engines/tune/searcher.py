@@ -148,9 +148,7 @@ class ArraySearcher(Searcher):
             return
         if error and overdue is None and not self.live.interrupts.count and self.live.may_lose(left[0]):
             self.live.given_again.add(trial_id)
-            checkpoint = self.live.arrays.get(
-                left[0], order.checkpoint
-            )  # ended members are in it, too
+            checkpoint = self.live.arrays.get(left[0], order.checkpoint)  # ended members are in it, too
             names = order.trial_ids if checkpoint is not None else tuple(left)
             self.waiting = [replace(order, trial_ids=names, checkpoint=checkpoint), *self.waiting]
         elif (larger := self.live.enlarged.get(left[0])) is not None:
