@@ -65,15 +65,7 @@ def summarize(
         "rgu_hours": rounded(records.rgu_hours(), 6),
         "plan": decision.plan.as_dict(),
         "predicted": decision.predicted,
-        "best": best
-        and {
-            "trial_id": best.trial.trial_id,
-            "score": best.score,
-            "epoch": best.score_epoch,
-            "best_epoch": best.best_epoch,
-            "epochs": best.epochs,
-            "hyperparameters": {name: plain(value) for name, value in best.trial.hyperparameters.items()},
-        },
+        "best": _described(best) if best is not None else None,
         "gpus": [
             {
                 "index": device.index,
@@ -88,6 +80,17 @@ def summarize(
         "timing": {stage: rounded(seconds, 2) for stage, seconds in timing.items()},
         "arrays_s": {what: rounded(seconds, 2) for what, seconds in arrays_s.items()},
         "tracking": dict(tracking),
+    }
+
+
+def _described(best: TrialRecord) -> dict[str, Any]:
+    return {
+        "trial_id": best.trial.trial_id,
+        "score": best.score,
+        "epoch": best.score_epoch,
+        "best_epoch": best.best_epoch,
+        "epochs": best.epochs,
+        "hyperparameters": {name: plain(value) for name, value in best.trial.hyperparameters.items()},
     }
 
 

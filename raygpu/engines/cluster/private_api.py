@@ -20,7 +20,8 @@ def own_process_groups(dashboard_files: Path | None) -> Iterator[None]:
     dashboard_files: folder for temporary files of Ray's dashboard, which never deletes them; None for the system's.
 
     `timeout` and other launchers send SIGTERM to the whole group of a command, which would end Ray before the command
-    has taken its results from it. Ray has no public setting for it; its processes end with this one in any case.
+    has taken its results from it. Ray has no public setting for it; its processes end
+    by themselves, some minutes at most after this one was killed.
     """
     kept = services.ConsolePopen
 

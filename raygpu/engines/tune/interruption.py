@@ -86,6 +86,7 @@ class Interruption(tune.Callback):
             if self.live.interrupts.count:
                 time.sleep(SETTLE_S)
             if running:
-                self.live.say("stopping after a checkpoint of each running trial; Ctrl-C again stops without")
+                again = "; Ctrl-C again stops without" if self.live.interrupts.count else ""
+                self.live.say(f"stopping after a checkpoint of each running trial{again}")
         if not running or time.monotonic() >= self._deadline:
             signal.raise_signal(signal.SIGUSR1)
