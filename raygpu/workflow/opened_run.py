@@ -23,6 +23,8 @@ from raygpu.workflow.user_code import find, load_data
 if TYPE_CHECKING:
     import pandas
 
+COUNTS = {"completed": "finished", "stopped_early": "stopped early", "diverged": "diverged", "failed": "failed"}
+"""Words for the summary's counts of trials."""
 SHOWN = 10
 """Number of trials that a notebook shows."""
 
@@ -122,7 +124,7 @@ class SweepRun:
 
     def _lines(self) -> list[str]:
         summary, best = self.summary, self.best
-        counts = ", ".join(f"{summary[name]} {name}" for name in ("completed", "stopped_early", "diverged", "failed"))
+        counts = ", ".join(f"{summary[name]} {word}" for name, word in COUNTS.items())
         lines = [f"sweep {self.name}: {summary['num_trials']} trials ({counts})"]
         if best is not None:
             lines.append(f"best: {best.trial_id}, {self.config.metric} {best.score:.6g}, {dict(best.hyperparameters)}")
