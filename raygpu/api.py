@@ -21,6 +21,7 @@ from raygpu.records.best_trial import training_values
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.by_value import named
 from raygpu.workflow.opened_run import SweepRun, SweepTrial, TrainRun, as_trial, open_run
+from raygpu.workflow.promotion import with_sweep_settings
 
 __all__ = ["open_run", "run_sweep", "run_training"]
 CODE = ".experiments"
@@ -102,10 +103,8 @@ def _of_trial(trial: SweepTrial) -> dict[str, Any]:
         score_epoch=trial.score_epoch,
         epochs=config.epochs or trial.epochs,
     )
-    if (run_id := trial.sweep.directory.read_run().get("mlflow_run_id")) is not None:
-        values["source"]["mlflow_run_id"] = run_id
-    own = {"tracking": config.tracking.model_dump(), "gpu": {"precision": config.gpu.precision}}
-    return values | own | {"runs_dir": config.runs_dir, "data": {"synthetic": config.data.synthetic}}
+    values = with_sweep_settings(values, config, trial.sweep.directory.read_run().get("mlflow_run_id"))
+    return values | {"runs_dir": config.runs_dir}
 
 
 def _with_experiment(experiment: Any, fields: Mapping[str, Any]) -> dict[str, Any]:

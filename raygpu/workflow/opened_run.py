@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import html
 from collections.abc import Mapping
@@ -12,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
-from raygpu.config.source import Source
 from raygpu.errors import BadInput
-from raygpu.experiment import Experiment, take
+from raygpu.experiment import Experiment
 from raygpu.records.run_directory import RunDirectory
-from raygpu.search.space import parse
+from raygpu.reporting import Kept
+from raygpu.search.space import parse, trial_seed
 from raygpu.search.trials import Trial
-from raygpu.workflow.user_code import find, load_data
+from raygpu.storage import Storage
+from raygpu.workflow.user_code import find, load_data, trained_model
 
 if TYPE_CHECKING:
     import pandas
@@ -58,12 +58,11 @@ class SweepTrial:
         return _model(self.sweep.config, self.sweep.directory, checkpoint, self.hyperparameters)
 
 
-class SweepRun:
-    """A sweep, as its run folder keeps it."""
+class _Run:
+    """A run, as its folder keeps it."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
-        self.config: SweepConfig = directory.read_config()
 
     @property
     def name(self) -> str:
@@ -77,11 +76,20 @@ class SweepRun:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Content of `summary.json`. Raises BadInput if the sweep has not ended yet."""
+        """Content of `summary.json`. Raises BadInput if the run has not ended yet."""
         summary = self.directory.read_summary()
         if summary is None:
-            raise BadInput(f"{self.folder} has no summary yet; go on with: {self.directory.resumed_by('sweep')}")
+            command = self.directory.resumed_by(self.directory.kind)
+            raise BadInput(f"{self.folder} has no summary yet; go on with: {command}")
         return summary
+
+
+class SweepRun(_Run):
+    """A sweep, as its run folder keeps it."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        super().__init__(directory)
+        self.config: SweepConfig = directory.read_config()
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Return the trials as a data frame, one row for each, the columns of `trials.csv`."""
@@ -139,25 +147,12 @@ class SweepRun:
         return f"<p>{text}</p>{frame.to_html(index=False, escape=True)}"
 
 
-class TrainRun:
+class TrainRun(_Run):
     """A production training, as its run folder keeps it."""
 
     def __init__(self, directory: RunDirectory) -> None:
-        self.directory = directory
+        super().__init__(directory)
         self.config: TrainConfig = load(directory.config, {}, TrainConfig)
-
-    @property
-    def folder(self) -> Path:
-        """The run's folder on this machine."""
-        return self.directory.path
-
-    @cached_property
-    def summary(self) -> dict[str, Any]:
-        """Content of `summary.json`. Raises BadInput if the training has not ended yet."""
-        summary = self.directory.read_summary()
-        if summary is None:
-            raise BadInput(f"{self.folder} has no summary yet; go on with: {self.directory.resumed_by('train')}")
-        return summary
 
     @property
     def hyperparameters(self) -> Mapping[str, Any]:
@@ -172,8 +167,6 @@ class TrainRun:
 
     def load_model(self) -> Any:
         """Return the model of the best epoch, on the CPU. Raises BadInput if there is no checkpoint."""
-        from raygpu.storage import Storage
-
         kept = self.summary["checkpoint"]
         if kept is None:
             raise BadInput(f"{self.folder} has no checkpoint")
@@ -182,7 +175,7 @@ class TrainRun:
 
     def __repr__(self) -> str:
         score = f", {self.config.metric} {self.score:.6g}" if self.score is not None else ""
-        return f"training {self.config.name}: {self.summary['epochs']} epochs{score}\nall of it in {self.folder}"
+        return f"training {self.name}: {self.summary['epochs']} epochs{score}\nall of it in {self.folder}"
 
 
 def _cell(row: Mapping[str, str], name: str) -> str:
@@ -200,29 +193,13 @@ def _model(config: ProblemConfig, directory: RunDirectory, checkpoint: Path, hp:
     """Load a checkpoint by the code that wrote it."""
     source, code = find(config, directory.source_folder)
     if not isinstance(code, Experiment):
-        from raygpu.reporting import Kept
-
         kept = Kept.load(checkpoint)
         if kept is None:
             raise BadInput(f"{checkpoint}: no raygpu.checkpoint was made")
         return kept.content
-    return _loaded(config, source, code, checkpoint, hp)
-
-
-def _loaded(config: ProblemConfig, source: Source, code: Experiment, checkpoint: Path, hp: Mapping[str, Any]) -> Any:
-    with contextlib.chdir(source.folder):
-        if source.kind == "torch":
-            from raygpu.training.torch.solo import trained_model
-
-            return trained_model(code, hp, checkpoint)
-        from raygpu.training.keras import solo
-
-        few = take(load_data(config, source, code).validation_inputs, slice(0, 2))
-        return solo.trained_model(code, hp, checkpoint, few)
+    return trained_model(source, code, lambda: load_data(config, source, code), hp, checkpoint)
 
 
 def as_trial(trial: SweepTrial) -> Trial:
     """Return the trial that a sweep drew: its hyper-parameters with its seed."""
-    from raygpu.search.space import trial_seed
-
     return Trial(trial.trial_id, trial_seed(trial.sweep.config.seed, int(trial.trial_id[1:])), trial.hyperparameters)

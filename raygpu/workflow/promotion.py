@@ -61,7 +61,7 @@ def _of_folder(where: str, *, checkpoint: bool) -> Promotion:
     trial_id = _trial_id(values, folder.best_toml)
     sweep = load(folder.config, {}, SweepConfig)
     kept = folder.checkpoint(trial_id) if checkpoint else None
-    values = _complete(values, sweep, folder.read_run().get("mlflow_run_id"))
+    values = with_sweep_settings(values, sweep, folder.read_run().get("mlflow_run_id"))
     return Promotion(folder.name, values, folder.source_folder, kept)
 
 
@@ -99,7 +99,7 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
     is_best = best is not None and found.trial_id in (None, _trial_id(best, Path(f"best.toml of run {run_id}")))
     values = best if is_best else _of_trial(sweep, found.sweep, str(found.trial_id), found.params, found.metrics)
     assert values is not None
-    values = _complete(values, sweep, found.sweep_run_id)
+    values = with_sweep_settings(values, sweep, found.sweep_run_id)
     values["tracking"] = tracking.model_dump()
     kept = files / "best"
     return Promotion(found.sweep, values, Path.cwd(), kept if is_best and kept.is_dir() else None)
@@ -122,7 +122,7 @@ def _of_trial(
     return training_values(config, sweep, trial, score=score, score_epoch=score_epoch, epochs=config.epochs)
 
 
-def _complete(values: dict[str, Any], sweep: SweepConfig, run_id: str | None) -> dict[str, Any]:
+def with_sweep_settings(values: dict[str, Any], sweep: SweepConfig, run_id: str | None) -> dict[str, Any]:
     """Add the sweep's tracking settings, precision and data kind, and its MLflow run's id, to the values."""
     values["tracking"] = sweep.tracking.model_dump()
     values["gpu"] = {"precision": sweep.gpu.precision, **values.get("gpu", {})}

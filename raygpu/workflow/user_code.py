@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,21 +162,28 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
 
 def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoint: Storage, flag: str) -> None:
     """Raise BadInput if a checkpoint is not of this model. flag: the flag that named it."""
+    splits = found.splits
+    assert splits is not None
     try:
-        with checkpoint.fetched() as folder, contextlib.chdir(found.source.folder):
-            if found.source.kind == "torch":
-                from raygpu.training.torch import solo as torch_solo
-
-                torch_solo.trained_model(found.code, hyperparameters, folder)
-            else:
-                from raygpu.training.keras import solo as keras_solo
-
-                assert found.splits is not None
-                few = take(found.splits.validation_inputs, slice(0, 2))
-                keras_solo.trained_model(found.code, hyperparameters, folder, few)
+        with checkpoint.fetched() as folder:
+            trained_model(found.source, found.code, lambda: splits, hyperparameters, folder)
     except Exception as error:
         model = f"{found.source.name} with these hyper-parameters"
         raise BadInput(f"{flag}: {checkpoint} is no checkpoint of {model}: {one_line(error)}") from error
+
+
+def trained_model(
+    source: Source, code: Experiment, data: Callable[[], Splits], hp: Mapping[str, Any], checkpoint: Path
+) -> Any:
+    """Load the model of a checkpoint, on the CPU. data: returns samples, which give shapes to a Keras model."""
+    with contextlib.chdir(source.folder):
+        if source.kind == "torch":
+            from raygpu.training.torch import solo as torch_solo
+
+            return torch_solo.trained_model(code, hp, checkpoint)
+        from raygpu.training.keras import solo as keras_solo
+
+        return keras_solo.trained_model(code, hp, checkpoint, take(data().validation_inputs, slice(0, 2)))
 
 
 def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoints: Sequence[Storage]) -> None:

@@ -175,7 +175,7 @@ class ArrayCallback(tune.Callback):
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Count the retry after a lost worker, and charge the members for the GPU time since the last charge."""
         self.live.records.retries += 1
-        self.live.may_lose(trial.config["trial_ids"][0])
+        self.live.count_loss(trial.config["trial_ids"][0])
         self.live.ending.pop(trial.config["trial_ids"][0], None)
         self._charge(trial)
 

@@ -60,8 +60,6 @@ class LiveSweep:
         self.grouper = grouper
         self.rule = rule
         self.run_directory = context.folder
-        self.folder = context.folder.path
-        """The sweep's folder on this machine."""
         self.scratch = context.folder.tune / ENLARGED
         self.seconds = context.arrays_s
         """Seconds that fused arrays have taken so far, by activity."""
@@ -103,14 +101,17 @@ class LiveSweep:
         running = {name for name, record in list(self.records.by_id.items()) if record.status == "running"}
         return {pid for name, pid in list(self.pids.items()) if name in running}
 
-    def may_lose(self, trial_id: str) -> bool:
-        """Count a lost worker of a trial; return whether the trial goes on.
+    def count_loss(self, trial_id: str) -> None:
+        """Count a lost worker, by the first trial of those that it trained."""
+        self.losses[trial_id] = self.losses.get(trial_id, 0) + 1
+
+    def may_go_on(self, trial_id: str) -> bool:
+        """Return whether a trial has lost no more workers than `cluster.max_failures` allows.
 
         Tune counts lost workers itself. But it gives a trial up at once if its worker is lost while it takes the trial
         over, for then Tune hears of the loss twice.
         """
-        self.losses[trial_id] = self.losses.get(trial_id, 0) + 1
-        return self.losses[trial_id] <= self.config.cluster.max_failures
+        return self.losses.get(trial_id, 0) <= self.config.cluster.max_failures
 
     def enlarge(self, config: ArrayConfig) -> None:
         """Prepare another run, with a larger share, of a trial that ran out of memory; no effect if there is none."""

@@ -146,7 +146,10 @@ class ArraySearcher(Searcher):
                 self.sampler.tell(name, self.live.records.by_id[name].score)
         if not left:
             return
-        if error and overdue is None and not self.live.interrupts.count and self.live.may_lose(left[0]):
+        lost = error and overdue is None and not self.live.interrupts.count
+        if lost:
+            self.live.count_loss(left[0])
+        if lost and self.live.may_go_on(left[0]):
             self.live.given_again.add(trial_id)
             checkpoint = self.live.arrays.get(left[0], order.checkpoint)  # ended members are in it, too
             names = order.trial_ids if checkpoint is not None else tuple(left)

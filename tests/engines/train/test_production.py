@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from raygpu import train
 from raygpu.cli.training_view import TrainConsole
 from raygpu.config import TrainConfig
 from tests.full_disk import fill_for_a_while
+from tests.processes import terminate_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 VALUES: dict[str, Any] = {
@@ -71,8 +70,7 @@ def test_sigterm_to_all_processes_ends_it_at_once(tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.1)
         began = time.monotonic()
-        for each in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-            each.send_signal(signal.SIGTERM)
+        terminate_all(process)
         out, _ = process.communicate(timeout=50)
     finally:
         process.kill()

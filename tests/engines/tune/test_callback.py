@@ -17,13 +17,14 @@ from raygpu.planning.gpu_shares import Share
 from raygpu.records.trial_records import Device, Records
 from raygpu.search.trials import EpochResult, Scoring, Trial, TrialRecord
 from raygpu.storage import Storage
+from tests.fakes.sweep import sweep_context
 
 
 def test_hours_of_a_lost_array_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("raygpu.records.trial_records.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     records = Records(2, Scoring("accuracy", True), [Device(0, "node", "0", "T4", rgu=2.0)], epochs=4)
-    live: Any = SimpleNamespace(records=records, ending={}, may_lose=lambda name: True)
+    live: Any = SimpleNamespace(records=records, ending={}, count_loss=lambda name: None)
     config = ArrayConfig("a0000", ("t0000", "t0001"), fused=True, device="T4", share=Share(2))
     array: Any = SimpleNamespace(trial_id="a", config=config.as_dict())
     records.hold("a")
@@ -56,17 +57,12 @@ class Alone:
     def __init__(self, tmp_path: Path) -> None:
         self.records, self.runs = Records(1, Scoring("accuracy", True), [], epochs=1), Runs()
         cluster = SimpleNamespace(device_index=lambda node_id, gpu_ids: None)
-        context: Any = SimpleNamespace(
+        context = sweep_context(
+            self.records,
             config=SimpleNamespace(fail_fast=True),
-            sampler=None,
-            retry_failed=False,
-            records=self.records,
             writer=self.runs,
             cluster=cluster,
             folder=SimpleNamespace(path=Path(), tune=Storage(str(tmp_path))),
-            say=print,
-            leave=print,
-            arrays_s={},
         )
         shares: Any = None
         self.live = LiveSweep(context, shares, None, None)

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.engines.tune import interruption
 from raygpu.records.run_directory import RunDirectory
+from tests.processes import terminate_all
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -96,8 +96,7 @@ def test_sigterm_to_more_than_the_command_leaves_its_results(whom: str, tmp_path
         if whom == "group":
             os.killpg(process.pid, signal.SIGTERM)
         else:
-            for each in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
-                each.send_signal(signal.SIGTERM)
+            terminate_all(process)
         out, _ = process.communicate(timeout=50)
     finally:
         process.kill()

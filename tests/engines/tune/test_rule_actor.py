@@ -17,6 +17,7 @@ from raygpu.engines.tune.rule_actor import RuleActor, rule_actor
 from raygpu.records.trial_records import Records
 from raygpu.search.stopping import Rule, decision_epochs, expected_epochs, stopping_rule
 from raygpu.search.trials import Scoring
+from tests.fakes.sweep import sweep_context
 
 
 def config(**stopping: Any) -> SweepConfig:
@@ -48,17 +49,8 @@ def test_trials_alone_and_arrays_get_the_same_answers(stopping: dict[str, Any]) 
 def test_a_resumed_sweep_knows_the_scores_that_were_compared(
     stopping: dict[str, Any], ray_address: str, tmp_path: Path
 ) -> None:
-    context: Any = SimpleNamespace(
-        config=None,
-        sampler=None,
-        retry_failed=False,
-        records=Records(4, Scoring("accuracy", True), [], 9),
-        writer=None,
-        cluster=None,
-        folder=SimpleNamespace(path=Path(), tune=tmp_path),
-        say=print,
-        leave=print,
-        arrays_s={},
+    context = sweep_context(
+        Records(4, Scoring("accuracy", True), [], 9), folder=SimpleNamespace(path=Path(), tune=tmp_path)
     )
     shares: Any = None
     with ray.init(ray_address, log_to_driver=False):

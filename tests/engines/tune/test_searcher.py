@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +15,7 @@ from raygpu.search.samplers import DrawnTrials
 from raygpu.search.signature import Group, Signature
 from raygpu.search.trials import EpochResult, Scoring, Trial
 from raygpu.training.fused.groups import TorchGrouper
+from tests.fakes.sweep import sweep_context
 
 
 class OneGroup(TorchGrouper):
@@ -34,20 +34,7 @@ def outcome(count: int, bad: set[str]) -> list[tuple[int, bool]]:
     records = Records(count, Scoring("accuracy", True), [], 1)
     one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, count)
     shares = Shares(one_gpu, lambda trial: Signature(()))
-    folder = SimpleNamespace(path=Path(), tune=Path())
-    context: Any = SimpleNamespace(
-        config=None,
-        sampler=None,
-        retry_failed=False,
-        records=records,
-        writer=None,
-        cluster=None,
-        folder=folder,
-        say=print,
-        leave=print,
-        arrays_s={},
-    )
-    live: Any = LiveSweep(context, shares, OneGroup(), None)
+    live: Any = LiveSweep(sweep_context(records), shares, OneGroup(), None)
     searcher = ArraySearcher(DrawnTrials(trials), live, ArrayPlan(one_gpu, one_gpu), DeviceSlots(one_gpu), drawn=True)
     orders = []
     while isinstance(given := searcher.suggest(name := f"tune-{len(orders)}"), dict):
@@ -107,20 +94,7 @@ class Told:
 def test_process_mode_draws_a_trial_when_it_is_wanted_and_tells_its_score_and_not_the_last_epoch_s() -> None:
     records = Records(3, Scoring("accuracy", True, "best"), [], 2)
     one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 3)
-    folder = SimpleNamespace(path=Path(), tune=Path())
-    context: Any = SimpleNamespace(
-        config=None,
-        sampler=None,
-        retry_failed=False,
-        records=records,
-        writer=None,
-        cluster=None,
-        folder=folder,
-        say=print,
-        leave=print,
-        arrays_s={},
-    )
-    live = LiveSweep(context, Shares(one_gpu, lambda trial: Signature(())), None, None)
+    live = LiveSweep(sweep_context(records), Shares(one_gpu, lambda trial: Signature(())), None, None)
     sampler: Any = Told()
     searcher = ArraySearcher(sampler, live, one_gpu, DeviceSlots(one_gpu), drawn=False)
     for index, scores in enumerate([(0.9, 0.2), (0.3, 0.4), ()]):
@@ -140,11 +114,7 @@ def test_an_order_that_tune_gives_up_early_goes_on_from_its_checkpoint_as_often_
     records = Records(1, Scoring("accuracy", True), [], 2)
     one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 1)
     config = SimpleNamespace(cluster=SimpleNamespace(max_failures=2))
-    context: Any = SimpleNamespace(
-        config=config, sampler=None, retry_failed=False, records=records, writer=None, cluster=None,
-        folder=SimpleNamespace(path=Path(), tune=Path()), say=print, leave=print, arrays_s={},
-    )  # fmt: skip
-    live = LiveSweep(context, Shares(one_gpu, lambda trial: Signature(())), None, None)
+    live = LiveSweep(sweep_context(records, config=config), Shares(one_gpu, lambda trial: Signature(())), None, None)
     sampler: Any = DrawnTrials([Trial("t0000", 0, {})])
     searcher = ArraySearcher(sampler, live, one_gpu, DeviceSlots(one_gpu), drawn=False)
     for attempt, checkpoint in enumerate([None, "/c1", "/c2"]):

@@ -1,0 +1,26 @@
+"""The context of a sweep whose trials a test reports itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from raygpu.records.trial_records import Records
+
+
+def sweep_context(records: Records, **changes: Any) -> Any:
+    """A SweepContext without configuration, store, cluster and folder, but for the fields of `changes`."""
+    values: dict[str, Any] = {
+        "config": None,
+        "sampler": None,
+        "retry_failed": False,
+        "records": records,
+        "writer": None,
+        "cluster": None,
+        "folder": SimpleNamespace(path=Path(), tune=Path()),
+        "say": print,
+        "leave": print,
+        "arrays_s": {},
+    }
+    return SimpleNamespace(**values | changes)
