@@ -90,6 +90,7 @@ def run_training(
         raise BadInput("run_training: warm_start takes the checkpoint of a sweep's trial, and there is none")
     config = validated(values, TrainConfig, "run_training")
     result = train.run(config, stem=stem, source_folder=folder, warm_start=checkpoint)
+    assert result.folder is not None
     return TrainRun(RunDirectory.existing(result.folder, "train"))
 
 
