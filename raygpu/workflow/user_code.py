@@ -112,6 +112,7 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
     """
     config = prepared.config
     faults: list[StepFailed] = []
+    lines: list[str] = []
     for values in _first_draws(prepared):
         try:
             step = try_step(source, code, values, splits)
@@ -121,10 +122,11 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
             raise BadInput(f"space: {config.experiment} reads {error.name!r}, which [space] does not have") from error
         except StepFailed as error:
             faults.append(error)
+            lines.append(f"a first step fails with {values}: {error}")
             continue
         Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
-        lines = [*step.notes, *(f"space: {line}" for line in _misspelt(config.space, values, step.read))]
-        return step.splits, [*lines, *(f"a first step fails with {values}: {fault}" for fault in faults[:1])]
+        near = [f"space: {line}" for line in _misspelt(config.space, values, step.read)]
+        return step.splits, [*step.notes, *near, *lines[:1]]
     if faults and config.cluster.is_local and not depends_on_device(faults[0]):
         raise BadInput(f"experiment: {config.experiment}: a first training step fails: {faults[0]}")
     return splits, [f"a first step on this machine's CPU fails: {fault}" for fault in faults[:1]]
@@ -241,5 +243,6 @@ def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], chec
             return require_fitting(found, hyperparameters, checkpoint, "--resume")
         except BadInput as error:
             faults.append(error)
+            lines.append(f"a first step fails with {values}: {error}")
     if faults:
         raise faults[0]
