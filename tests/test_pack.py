@@ -206,7 +206,7 @@ def test_profiles_of_two_devices_side_by_side(
     from raygpu.config import PackConfig, load
 
     (here / "mine.toml").write_text(SMALL)
-    subject = pack._found(load(Path("mine.toml"), {}, PackConfig), "mine", None, print).subject
+    subject = pack._found(load(Path("mine.toml"), {}, PackConfig), "mine", None, list).subject
     store = ProfileStore(here / "profiles")
 
     def keep(gains: dict[int, float], **values: Any) -> None:
@@ -237,7 +237,7 @@ def test_what_is_measured_on_a_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) 
 
     fake = FakeNvml(["NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"]).install(monkeypatch)
     config = PackConfig(experiment="tests.models:Mlp", space={"hidden": 8}, gpu={"devices": "1"})  # type: ignore[arg-type]
-    found = pack._found(config, "mine", Path(__file__).parents[1], print)
+    found = pack._found(config, "mine", Path(__file__).parents[1], list)
     assert found.subject.device == "NVIDIA H100 80GB HBM3"
     assert [gpu.uuid for gpu in found.prepared.gpus] == [fake.uuids[1]]
     assert pack._ways(found) == (["process", "mps", "fused", "threads"], [])
