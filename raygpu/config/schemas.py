@@ -228,7 +228,7 @@ class TrainConfig(StoredConfig):
     @classmethod
     def _registrable(cls, value: str | None) -> str | None:
         if value is not None and ("/" in value or ":" in value):
-            raise ValueError("MLflow allows no / and no : in a model's name")
+            raise ValueError("no / and no : is allowed in the name of a model, by MLflow")
         return value
 
     @field_validator("ratios", mode="before")

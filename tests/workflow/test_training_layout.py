@@ -48,7 +48,7 @@ def no_ray(*arguments: Any, wanted: bool = True, **values: Any) -> Iterator[None
         (["--hyperparameters.lr", "-1"], "hyperparameters: lr: read -1; a number from 0 to inf is wanted"),
         (["--hyperparameters.optimizer", "lion"], "hyperparameters: optimizer: read 'lion'; allowed: sgd, adam, adamw"),
         (["--hyperparameters.batch-size", "0"], "hyperparameters: batch_size: read 0; a whole number of at least 1"),
-        (["--register", "a/b:c"], "--registered-name: read 'a/b:c'; MLflow allows no / and no : in"),
+        (["--register", "a/b:c"], "--registered-name: read 'a/b:c'; no / and no : is allowed in"),
         (["--register", "digits", "--no-tracking.enabled"], "registered_name: the registry is MLflow's, and tracking"),
         (["--devices-per-worker", "2"], "devices_per_worker: read 2; a worker of torch drives one"),
     ],

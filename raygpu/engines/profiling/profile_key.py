@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import raygpu
-from raygpu.config.source import Source
+from raygpu.config.source import PICKLED, Source
 from raygpu.devices import nvml
 from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Experiment, Splits, named
@@ -63,7 +63,7 @@ def _versions(source: Source, code: Any) -> dict[str, str]:
 
 
 def _fingerprint(source: Source, code: Any) -> str:
-    """Return a digest of the files that the experiment's classes, the function or the script are written in."""
+    """Return a digest of the files that have the code of the experiment's classes, of the function or the script."""
     digest = hashlib.sha256()
     for path in sorted(set(_files(source, code))):
         digest.update(path.read_bytes())
@@ -75,9 +75,12 @@ def _files(source: Source, code: Any) -> Iterator[Path]:
         words = (Path(source.folder, word) for word in shlex.split(source.name))
         yield from (path for path in words if path.is_file())
         return
+    if source.name.endswith(PICKLED):  # of a notebook's cell
+        yield Path(source.name)
+        return
     own = Path(raygpu.__file__).parent
     for part in type(code).__mro__ if isinstance(code, Experiment) else [inspect.unwrap(code)]:
-        with contextlib.suppress(TypeError):  # built in
+        with contextlib.suppress(TypeError, OSError):  # built in, or typed into an interpreter
             path = Path(inspect.getsourcefile(part) or "")
             if path.is_file() and own not in path.parents:
                 yield path
