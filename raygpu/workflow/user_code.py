@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import ProblemConfig
+from raygpu.config import ProblemConfig, TrialsConfig
+from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import ALL_NAMES, Experiment, Hyperparameters, MissingHyperparameter, Splits, take
@@ -41,7 +42,8 @@ def find(config: ProblemConfig, folder: Path) -> tuple[Source, Any]:
 
     folder: the start of relative paths.
     """
-    source, code = Source("command", str(config.command), str(folder)), None
+    script = config.script if isinstance(config, TrialsConfig) else ScriptSection()
+    source, code = Source("command", str(config.command), str(folder), script), None
     if config.experiment is not None:
         source, code = locate(config.experiment, folder)
         _require_framework(source)
