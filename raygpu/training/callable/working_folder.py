@@ -97,8 +97,8 @@ class WorkingFolder:
                 own.symlink_to(path.resolve())
 
     def _leads_here(self, path: Path) -> bool:
-        """Return whether a path is above the trial's folder: a run in the source folder is no part of it."""
-        return self.home.is_relative_to(path.resolve())
+        """Return whether a path is above the working directory: a run in the source folder is no part of it."""
+        return self.path.is_relative_to(path.resolve())
 
     def _is_small(self, folder: Path) -> bool:
         """Return whether a folder has few enough files to be copied."""

@@ -134,6 +134,16 @@ def test_only_regular_files_stay(source: Path) -> None:
     ]
 
 
+def test_a_trial_folder_in_the_source_is_no_part_of_it(source: Path) -> None:
+    for home in (source, source / "data"):
+        path = WorkingFolder(source, home).enter(goes_on=False)
+        assert (path / "data" / "train.csv").read_text() == "rows"
+        assert not list(path.rglob("work"))
+        (path / "model.pt").write_text("x")
+        settle(home)
+        assert files(home / "files") == {"model.pt": "x"}
+
+
 def test_a_shared_folder_is_the_source_itself(source: Path) -> None:
     home = run(source, "open('model.pt', 'w').write('x')\n" + REPORT, folder="shared")
     assert (source / "model.pt").read_text() == "x"
