@@ -135,7 +135,8 @@ def test_only_regular_files_stay(source: Path) -> None:
 
 
 def test_a_trial_folder_in_the_source_is_no_part_of_it(source: Path) -> None:
-    for home in (source, source / "data"):
+    (source / "runs").mkdir()
+    for home in (source / "runs", source):
         path = WorkingFolder(source, home).enter(goes_on=False)
         assert (path / "data" / "train.csv").read_text() == "rows"
         assert not list(path.rglob("work"))
