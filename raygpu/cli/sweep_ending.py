@@ -8,6 +8,7 @@ from typing import Any
 
 from raygpu.cli.formatting import duration
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.trial_files import FILES
 
 NO_SCORE = ("diverged", "failed", "interrupted")
 """The summary's counts of trials without a score."""
@@ -44,12 +45,22 @@ def ending(
     if summary["best"] is None:
         lines.append(_without_score(summary))
     else:
-        lines.append(f"the best trial, ready to be trained again: {folder.shared / folder.best_toml.name}")
+        lines += _best(summary["best"], folder)
     if curves is not None:
         lines.append(curves)
     if interrupted:
         lines.append(f"interrupted; go on with: {folder.resumed_by('sweep')}")
     return lines
+
+
+def _best(best: Mapping[str, Any], folder: RunDirectory) -> list[str]:
+    """Return lines that say how to train the best trial again, and where the files of its script are."""
+    described = folder.shared / folder.best_toml.name
+    if "command_line" not in best:
+        return [f"the best trial, ready to be trained again: {described}"]
+    lines = [f"the best trial, to run it again: {best['command_line']}", f"its hyper-parameters: {described}"]
+    files = folder.trials / best["trial_id"] / FILES
+    return [*lines, f"its files: {folder.shared_trials / best['trial_id'] / FILES}"] if files.is_dir() else lines
 
 
 def _without_score(summary: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from raygpu.config.schemas import (
     StoredConfig,
     SweepConfig,
     TrainConfig,
+    TrialsConfig,
 )
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "StoredConfig",
     "SweepConfig",
     "TrainConfig",
+    "TrialsConfig",
     "fields",
     "literal",
     "load",

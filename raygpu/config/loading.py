@@ -22,7 +22,7 @@ from raygpu.config.sections import Section
 from raygpu.errors import BadInput
 from raygpu.redaction import redacted
 
-TABLES_OF_VALUES = ("space", "hyperparameters", "source")
+TABLES_OF_VALUES = ("space", "hyperparameters", "source", "script.metrics")
 """Fields without flags of their own, since their keys are names that a person chooses."""
 MAX_BYTES = 2**20
 """Size of the largest configuration file."""
@@ -121,7 +121,8 @@ def _distinct(details: list[ErrorDetails]) -> list[ErrorDetails]:
     types."""
     seen: dict[tuple[Any, ...], ErrorDetails] = {}
     for detail in details:
-        first = seen.setdefault(detail["loc"][:2], detail)
+        keys = _keys(detail)
+        first = seen.setdefault(tuple(keys) if ".".join(keys[:2]) in TABLES_OF_VALUES else detail["loc"][:2], detail)
         if first is not detail:
             first["msg"] += f" or {detail['msg'].removeprefix('Input should be ')}"
     return list(seen.values())
@@ -129,17 +130,24 @@ def _distinct(details: list[ErrorDetails]) -> list[ErrorDetails]:
 
 def _fault(path: str, detail: ErrorDetails, overrides: Mapping[str, str], schema: type[ProblemConfig]) -> str:
     """Return one line: the place, the key, the value read and the values allowed."""
-    keys = [str(part) for part in detail["loc"]]
-    key = ".".join(keys[:2] if keys and keys[0] in _tables(schema) else keys[:1])
+    keys = _keys(detail)
+    depth = 3 if ".".join(keys[:2]) in TABLES_OF_VALUES else 2 if keys and keys[0] in _tables(schema) else 1
+    key = ".".join(keys[:depth])
     where = f"--{key.replace('_', '-')}" if key in overrides else f"{path}: {key}" if key else path
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
         known = [name for name, _ in fields(schema)] + ["space"]
+        known += ["script.metrics"] if "script" in schema.model_fields else []
         return f"{where}: unknown key{suggestion(key, known)}; the keys are listed by --help"
     if not keys:
         return f"{path}: {message}"
     read = redacted(detail["input"]) if isinstance(detail["input"], str) else detail["input"]
     return f"{where}: read {read!r}; {message[0].lower()}{message[1:]}"
+
+
+def _keys(detail: ErrorDetails) -> list[str]:
+    """Return the place of a fault as keys; pydantic's mark of a key in a table of values is left out."""
+    return [str(part) for part in detail["loc"] if part != "[key]"]
 
 
 def _tables(schema: type[ProblemConfig]) -> set[str]:

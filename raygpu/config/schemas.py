@@ -16,6 +16,7 @@ from raygpu.config.sections import (
     DevicesSection,
     Direction,
     GpuSection,
+    ScriptSection,
     SearchSection,
     Section,
     StoppingSection,
@@ -91,9 +92,18 @@ class TrialsConfig(ProblemConfig):
     """The folder of kept profiles. Default: raygpu/profiles in the user's cache folder."""
     space: dict[str, Any] = Field(default_factory=dict)
     """The search space: a distribution or a constant for each hyper-parameter."""
+    script: ScriptSection = ScriptSection()
     gpu: GpuSection = GpuSection()
 
     TABLE: ClassVar[str] = "space"
+
+    @model_validator(mode="after")
+    def _has_script(self) -> Self:
+        if self.command is None and self.script != ScriptSection():
+            raise ValueError(
+                f'script: is for a command, as in command = "python train.py"; leave it out for {self.experiment}'
+            )
+        return self
 
 
 class SweepConfig(TrialsConfig, StoredConfig):
@@ -129,6 +139,9 @@ class SweepConfig(TrialsConfig, StoredConfig):
             raise ValueError('trials: not given; only search.algorithm = "grid" knows how many there are')
         if self.epochs is None and self.stopping.algorithm == "halving":
             raise ValueError("epochs: not given; stopping by halving needs the largest number of epochs")
+        names = self.script.metrics
+        if names and self.metric not in names and f"validation/{self.metric}" not in names:
+            raise ValueError(f"metric: read {self.metric!r}; [script] metrics has: {', '.join(sorted(names))}")
         return self
 
     @property

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from raygpu.redaction import URI_VARIABLE, completed
 
@@ -21,6 +22,7 @@ OWN_RAY = "local"
 """Address for a Ray of the run's own, in place of a cluster's."""
 ROUNDED = 0.015
 """Relative error of fractions that a person rounds: 0.33 is a third, 0.66 two thirds."""
+METRIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
 
 
 class Section(BaseModel):
@@ -36,6 +38,43 @@ class DataSection(Section):
     """Train on a seeded, stratified part of the training data: 0.2 is a fifth. Validation data stays whole."""
     synthetic: bool = False
     """Made-up data of the same shapes, to measure speed offline; scores mean nothing."""
+
+
+def _expression(text: str) -> str:
+    """Check a regular expression with one group. Raises ValueError."""
+    try:
+        groups = re.compile(text).groups
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"no regular expression: {error}") from error
+    if groups != 1:
+        advice = r"one in (...) is wanted, around the number; other parentheses are (?:...) or \("
+        raise ValueError(f"has {groups or 'no'} group{'s' * (groups != 1)}; {advice}")
+    return text
+
+
+Expression = Annotated[str, AfterValidator(_expression)]
+"""Regular expression with a single group, which matches a number."""
+
+
+class ScriptSection(Section):
+    """A script that `command` starts: the metrics in its output, and its working folder."""
+
+    metrics: dict[str, Expression] = Field(default_factory=dict)
+    """Metrics by name, each with a regular expression whose single group is the number in a line of the output:
+    { accuracy = 'Accuracy: ([0-9.]+)' }."""
+    folder: Literal["own", "shared"] = "own"
+    """Working folder of the script. own: a folder of the trial, which looks like the one that the command is written
+    for. shared: that folder itself, for all trials."""
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise ValueError("a table is wanted, as in { accuracy = 'Accuracy: ([0-9.]+)' }")
+        for name in value:
+            if not METRIC_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is no metric's name; allowed: letters, digits and _ . / -, as in test/loss")
+        return value
 
 
 class SearchSection(Section):

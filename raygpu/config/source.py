@@ -11,10 +11,11 @@ import importlib.util
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from raygpu.config.sections import ScriptSection
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Experiment
 from raygpu.storage import BEGUN_IN
@@ -31,23 +32,25 @@ class Source:
     name: `package.module:Name` or `path/to/file.py:name`, the file of a pickled experiment, or the command line itself.
     folder: the start of relative paths, and importable. Absolute, or relative to a worker's first working directory; an
     unpickled source has an absolute one.
+    script: settings of a command.
     """
 
     kind: str
     name: str
     folder: str
+    script: ScriptSection = field(default_factory=ScriptSection)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.kind, self.name, self.folder)
+        return _arrived, (self.kind, self.name, self.folder, self.script)
 
     def resolve(self) -> Experiment | Callable[[dict[str, Any]], Any]:
         """Return the user's object: an `Experiment` instance or a function. Raises BadInput."""
         return resolve(self.name, Path(self.folder))
 
 
-def _arrived(kind: str, name: str, folder: str) -> Source:
+def _arrived(kind: str, name: str, folder: str, script: ScriptSection) -> Source:
     """Unpickle a source: make its folder absolute in the process that receives it."""
-    return Source(kind, name, str(BEGUN_IN / folder))
+    return Source(kind, name, str(BEGUN_IN / folder), script)
 
 
 def locate(name: str, folder: Path) -> tuple[Source, Experiment | Callable[[dict[str, Any]], Any]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from raygpu.config import SweepConfig
+from raygpu.search.command_line import filled
 from raygpu.search.trials import Trial
 
 
@@ -28,6 +30,8 @@ def training_values(
         source |= {"metric": config.metric, "direction": direction}
     if config.data.synthetic:
         source["data"] = "synthetic"
+    if (line := command_line(config, trial)) is not None:
+        source["command_line"] = line
     values = {
         "experiment" if config.experiment else "command": config.experiment or config.command,
         "metric": config.metric,
@@ -38,6 +42,11 @@ def training_values(
         "source": _given(source),
     }
     return _given(values)
+
+
+def command_line(config: SweepConfig, trial: Trial) -> str | None:
+    """Return the command line, quoted for a shell, that trained a trial; None if the sweep trains no script."""
+    return None if config.command is None else shlex.join(filled(config.command, trial, config.epochs))
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

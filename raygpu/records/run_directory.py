@@ -101,7 +101,7 @@ class RunDirectory:
 
     @property
     def trials(self) -> Path:
-        """Folder with a folder for each trial: a script's output, a failed trial's traceback."""
+        """Folder with a folder for each trial: a script's output and files, a failed trial's traceback."""
         return self.path / "trials"
 
     @property

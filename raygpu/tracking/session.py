@@ -12,6 +12,7 @@ from uuid import uuid4
 from raygpu.config import ProblemConfig, TrainConfig
 from raygpu.errors import TrackingError, one_line
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.trial_files import kept_files
 from raygpu.redaction import redacted
 from raygpu.search.trials import Status
 from raygpu.storage import StorageError
@@ -264,6 +265,8 @@ class SweepSession(Session):
         checkpoint = folder.checkpoint(best["trial_id"])
         kept = [path for path in sorted(checkpoint.glob("*")) if path.is_file()] if checkpoint is not None else []
         best_files = [(path, "best") for path in (*kept, *sorted(folder.best.glob("*")))]
+        written = kept_files(folder, best["trial_id"])
+        best_files += [(written, "best/files")] if written is not None else []
         metrics |= {"best/score": best["score"], "best/epoch": best["epoch"]}
         return Ending(status, metrics, tags | {"raygpu.best_trial": best["trial_id"]}, [*files, *best_files])
 

@@ -34,6 +34,8 @@ class Settings:
     precision: Precision
     folder: Path
     """Existing folder of this trial alone, for a script's output and scratch files."""
+    keeps_files: bool = True
+    """Whether the files that a script writes stay in `folder`; those of a measurement do not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def start(source: Source, code: Any, splits: Splits | None, trial: Trial, settin
         case "command":
             from raygpu.training.callable.script import ScriptTraining
 
-            return ScriptTraining(source.name, source.folder, trial, settings)
+            return ScriptTraining(source.name, source.folder, source.script, trial, settings)
     raise ValueError(f"unknown kind of experiment: {source.kind!r}")
 
 

@@ -16,6 +16,7 @@ from raygpu.errors import BadInput
 from raygpu.experiment import Experiment
 from raygpu.planning.profiles import Profile
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.trial_files import kept_files
 from raygpu.reporting import Kept
 from raygpu.search.space import parse, trial_seed
 from raygpu.search.trials import Trial
@@ -48,6 +49,11 @@ class SweepTrial:
     def checkpoint(self) -> Path | None:
         """Folder of the trial's checkpoint on this machine; None if it was not kept."""
         return self.sweep.directory.checkpoint(self.trial_id)
+
+    @property
+    def files(self) -> Path | None:
+        """Folder, on this machine, of the files that the trial's script has written; None if none were kept."""
+        return kept_files(self.sweep.directory, self.trial_id)
 
     def load_model(self) -> Any:
         """Return the trained model, on the CPU; of a function or script, the state of its last `raygpu.checkpoint`.

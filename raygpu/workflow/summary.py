@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,13 @@ from raygpu.config import SweepConfig, TrainConfig
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits, num_samples, take
 from raygpu.planning.sweep_plan import Decision
+from raygpu.records.best_trial import command_line
 from raygpu.records.run_directory import RunDirectory, rounded
 from raygpu.records.training_progress import History
+from raygpu.records.trial_files import drop_files
 from raygpu.records.trial_records import Records
 from raygpu.search.trials import TrialRecord
+from raygpu.training.callable.working_folder import settle
 from raygpu.workflow.user_code import Problem
 
 if TYPE_CHECKING:  # Ray takes seconds to import
@@ -66,7 +69,7 @@ def summarize(
         "rgu_hours": rounded(records.rgu_hours(), 6),
         "plan": decision.plan.as_dict(),
         "predicted": decision.predicted,
-        "best": _described(best) if best is not None else None,
+        "best": _described(best, command_line(config, best.trial)) if best is not None else None,
         "gpus": [
             {
                 "index": device.index,
@@ -86,8 +89,9 @@ def summarize(
     }
 
 
-def _described(best: TrialRecord) -> dict[str, Any]:
-    return {
+def _described(best: TrialRecord, line: str | None) -> dict[str, Any]:
+    """Return the best trial's part of the summary. line: the command line of a script."""
+    described = {
         "trial_id": best.trial.trial_id,
         "score": best.score,
         "epoch": best.score_epoch,
@@ -95,6 +99,7 @@ def _described(best: TrialRecord) -> dict[str, Any]:
         "epochs": best.epochs,
         "hyperparameters": {name: plain(value) for name, value in best.trial.hyperparameters.items()},
     }
+    return described if line is None else {**described, "command_line": line}
 
 
 def summarize_training(
@@ -168,6 +173,8 @@ def write_files(
     best = best_record(records)
     wanted = list(records.by_id) if config.keep == "all" else [best.trial.trial_id] if best else []
     folder.keep_checkpoints(checkpoints, wanted, complete=not summary["interrupted"])
+    if config.command is not None and config.script.folder == "own" and not summary["interrupted"]:
+        _keep_files(folder, records, wanted)
     lines: list[str] = []
     if best is None:
         folder.drop_best()
@@ -180,6 +187,13 @@ def write_files(
             except Exception as error:  # noqa: BLE001 - the user's model, on the CPU: no result depends on it
                 lines.append(f"no architecture and predictions of the best trial: {one_line(error)}")
     return lines
+
+
+def _keep_files(folder: RunDirectory, records: Records, wanted: Sequence[str]) -> None:
+    """Keep the files that the wanted trials' scripts have written; no trial will go on with the others'."""
+    for trial_id in wanted:
+        settle(folder.trials / trial_id)  # if a worker was lost after the trial's end
+    drop_files(folder, records.by_id.keys() - set(wanted))
 
 
 def _unlike(folder: RunDirectory, best: TrialRecord) -> list[str]:

@@ -12,7 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import ProblemConfig, TrainConfig
+from raygpu.config import ProblemConfig, TrainConfig, TrialsConfig
+from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import ALL_NAMES, Experiment, MissingHyperparameter, Splits, take
@@ -46,7 +47,8 @@ def find(config: ProblemConfig, folder: Path) -> tuple[Source, Any]:
 
     folder: the start of relative paths.
     """
-    source, code = Source("command", str(config.command), str(folder)), None
+    script = config.script if isinstance(config, TrialsConfig) else ScriptSection()
+    source, code = Source("command", str(config.command), str(folder), script), None
     if config.experiment is not None:
         source, code = locate(config.experiment, folder)
         _require_framework(source)

@@ -19,13 +19,13 @@ from raygpu.errors import BadInput
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.sweep_plan import make_plan
 from raygpu.records.profile_store import ProfileStore
+from raygpu.search.command_line import OWN_PLACEHOLDERS, placeholders
 from raygpu.search.samplers import Sampler, sampler
 from raygpu.search.space import Space, parse, trial_seed
 from raygpu.search.trials import Trial
 from raygpu.storage import LOCAL, Storage
 from raygpu.tracking.session import absolute
 from raygpu.tracking.stores import check
-from raygpu.training.callable.script import OWN_PLACEHOLDERS, placeholders
 
 AnyConfig = TypeVar("AnyConfig", bound=ProblemConfig)
 BF16 = (8, 0)

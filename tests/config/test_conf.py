@@ -11,9 +11,9 @@ from raygpu.config import PackConfig, SweepConfig, TrainConfig, load
 from raygpu.config.source import locate
 from raygpu.experiment import Experiment
 from raygpu.pack import DEFAULT
+from raygpu.search.command_line import placeholders
 from raygpu.search.samplers import sampler
 from raygpu.search.space import parse
-from raygpu.training.callable.script import placeholders
 from raygpu.training.distributed.batch_split import spread
 from raygpu.workflow.validation import prepare_pack
 

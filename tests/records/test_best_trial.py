@@ -56,3 +56,13 @@ def test_what_is_not_known_is_left_out(score: float | None) -> None:
     source = {"sweep": "mine", "trial_id": "t0003", "data": "synthetic"}
     rated = {"score": 0.5, "score_of": "last epoch", "metric": "loss", "direction": "min"}
     assert found["source"] == source | (rated if score else {})
+
+
+def test_a_scripts_trial_has_its_command_line(tmp_path: Path) -> None:
+    command = "python train.py --lr {lr} --name {name} --epochs {epochs} --out 'my {trial_id}.pt'"
+    found = training_values(
+        config(experiment=None, command=command), "mine", TRIAL, score=None, score_epoch=None, epochs=9
+    )
+    line = "python train.py --lr 0.25 --name 1 --epochs 6 --out 'my t0003.pt'"
+    assert found["source"]["command_line"] == line
+    assert TrainConfig.model_validate(found).command == command

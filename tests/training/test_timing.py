@@ -100,7 +100,7 @@ def test_what_a_training_raises_comes_out(bench: Make) -> None:
 def test_a_script_stands_still_between_windows(bench: Make, tmp_path: Path) -> None:
     body = (
         "import time\nwhile True:\n    print('{\"loss\": 1}', flush=True)\n"
-        "    open('ticks', 'a').write('.')\n    time.sleep(0.01)\n"
+        f"    open('{tmp_path}/ticks', 'a').write('.')\n    time.sleep(0.01)\n"
     )
     (tmp_path / "tick.py").write_text(body)
     own = bench("process", Source("command", f"{sys.executable} tick.py", str(tmp_path)), None)

@@ -73,7 +73,7 @@ class ProbeActor:
 
         memory_gib: memory of each part of a split GPU.
         """
-        settings = Settings(EPOCHS, threads, self._precision, self._folder)
+        settings = Settings(EPOCHS, threads, self._precision, self._folder, keeps_files=False)
         try:
             self.drop()
             self._bench = Bench(way, self._source, self._code, splits, trials, settings, memory_gib)

@@ -15,6 +15,7 @@ from raygpu.engines.tune.fused_arrays import FusedArrays
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits
+from raygpu.records.trial_files import WORK
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.training.array_of_one import ArrayOfOne
@@ -62,6 +63,7 @@ class OwnProgram(ArraySequence):
         if self._copy is None:
             return
         (folder, kept), self._copy = self._copy, None
+        shutil.rmtree(folder / WORK, ignore_errors=True)  # it has links to the source, which an upload would follow
         try:
             if any(folder.iterdir()):
                 kept.upload(folder)

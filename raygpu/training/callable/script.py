@@ -1,84 +1,64 @@
-"""Any script as a training: run unchanged, with metrics from `raygpu.report` or from JSON lines on its output."""
+"""Any script as a training: run unchanged, with metrics from `raygpu.report` or from the lines that it prints."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import shlex
 import shutil
 import signal
-import string
 import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from raygpu import scratch
-from raygpu.errors import BadInput
+from raygpu.config.sections import ScriptSection
 from raygpu.reporting import CHECKPOINT_VARIABLE, REPORT_VARIABLE, Kept
+from raygpu.search.command_line import filled
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, surroundings
 from raygpu.training.callable import supervisor
+from raygpu.training.callable.printed_metrics import LONGEST_QUOTE, PrintedMetrics, json_metrics
+from raygpu.training.callable.working_folder import WorkingFolder
 
 OUTPUT_FILE = "output.txt"
 LONGEST_LINE = 64 * 1024
 """Largest number of bytes of a line from which metrics are read."""
-OWN_PLACEHOLDERS = ("trial_id", "seed", "epochs")
-
-
-def placeholders(command: str) -> set[str]:
-    """Return the names in braces in a command line. Raises BadInput if it cannot be split or has stray braces."""
-    try:
-        names = {name for word in shlex.split(command) for _, name, _, _ in string.Formatter().parse(word)} - {None}
-    except ValueError as error:
-        raise BadInput(f"command: read {command!r}; {error}") from error
-    if "" in names:
-        raise BadInput(
-            f"command: read {command!r}; {{}} names no hyper-parameter; literal braces are doubled: {{{{}}}}"
-        )
-    return {str(name) for name in names}
-
-
-def render(command: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the command's words with hyper-parameters filled in.
-
-    A word whose hyper-parameter this trial does not have is left out, and so is an option right before it.
-    """
-    words: list[str] = []
-    for word in shlex.split(command):
-        names = [name for _, name, _, _ in string.Formatter().parse(word) if name]
-        if all(name in values for name in names):
-            words.append(_filled(word, values))
-        elif word == f"{{{names[0]}}}" and words and words[-1].startswith("-"):
-            words.pop()
-    return words
-
-
-def _filled(word: str, values: Mapping[str, Any]) -> str:
-    """Replace the placeholders of a word; names are taken whole: `{net.lr}` is the hyper-parameter `net.lr`."""
-    parts = string.Formatter().parse(word)
-    return "".join(text + (format(values[name], spec or "") if name else "") for text, name, spec, _ in parts)
+SOURCE_VARIABLE = "RAYGPU_SOURCE_FOLDER"
+"""Variable that names the folder that the command is written for."""
+LINE_END = re.compile(rb"[\r\n]")
+"""End of a line; a progress bar ends each of its states by a carriage return."""
+ABOVE = re.compile(r"((?:--?[\w-]+=)?)(\.\.(?:/.*)?)", re.DOTALL)
+"""Word, or value of an option, that is a path above the working directory."""
+MISSING = "No such file or directory"
 
 
 class ScriptTraining:
-    """A `Training` of a script, in a process and a session of its own; all of it ends with this process."""
+    """A `Training` of a script, in a process and a session of its own; all of it ends with this process.
 
-    def __init__(self, command: str, cwd: str, trial: Trial, settings: Settings) -> None:
-        own = {"trial_id": trial.trial_id, "seed": trial.seed, "epochs": settings.epochs}
-        self.words = render(command, {**own, **trial.hyperparameters})
-        self.cwd = cwd
+    folder: the folder that the command is written for, where its relative paths start.
+    """
+
+    def __init__(self, command: str, folder: str, script: ScriptSection, trial: Trial, settings: Settings) -> None:
+        self.words = filled(command, trial, settings.epochs)
+        self.source = folder
         self.epochs = settings.epochs
         self.epoch = 0
         self._output = (settings.folder / OUTPUT_FILE).open("ab", buffering=0)
+        self._earlier_bytes = self._output.tell()
         self._scratch = Path(tempfile.mkdtemp(prefix="script-", dir=scratch.home()))
         self._pipe = self._scratch / "report"
         self._checkpoints = self._scratch / "checkpoint"
         self._checkpoints.mkdir()
         os.mkfifo(self._pipe)
+        home = settings.folder if settings.keeps_files else self._scratch
+        self._own = WorkingFolder(Path(folder), home) if script.folder == "own" else None
+        self._goes_on = False
+        self._printed = PrintedMetrics(script.metrics)
         self._reports: deque[dict[str, float]] = deque()
         self._lines: dict[int, bytes] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,10 +66,12 @@ class ScriptTraining:
         self._environment = _environment(trial, settings) | {
             REPORT_VARIABLE: str(self._pipe),
             CHECKPOINT_VARIABLE: str(self._checkpoints),
+            SOURCE_VARIABLE: str(Path(folder).resolve()),
         }
 
     def run_epoch(self) -> EpochResult | None:
-        """Wait for the script's next report. Raises RuntimeError if it ends with another status than 0."""
+        """Wait for the script's next report. Raises RuntimeError if it ends with another status than 0, or without a
+        metric; ValueError if an expression finds text that is no number."""
         if self.epochs is not None and self.epoch >= self.epochs:
             return None
         if not self._wait():
@@ -109,32 +91,43 @@ class ScriptTraining:
                 self._take_rest()
                 if process.returncode:
                     raise RuntimeError(self._failure(process.returncode))
+                if not self._reports and not self.epoch:
+                    raise RuntimeError(self._no_metric())
                 break
         return bool(self._reports)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        program = self.words[0]
-        if shutil.which(program, path=self._environment["PATH"]) is None and not os.access(program, os.X_OK):
+        cwd = Path(self.source) if self._own is None else self._own.enter(goes_on=self._goes_on)
+        words = [self._from_source(word) for word in self.words]
+        program = words[0]
+        if shutil.which(program, path=self._environment["PATH"]) is None and not os.access(cwd / program, os.X_OK):
             raise RuntimeError(f"command: {program!r} cannot be started: no such program, or not executable")
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), *self.words],
-            cwd=self.cwd,
+            [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), *words],
+            cwd=cwd,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=self._output,
+            stderr=subprocess.PIPE if self._printed.expressions else self._output,
             start_new_session=True,
         )
-        assert self._process.stdout is not None
-        stdout = self._process.stdout.fileno()
-        os.set_blocking(stdout, False)
+        # A pipe for each: an object of JSON on standard error is a logger's, and no report.
+        pipes = [pipe.fileno() for pipe in (self._process.stdout, self._process.stderr) if pipe is not None]
         # Opened for writing too, so that it never ends when one of several writers leaves.
         reports = os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK)
-        for descriptor in (stdout, reports):
+        for descriptor in (*pipes, reports):
+            os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_READ)
             self._lines[descriptor] = b""
-        self._stdout = stdout
+        self._stdout, self._reported = pipes[0], reports
         return self._process
+
+    def _from_source(self, word: str) -> str:
+        """Return a word of the command, made absolute if it is an existing path above the source folder."""
+        if self._own is None or (above := ABOVE.fullmatch(word)) is None:
+            return word
+        path = Path(self.source, above[2])
+        return f"{above[1]}{path.resolve()}" if path.exists() else word
 
     def _read(self, timeout_s: float) -> bool:
         """Take in the script's output; return whether there was any."""
@@ -145,32 +138,56 @@ class ScriptTraining:
                 self._selector.unregister(key.fd)
                 continue
             found = True
-            if key.fd == self._stdout:
+            if key.fd != self._reported:
                 self._output.write(data)
-            *lines, rest = (self._lines[key.fd] + data).split(b"\n")
+            *lines, rest = LINE_END.split(self._lines[key.fd] + data)
             self._lines[key.fd] = rest if len(rest) <= LONGEST_LINE else b""
             for line in lines:
-                self._take(line)
+                self._take(key.fd, line)
         return found
 
-    def _take(self, line: bytes) -> None:
-        metrics = parse_metrics(line.decode(errors="replace"))
+    def _take(self, descriptor: int, line: bytes) -> None:
+        """Take in the metrics of a line: an object of JSON is a report, and so is a complete set by expressions."""
+        text = line.decode(errors="replace")
+        metrics = json_metrics(text) if descriptor in (self._stdout, self._reported) else {}
+        if not metrics and descriptor != self._reported:
+            metrics = self._printed.take(text)
         if metrics:
             self._reports.append(metrics)
 
     def _take_rest(self) -> None:
         """Take in last lines without a line end."""
         for descriptor, line in self._lines.items():
-            self._take(line)
             self._lines[descriptor] = b""
+            self._take(descriptor, line)
 
     def _failure(self, status: int) -> str:
         ended = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        self._output.flush()
+        lines = self._last_lines(20)
+        advice = ""
+        if self._own is not None and any(MISSING in line for line in lines):
+            advice = f'; it ran in a folder of its own: [script] folder = "shared" runs it in {self.source}'
+        return f"the script ended with {ended}{advice}: {shlex.join(self.words)}\n" + "\n".join(lines)
+
+    def _no_metric(self) -> str:
+        """Return the error of a script that ended well and reported nothing; its last line says what to do."""
+        lines = self._last_lines(5)
+        last = f"its output ends with {lines[-1][: LONGEST_QUOTE // 2]!r}" if lines else "it printed nothing"
+        wanted = ", ".join(name for name in self._printed.expressions if name not in self._printed.seen)
+        if wanted:
+            advice = f"correct the expression of {wanted} in [script] metrics"
+        else:
+            advice = "give it [script] metrics = { accuracy = 'Accuracy: ([0-9.]+)' }, print lines of JSON, or call"
+            advice += " raygpu.report"
+        command = shlex.join(self.words)
+        return "\n".join([f"the script ended well: {command}", *lines, f"no metric was found: {last}; {advice}"])
+
+    def _last_lines(self, count: int) -> list[str]:
+        """Return the last lines, of those that are not empty, of the output since this start of the script."""
         with open(self._output.name, "rb") as file:
-            file.seek(max(0, os.path.getsize(self._output.name) - LONGEST_LINE))
-            lines = file.read().decode(errors="replace").splitlines()[-20:]
-        return f"the script ended with {ended}: {shlex.join(self.words)}\n" + "\n".join(lines)
+            file.seek(max(self._earlier_bytes, os.path.getsize(self._output.name) - LONGEST_LINE))
+            lines = LINE_END.split(file.read())
+        return [text for line in lines if (text := line.decode(errors="replace").rstrip())][-count:]
 
     def pause(self) -> None:
         """Stop the script in place, and forget its reports since the last epoch.
@@ -187,9 +204,18 @@ class ScriptTraining:
                     os.kill(int(process.name), signal.SIGSTOP)
             except (FileNotFoundError, ProcessLookupError):
                 continue  # has ended meanwhile
-        while self._read(timeout_s=0):
-            pass
+        self._drain()
         self._reports.clear()
+        self._printed.clear()
+
+    def _drain(self) -> None:
+        """Take in all output that is there; a value that is no number no longer matters."""
+        while True:
+            try:
+                if not self._read(timeout_s=0):
+                    return
+            except ValueError:
+                continue
 
     def resume(self) -> None:
         """Let a paused script go on."""
@@ -211,7 +237,9 @@ class ScriptTraining:
         return kept.epoch == epoch or (epoch == self.epochs and kept.epoch > epoch)
 
     def load(self, folder: Path) -> None:
-        """Take in a saved state: the script starts again at its beginning, and gets the state by `raygpu.load()`."""
+        """Take in a saved state: the script starts again at its beginning, finds its files, and gets the state by
+        `raygpu.load()`."""
+        self._goes_on = True
         kept = Kept.load(folder)
         if kept is not None:
             self.epoch = kept.epoch
@@ -230,30 +258,18 @@ class ScriptTraining:
                     pass
             _signal_group(process.pid, signal.SIGKILL)
             process.wait()
-            while self._read(timeout_s=0):
-                pass
-            assert process.stdout is not None
-            process.stdout.close()
-            for descriptor in set(self._lines) - {self._stdout}:
-                os.close(descriptor)
+            self._drain()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+            os.close(self._reported)
         self._selector.close()
         self._output.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
-
-
-def parse_metrics(line: str) -> dict[str, float]:
-    """Return the numbers of a line that is a JSON object; empty for any other line."""
-    if not line.lstrip().startswith("{"):
-        return {}
-    try:
-        values = json.loads(line)
-    except ValueError:
-        return {}
-    return {
-        name: float(value)
-        for name, value in values.items()
-        if isinstance(value, float) or (type(value) is int and abs(value) < 2**1000)
-    }
+        try:
+            if self._own is not None:
+                self._own.leave()
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def _environment(trial: Trial, settings: Settings) -> dict[str, str]:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.errors import BadInput
+from raygpu.config.sections import ScriptSection
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.callable.script import ScriptTraining, parse_metrics, placeholders, render
+from raygpu.training.callable.printed_metrics import json_metrics
+from raygpu.training.callable.script import ScriptTraining
 
 Make = Callable[..., ScriptTraining]
+SHARED = ScriptSection(folder="shared")
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def script(tmp_path: Path) -> Iterator[Make]:
     def make(body: str, epochs: int | None = None, **hp: object) -> ScriptTraining:
         (tmp_path / "train.py").write_text(body)
         settings = Settings(epochs, 1, "float32", tmp_path)
-        made.append(ScriptTraining("python train.py", str(tmp_path), Trial("t0000", 7, hp), settings))
+        made.append(ScriptTraining("python train.py", str(tmp_path), SHARED, Trial("t0000", 7, hp), settings))
         return made[-1]
 
     yield make
@@ -62,7 +64,7 @@ def test_what_a_shell_has_started_ends_with_a_killed_worker(tmp_path: Path) -> N
     worker = os.fork()
     if not worker:
         trial = Trial("t0000", 7, {})
-        ScriptTraining("bash run.sh", str(tmp_path), trial, Settings(None, 1, "float32", tmp_path)).run_epoch()
+        ScriptTraining("bash run.sh", str(tmp_path), SHARED, trial, Settings(None, 1, "float32", tmp_path)).run_epoch()
         os._exit(0)
     deadline = time.monotonic() + 60
     while not (tmp_path / "pid").is_file() or not (tmp_path / "pid").read_text():
@@ -92,7 +94,9 @@ def test_a_daemon_in_a_session_of_its_own_ends_with_its_script(end: str, tmp_pat
     worker = os.fork()
     if not worker:
         trial = Trial("t0000", 7, {})
-        training = ScriptTraining("python work.py", str(tmp_path), trial, Settings(None, 1, "float32", tmp_path))
+        training = ScriptTraining(
+            "python work.py", str(tmp_path), SHARED, trial, Settings(None, 1, "float32", tmp_path)
+        )
         training.run_epoch()
         if end == "it ends":
             training.run_epoch()
@@ -133,7 +137,9 @@ def test_a_paused_script_ends_with_a_killed_worker(tmp_path: Path) -> None:
     worker = os.fork()
     if not worker:
         trial = Trial("t0000", 7, {})
-        training = ScriptTraining("python work.py", str(tmp_path), trial, Settings(None, 1, "float32", tmp_path))
+        training = ScriptTraining(
+            "python work.py", str(tmp_path), SHARED, trial, Settings(None, 1, "float32", tmp_path)
+        )
         training.run_epoch()
         training.pause()
         (tmp_path / "paused").touch()
@@ -214,7 +220,7 @@ def test_a_script_that_fails_says_how_and_shows_its_last_lines(script: Make) -> 
 
 def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
     training = ScriptTraining(
-        "no-such-program", str(tmp_path), Trial("t", 0, {}), Settings(None, 1, "float32", tmp_path)
+        "no-such-program", str(tmp_path), SHARED, Trial("t", 0, {}), Settings(None, 1, "float32", tmp_path)
     )
     with pytest.raises(RuntimeError, match="'no-such-program' cannot be started"):
         training.run_epoch()
@@ -289,23 +295,5 @@ def test_checkpoints_go_on(script: Make, tmp_path: Path) -> None:
         ("loss: 1", {}),
     ],
 )
-def test_parse_metrics(line: str, metrics: dict[str, float]) -> None:
-    assert parse_metrics(line) == metrics
-
-
-def test_render() -> None:
-    command = "python t.py --lr {lr} --width {width} --tag a{lr}b"
-    assert placeholders(command) == {"lr", "width"}
-    assert render(command, {"lr": 0.1, "width": 3}) == [
-        "python",
-        "t.py",
-        "--lr",
-        "0.1",
-        "--width",
-        "3",
-        "--tag",
-        "a0.1b",
-    ]
-    assert render(command, {"lr": 0.1}) == ["python", "t.py", "--lr", "0.1", "--tag", "a0.1b"]
-    with pytest.raises(BadInput, match="No closing quotation"):
-        placeholders("python 't.py")
+def test_json_metrics(line: str, metrics: dict[str, float]) -> None:
+    assert json_metrics(line) == metrics

@@ -1,0 +1,32 @@
+"""The files that a script's trials have written, in `trials/<id>/files/` of the run's folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from raygpu.records.run_directory import RunDirectory
+from raygpu.search.trials import Trial
+
+FILES = "files"
+"""Folder of a trial's folder with the files that its script has written."""
+WORK = "work"
+"""Folder of a trial's folder with the script's working directory, while the trial runs."""
+
+
+def kept_files(folder: RunDirectory, trial_id: str) -> Path | None:
+    """Return the folder of a trial's files on this machine, downloaded if need be; None if none were kept."""
+    name = Trial.require_name(trial_id)
+    own, shared = folder.trials / name / FILES, folder.shared_trials / name / FILES
+    if folder.storage is not None and shared.is_dir():
+        shutil.rmtree(own, ignore_errors=True)
+        shared.download(own)
+    return own if own.is_dir() else None
+
+
+def drop_files(folder: RunDirectory, trial_ids: Iterable[str]) -> None:
+    """Delete the files of these trials, which are not kept."""
+    for trial_id in trial_ids:
+        for name in (FILES, WORK):
+            (folder.shared_trials / trial_id / name).remove()

@@ -1,0 +1,33 @@
+"""A script's command line with a trial's hyper-parameters."""
+
+from __future__ import annotations
+
+import pytest
+
+from raygpu.errors import BadInput
+from raygpu.search.command_line import filled, placeholders, render
+from raygpu.search.trials import Trial
+
+
+def test_render() -> None:
+    command = "python t.py --lr {lr} --width {width} --tag a{lr}b"
+    assert placeholders(command) == {"lr", "width"}
+    assert render(command, {"lr": 0.1, "width": 3}) == [
+        "python",
+        "t.py",
+        "--lr",
+        "0.1",
+        "--width",
+        "3",
+        "--tag",
+        "a0.1b",
+    ]
+    assert render(command, {"lr": 0.1}) == ["python", "t.py", "--lr", "0.1", "--tag", "a0.1b"]
+    with pytest.raises(BadInput, match="No closing quotation"):
+        placeholders("python 't.py")
+
+
+def test_every_command_has_the_trials_own_names_too() -> None:
+    trial = Trial("t0001", 7, {"lr": 0.1, "seed": 3})
+    words = filled("python t.py --lr {lr} --seed {seed} --epochs {epochs} --out {trial_id}.pt", trial, 5)
+    assert words == ["python", "t.py", "--lr", "0.1", "--seed", "3", "--epochs", "5", "--out", "t0001.pt"]

@@ -1,0 +1,125 @@
+"""Metrics that a script prints as text, by `[script] metrics`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from raygpu.config.sections import ScriptSection
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.callable.printed_metrics import PrintedMetrics
+from raygpu.training.callable.script import ScriptTraining
+
+BOTH = {"loss": r"Average loss: (\S+),", "accuracy": r"Accuracy: \S+ \((\S+)\)"}
+TEST_SET = "Test set: Average loss: {loss}, Accuracy: 97/100 ({accuracy}%)"
+Make = Callable[..., ScriptTraining]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Iterator[Make]:
+    made: list[ScriptTraining] = []
+
+    def make(body: str, metrics: dict[str, str] | None = None, epochs: int | None = None) -> ScriptTraining:
+        (tmp_path / "train.py").write_text(body)
+        section = ScriptSection(metrics=metrics or {}, folder="shared")
+        settings = Settings(epochs, 1, "float32", tmp_path)
+        made.append(ScriptTraining("python train.py", str(tmp_path), section, Trial("t0000", 7, {}), settings))
+        return made[-1]
+
+    yield make
+    for training in made:
+        training.close()
+
+
+def epochs(training: ScriptTraining) -> list[dict[str, float]]:
+    found = []
+    while (result := training.run_epoch()) is not None:
+        found.append(dict(result.metrics))
+    return found
+
+
+def taken(metrics: dict[str, str], *lines: str) -> list[dict[str, float]]:
+    """The sets that are complete after one of the lines."""
+    printed = PrintedMetrics(metrics)
+    return [found for line in lines if (found := printed.take(line))]
+
+
+def test_an_epoch_is_complete_once_each_metric_has_been_found() -> None:
+    one_line = [TEST_SET.format(loss=0.5, accuracy=97), TEST_SET.format(loss=0.25, accuracy=98.5)]
+    assert taken(BOTH, *one_line) == [{"loss": 0.5, "accuracy": 97.0}, {"loss": 0.25, "accuracy": 98.5}]
+    two = {"loss": r"test loss (\S+)", "accuracy": r"test accuracy (\S+)"}
+    lines = ["test loss 1", "test accuracy 2", "test loss 3", "test accuracy 4", "test loss 5"]
+    assert taken(two, *lines) == [{"loss": 1.0, "accuracy": 2.0}, {"loss": 3.0, "accuracy": 4.0}]
+
+
+def test_a_later_value_replaces_an_earlier_one_of_the_same_epoch() -> None:
+    metrics = {"train_loss": r"Train Epoch.*Loss: (\S+)", "accuracy": r"Accuracy: (\S+)"}
+    epoch = [*(f"Train Epoch: 1 [{i}/60000]\tLoss: {9 - i}.0" for i in range(3)), "Accuracy: 97%"]
+    again = ["Train Epoch: 2 [0/60000]\tLoss: 1e-3", "Accuracy: 98%"]
+    assert taken(metrics, *epoch, *again) == [
+        {"train_loss": 7.0, "accuracy": 97.0},
+        {"train_loss": 0.001, "accuracy": 98.0},
+    ]
+
+
+def test_numbers_that_are_not_finite_are_read_and_other_text_is_a_fault() -> None:
+    (found,) = taken({"loss": r"loss=(\S+)"}, "\x1b[1mloss\x1b[0m=-inf")
+    assert found == {"loss": -math.inf}
+    assert math.isnan(taken({"loss": r"loss=(\S+)"}, "loss=nan")[0]["loss"])
+    for text in ("1,234", "1_234", "n/a"):
+        with pytest.raises(
+            ValueError, match=rf"metrics: loss: .*found '{text}', which is no number, in the line 'loss="
+        ):
+            taken({"loss": r"loss=(\S+)"}, f"loss={text}")
+    assert taken({"loss": r"loss=(\d+)?"}, "loss=", "loss=3") == [{"loss": 3.0}]
+
+
+def test_a_scripts_lines_on_both_streams_are_searched(script: Make, tmp_path: Path) -> None:
+    body = (
+        "import sys, time\n"
+        "print('accuracy 1', flush=True); time.sleep(0.1)\n"
+        "print('loss 2', file=sys.stderr); time.sleep(0.1)\n"
+        "print('accuracy 3', flush=True); time.sleep(0.1)\n"
+        "sys.stderr.write('\\rstep 1, loss 9\\rstep 2, loss 4'); sys.stderr.flush()\n"
+    )
+    training = script(body, {"accuracy": r"accuracy (\d)", "loss": r"loss (\d)"})
+    assert epochs(training) == [{"accuracy": 1.0, "loss": 2.0}, {"accuracy": 3.0, "loss": 9.0}]
+    lines = (tmp_path / "output.txt").read_text().splitlines()
+    assert lines[:3] == ["accuracy 1", "loss 2", "accuracy 3"], "the kept output is in order"
+
+
+def test_json_on_standard_output_is_a_report_still_and_a_loggers_is_none(script: Make) -> None:
+    body = (
+        "import sys, raygpu\n"
+        "print('{\"loss\": 1}', flush=True)\n"
+        "print('{\"level\": 20}', file=sys.stderr, flush=True)\n"
+        "raygpu.report(loss=2)\n"
+    )
+    found = epochs(script(body, {"loss": r"test loss (\S+)"}))
+    assert sorted(each["loss"] for each in found) == [1.0, 2.0]
+
+
+def test_text_that_is_no_number_fails_the_trial_that_prints_it(script: Make) -> None:
+    training = script("print('Accuracy: 9836/10000 (98%)')", {"accuracy": r"Accuracy: (\S+)"})
+    with pytest.raises(ValueError, match="found '9836/10000', which is no number, in the line 'Accuracy: 9836/10000"):
+        training.run_epoch()
+
+
+def test_a_script_without_a_metric_says_what_it_printed_and_what_to_do(script: Make) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        script("print('hello'); print('Accuracy: 97%')").run_epoch()
+    text = str(caught.value)
+    assert "hello\nAccuracy: 97%\n" in text
+    last = text.splitlines()[-1]
+    assert last.startswith("no metric was found: its output ends with 'Accuracy: 97%'; give it [script] metrics = ")
+    with pytest.raises(RuntimeError, match="no metric was found: it printed nothing; "):
+        script("", {}).run_epoch()
+
+
+def test_an_incomplete_set_names_the_expression_that_found_nothing(script: Make) -> None:
+    with pytest.raises(RuntimeError, match=r"correct the expression of accuracy in \[script\] metrics"):
+        script("print('loss 1')", {"loss": r"loss (\S+)", "accuracy": r"accuracy (\S+)"}).run_epoch()
