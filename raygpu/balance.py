@@ -93,9 +93,8 @@ def run(
     if write is not None:
         _require_writable(write)
     prepared = prepare_train(config.model_copy(update={"epochs": config.epochs or 1}), stem)
-    source_name = config.experiment or config.command
-    console.lines([f"balance {prepared.config.name}: {source_name}; {hyperparameters(config.hyperparameters)}"])
-    console.lines(prepared.left_out)
+    title = f"balance {prepared.config.name}: {config.experiment or config.command}; {hyperparameters(config.hyperparameters)}"
+    console.lines([title, *prepared.left_out])
     source, code = find(prepared.config, source_folder)
     require_experiment(prepared.config, source, code)
     if prepared.nodes is not None:
@@ -135,9 +134,8 @@ def _placed(config: BalanceConfig, framework: str, nodes: Sequence[Node], *, sim
     if where.each > 1:
         raise BadInput("devices_per_worker: a balance measures workers of one device each; leave it at 1")
     if ranks % devices:
-        raise BadInput(
-            f"workers: {ranks} for {devices} devices; Ray would choose among them: take all, or choose by --gpu.devices"
-        )
+        advice = "Ray would choose among them: take all, or choose by --gpu.devices"
+        raise BadInput(f"workers: {ranks} for {devices} devices; {advice}")
     if ranks == 1:
         raise BadInput("workers: 1; there is nothing to balance on one device (--workers 2 shares it)")
     require_batch(_equal(config), ranks)

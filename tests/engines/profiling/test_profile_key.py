@@ -18,6 +18,7 @@ from raygpu.planning.profiles import Subject
 from raygpu.search.signature import Signature
 from raygpu.search.trials import Trial
 from raygpu.training.start import signature
+from raygpu.workflow.by_value import named
 from tests.fakes.nvml import FakeNvml
 from tests.models import few
 
@@ -81,6 +82,17 @@ def test_a_change_of_the_code_is_another_version(tmp_path: Path) -> None:
     changed = of("mine.py:train", tmp_path)
     assert changed.file_name == first.file_name
     assert changed.versions["code"] != first.versions["code"]
+
+
+def test_code_of_a_cell_has_the_key_of_its_content(tmp_path: Path) -> None:
+    def version(result: int) -> str:
+        function = types.FunctionType(
+            compile(f"def train(config): return {result}", "cell", "exec").co_consts[0], {}, "train"
+        )
+        return of(named(function, tmp_path), tmp_path).versions["code"]
+
+    assert version(1) == version(1)
+    assert version(1) != version(2)
 
 
 def test_a_change_of_the_script_is_another_version(tmp_path: Path) -> None:
