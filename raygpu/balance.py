@@ -93,8 +93,8 @@ def run(
     if write is not None:
         _require_writable(write)
     prepared = prepare_train(config.model_copy(update={"epochs": config.epochs or 1}), stem)
-    title = f"balance {prepared.config.name}: {config.experiment or config.command}; {hyperparameters(config.hyperparameters)}"
-    console.lines([title, *prepared.left_out])
+    trained = f"{config.experiment or config.command}; {hyperparameters(config.hyperparameters)}"
+    console.lines([f"balance {prepared.config.name}: {trained}", *prepared.left_out])
     source, code = find(prepared.config, source_folder)
     require_experiment(prepared.config, source, code)
     if prepared.nodes is not None:

@@ -86,10 +86,9 @@ def test_a_change_of_the_code_is_another_version(tmp_path: Path) -> None:
 
 def test_code_of_a_cell_has_the_key_of_its_content(tmp_path: Path) -> None:
     def version(result: int) -> str:
-        function = types.FunctionType(
-            compile(f"def train(config): return {result}", "cell", "exec").co_consts[0], {}, "train"
-        )
-        return of(named(function, tmp_path), tmp_path).versions["code"]
+        cell: dict[str, Any] = {}
+        exec(f"def train(config): return {result}", cell)
+        return of(named(cell["train"], tmp_path), tmp_path).versions["code"]
 
     assert version(1) == version(1)
     assert version(1) != version(2)
