@@ -40,12 +40,12 @@ LONGEST = 100
 
 CONFIGURATION = """# Configuration keys
 
-Every key of the configuration files, written from the schemas by `docs/write_reference.py`. A key is also a flag: `trials`
-is `--trials`, and `fraction` of `[gpu]` is `--gpu.fraction`. [Configuration](../configuration.md) has the files that come
-with raygpu. [Sweeps](../sweeps.md#search-space) has the distributions of `[space]`.
+Every key of the configuration files, written from the schemas by `docs/write_reference.py`. A key is also a flag:
+`trials` is `--trials`, and `fraction` of `[gpu]` is `--gpu.fraction`. [Configuration](../configuration.md) has the files
+that come with raygpu. [Sweeps](../sweeps.md#search-space) has the distributions of `[space]`.
 
-"Commands" names the commands that know the key. A command leaves out the keys that only other commands know, so `raygpu pack`
-and `raygpu balance` read the file of a sweep or of a training too. An unknown key is a fault.
+"Commands" names the commands that know the key. A command leaves out the keys that only other commands know, so
+`raygpu pack` reads the file of a sweep too, and `raygpu balance` that of a training. A key that no command knows is a fault.
 """
 PYTHON = """# Python reference
 
