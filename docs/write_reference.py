@@ -41,11 +41,12 @@ LONGEST = 100
 CONFIGURATION = """# Configuration keys
 
 Every key of the configuration files, written from the schemas by `docs/write_reference.py`. A key is also a flag:
-`trials` is `--trials`, and `fraction` of `[gpu]` is `--gpu.fraction`. [Configuration](../configuration.md) has the files
-that come with raygpu. [Sweeps](../sweeps.md#search-space) has the distributions of `[space]`.
+`trials` is `--trials`, and `fraction` of `[gpu]` is `--gpu.fraction`. [Configuration](../configuration.md) has the
+files that come with raygpu. [Sweeps](../sweeps.md#search-space) has the distributions of `[space]`.
 
 "Commands" names the commands that know the key. A command leaves out the keys that only other commands know, so
-`raygpu pack` reads the file of a sweep too, and `raygpu balance` that of a training. A key that no command knows is a fault.
+`raygpu pack` reads the file of a sweep too, and `raygpu balance` that of a training. A key that no command knows is
+a fault.
 """
 PYTHON = """# Python reference
 
