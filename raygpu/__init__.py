@@ -9,7 +9,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from raygpu.api import open_run, run_sweep, run_training
+    from raygpu.api import (
+        open_run,
+        run_balance,
+        run_delivery,
+        run_pack,
+        run_submission,
+        run_sweep,
+        run_training,
+    )
     from raygpu.experiment import KerasExperiment, Mean, Splits, Sum, TorchExperiment
     from raygpu.reporting import checkpoint, load, report
     from raygpu.search.distributions import choice, grid_search, lograndint, loguniform, quniform, randint, uniform
@@ -37,13 +45,19 @@ __all__ = [
     "quniform",
     "randint",
     "report",
+    "run_balance",
+    "run_delivery",
+    "run_pack",
+    "run_submission",
     "run_sweep",
     "run_training",
     "uniform",
 ]
 _HOMES = dict.fromkeys(("KerasExperiment", "Mean", "Splits", "Sum", "TorchExperiment"), "experiment")
 _HOMES |= dict.fromkeys(("checkpoint", "load", "report"), "reporting") | {"Trial": "search.trials"}
-_HOMES |= dict.fromkeys(("open_run", "run_sweep", "run_training"), "api")
+_HOMES |= dict.fromkeys(
+    ("open_run", "run_balance", "run_delivery", "run_pack", "run_submission", "run_sweep", "run_training"), "api"
+)
 _HOMES |= dict.fromkeys(
     ("choice", "grid_search", "lograndint", "loguniform", "quniform", "randint", "uniform"), "search.distributions"
 )

@@ -12,6 +12,7 @@ from raygpu.config import suggestion
 from raygpu.errors import BadInput
 
 COMMANDS = {
+    "init": "Write examples, experiments and configurations, into this folder.",
     "sweep": "Search for hyper-parameters, with trials that share GPUs.",
     "pack": "Measure how many trainings one GPU carries, and in which way.",
     "train": "Train one set of hyper-parameters on all GPUs.",

@@ -11,19 +11,21 @@ with the lines that the commands print.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raygpu import sweep, train
-from raygpu.config import SweepConfig, TrainConfig, validated
+from raygpu import balance, deliver, pack, submit, sweep, train
+from raygpu.cli.flags import as_flag
+from raygpu.config import BalanceConfig, PackConfig, ProblemConfig, SweepConfig, TrainConfig, validated
 from raygpu.errors import BadInput
 from raygpu.records.best_trial import training_values
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.by_value import named
-from raygpu.workflow.opened_run import SweepRun, SweepTrial, TrainRun, as_trial, open_run
+from raygpu.workflow.opened_run import BalanceRun, PackRun, SweepRun, SweepTrial, TrainRun, as_trial, open_run
 from raygpu.workflow.promotion import with_sweep_settings
 
-__all__ = ["open_run", "run_sweep", "run_training"]
+__all__ = ["open_run", "run_balance", "run_delivery", "run_pack", "run_submission", "run_sweep", "run_training"]
 CODE = ".experiments"
 """Folder below runs_dir for experiments that travel by value."""
 
@@ -47,7 +49,7 @@ def run_sweep(
         if experiment is not None or space is not None:
             raise BadInput("run_sweep: resume goes on with the sweep's own experiment and space")
         earlier = RunDirectory.existing(resume.folder if isinstance(resume, SweepRun) else resume, flag="resume")
-        config = sweep.resumed_config(earlier, {name: str(value) for name, value in fields.items()})
+        config = sweep.resumed_config(earlier, _flat(fields))
         result = sweep.run(config, source_folder=earlier.source_folder, resume=earlier, retry_failed=retry_failed)
     else:
         values = {"space": dict(space or {}), **_with_experiment(experiment, fields)}
@@ -71,26 +73,108 @@ def run_training(
     registry. warm_start: whether to begin with the trial's parameters. fields: those of `raygpu.config.TrainConfig`.
     Raises BadInput, RaygpuError, and KeyboardInterrupt before the first checkpoint.
     """
-    if isinstance(what, SweepRun) and what.best is None:
-        raise BadInput(f"run_training: {what.folder} has no best trial: none has a finite score")
-    trial = what.best if isinstance(what, SweepRun) else what if isinstance(what, SweepTrial) else None
-    if trial is not None:
-        values, folder, stem = (
-            _of_trial(trial) | fields,
-            trial.sweep.directory.source_folder,
-            f"{trial.sweep.name}-train",
-        )
-    else:
-        values, folder, stem = _with_experiment(what, fields), Path.cwd(), _stem(what)
-    values["hyperparameters"] = {**values.get("hyperparameters", {}), **(hyperparameters or {})}
+    start = _start(what, fields, hyperparameters, TrainConfig)
     if register is not None:
-        values["registered_name"] = register
-    checkpoint = trial.checkpoint if warm_start and trial is not None else None
+        start.values["registered_name"] = register
+    checkpoint = start.trial.checkpoint if warm_start and start.trial is not None else None
     if warm_start and checkpoint is None:
         raise BadInput("run_training: warm_start takes the checkpoint of a sweep's trial, and there is none")
-    config = validated(values, TrainConfig, "run_training")
-    result = train.run(config, stem=stem, source_folder=folder, warm_start=checkpoint)
+    config = validated(start.values, TrainConfig, "run_training")
+    result = train.run(config, stem=start.stem, source_folder=start.folder, warm_start=checkpoint)
+    assert result.folder is not None
     return TrainRun(RunDirectory.existing(result.folder, "train"))
+
+
+def run_pack(what: Any = None, *, hyperparameters: Mapping[str, Any] | None = None, **fields: Any) -> PackRun:
+    """Measure how many trainings one GPU carries, and which way of sharing it is fastest.
+
+    what, hyperparameters: as of `run_training`; a distribution is drawn once. fields: those of
+    `raygpu.config.PackConfig`. Raises BadInput, RaygpuError and KeyboardInterrupt.
+    """
+    start = _start(what, fields, hyperparameters, PackConfig)
+    config = validated(start.values, PackConfig, "run_pack")
+    result = pack.run(config, stem=start.stem, source_folder=start.folder)
+    return PackRun(result.profile, result.folder, tuple(result.verdict))
+
+
+def run_balance(what: Any = None, *, hyperparameters: Mapping[str, Any] | None = None, **fields: Any) -> BalanceRun:
+    """Measure how a batch is split best over unequal devices.
+
+    what, hyperparameters: as of `run_training`. fields: those of `raygpu.config.BalanceConfig`. Raises BadInput,
+    RaygpuError and KeyboardInterrupt.
+    """
+    start = _start(what, fields, hyperparameters, BalanceConfig)
+    config = validated(start.values, BalanceConfig, "run_balance")
+    result = balance.run(config, stem=start.stem, source_folder=start.folder)
+    return BalanceRun(RunDirectory.existing(result.folder, "balance"))
+
+
+def run_delivery(run: Path | str | SweepRun | TrainRun) -> bool:
+    """Deliver to MLflow what it lacks of a run; return whether it then lacks nothing.
+
+    Raises BadInput if the run is not tracked, and TrackingError.
+    """
+    where = run.folder if isinstance(run, SweepRun | TrainRun) else run
+    return deliver.run(RunDirectory.existing(where, None, "run_delivery"), {}, print)
+
+
+def run_submission(command: str, file: Path | str, *, address: str | None = None, **fields: Any) -> str:
+    """Submit a command to a Ray cluster as a job; return the job's id.
+
+    command: sweep, pack, train or balance. file: its configuration. address: of the cluster's dashboard, by default
+    RAY_API_SERVER_ADDRESS. fields: those of the command's configuration. Raises BadInput, RaygpuError.
+    """
+    flags = [word for name, value in _flat(fields).items() for word in (as_flag(name), value)]
+    return submit.submitted(command, [str(file), *flags], {} if address is None else {"address": address}, print)
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A command about to begin."""
+
+    values: dict[str, Any]
+    """Values of its configuration."""
+    folder: Path
+    """Folder at which the experiment's relative paths start."""
+    stem: str
+    """First part of the name of a run that is not named."""
+    trial: SweepTrial | None
+    """Trial of a sweep that is trained again."""
+
+
+def _start(
+    what: Any, fields: Mapping[str, Any], hyperparameters: Mapping[str, Any] | None, schema: type[ProblemConfig]
+) -> _Start:
+    """Return the start of a command for a trial, for the best trial of a sweep, or for an experiment."""
+    if isinstance(what, SweepRun) and what.best is None:
+        raise BadInput(f"{what.folder} has no best trial: none has a finite score")
+    trial = what.best if isinstance(what, SweepRun) else what if isinstance(what, SweepTrial) else None
+    if trial is None:
+        values, folder, stem = _with_experiment(what, fields), Path.cwd(), _stem(what)
+    else:
+        own = _of_trial(trial).items()
+        known = {name: value for name, value in own if name in schema.model_fields or name == "hyperparameters"}
+        sweep_name, folder = trial.sweep.name, trial.sweep.directory.source_folder
+        values, stem = {**known, **fields}, f"{sweep_name}-{'train' if schema is TrainConfig else 'measured'}"
+    values[schema.TABLE] = {
+        **values.pop("hyperparameters", {}),
+        **values.get(schema.TABLE, {}),
+        **(hyperparameters or {}),
+    }
+    return _Start(values, folder, stem, trial)
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return the fields of sections by dotted names, as text."""
+    found: dict[str, str] = {}
+    for name, value in fields.items():
+        nested = isinstance(value, Mapping)
+        found |= _flat(value, f"{prefix}{name}.") if nested else {prefix + name: _text(value)}
+    return found
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _of_trial(trial: SweepTrial) -> dict[str, Any]:

@@ -47,18 +47,19 @@ from raygpu.planning.batch_balancing import (
 )
 from raygpu.planning.batches import split_batch
 from raygpu.planning.confidence import Interval
+from raygpu.planning.gpu_shares import Node
+from raygpu.planning.worker_placement import Placing, place_workers
 from raygpu.records.run_directory import RunDirectory, rounded
 from raygpu.records.trial_records import Device
 from raygpu.redaction import redacted
-from raygpu.training.distributed.batch_split import spread
+from raygpu.training.distributed.batch_split import require_batch, spread
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
-from raygpu.workflow.user_code import Problem, find, training_problem
+from raygpu.workflow.user_code import Problem, find, require_experiment, training_problem
 from raygpu.workflow.validation import PreparedTrain, prepare_train
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
     from raygpu.engines.profiling.short_trainings import ShortTrainings
-    from raygpu.engines.train.production import Placing
 
 DEFAULT = Path("conf/train/digits.toml")
 SWITCHES = {"json": "Print the summary as JSON on standard output, and all else on standard error."}
@@ -96,17 +97,21 @@ def run(
     console.lines([f"balance {prepared.config.name}: {source_name}; {hyperparameters(config.hyperparameters)}"])
     console.lines(prepared.left_out)
     source, code = find(prepared.config, source_folder)
+    require_experiment(prepared.config, source, code)
+    if prepared.nodes is not None:
+        _placed(config, source.kind, prepared.nodes, simulated=not prepared.gpus)
     with (
         ray_starting(config.cluster, prepared.gpus, source_folder, console.line, apart=False) as starting,
         faults_printed_first(),
     ):
         found = training_problem(prepared, source, code)
+        console.lines(found.notes)
         assert starting is not None
+        assert found.splits is not None
         cluster = wait_for_ray(starting)
-        from raygpu.engines.train.production import placing
-
-        where = placing(cluster, config.workers, config.devices_per_worker, source.kind, config.cluster.most_gpus)
-        _check(config, found, cluster, where)
+        simulated = any(device.uuid is None for device in cluster.devices)
+        where = _placed(config, source.kind, cluster.nodes, simulated=simulated)
+        spread(_equal(config), where.ranks, found.splits.num_train)
         folder = RunDirectory.create(Path(prepared.config.runs_dir), str(prepared.config.name), prepared.config.storage)
         try:
             measuring = _Measuring(config, prepared, found, cluster, where, folder, console)
@@ -118,24 +123,25 @@ def run(
     return _finish(measuring, source_folder, verdict, write)
 
 
-def _check(config: BalanceConfig, found: Problem, cluster: Cluster, where: Placing) -> None:
-    """Raise BadInput if the requested split does not suit these devices."""
-    ranks, chosen, most = where.ranks, config.chosen_batches, config.cluster.most_gpus
-    if most is not None and most < len(cluster.devices):
-        raise BadInput(f"cluster.max_gpus: a balance measures all {len(cluster.devices)} devices; leave it out")
+def _placed(config: BalanceConfig, framework: str, nodes: Sequence[Node], *, simulated: bool) -> Placing:
+    """Place the workers on the devices. Raises BadInput if the requested split does not suit these."""
+    where = place_workers(nodes, config, framework, simulated=simulated)
+    devices, ranks = sum(node.num_gpus for node in nodes), where.ranks
+    chosen, most = config.chosen_batches, config.cluster.most_gpus
+    if most is not None and most < devices:
+        raise BadInput(f"cluster.max_gpus: a balance measures all {devices} devices; leave it out")
     if chosen is not None and len(chosen) != ranks:
         raise BadInput(f"batches: read {config.batches}, {len(chosen)} numbers for {ranks} devices")
     if where.each > 1:
         raise BadInput("devices_per_worker: a balance measures workers of one device each; leave it at 1")
-    if ranks % len(cluster.devices):
+    if ranks % devices:
         raise BadInput(
-            f"workers: {ranks} for {len(cluster.devices)} devices; Ray would choose among them: take all, or"
-            " choose by --gpu.devices"
+            f"workers: {ranks} for {devices} devices; Ray would choose among them: take all, or choose by --gpu.devices"
         )
     if ranks == 1:
         raise BadInput("workers: 1; there is nothing to balance on one device (--workers 2 shares it)")
-    assert found.splits is not None
-    spread(_equal(config), ranks, found.splits.num_train)
+    require_batch(_equal(config), ranks)
+    return where
 
 
 def _equal(config: BalanceConfig, global_batch: int | None = None) -> BalanceConfig:

@@ -41,7 +41,7 @@ from raygpu.planning.profiles import Profile, Subject
 from raygpu.records import interrupts
 from raygpu.records.run_directory import RunDirectory
 from raygpu.training.start import signature
-from raygpu.workflow.user_code import find, load_data
+from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPack, prepare_pack
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def run(
     paths. Raises BadInput, with a line for each fault.
     """
     console = console or LiveConsole()
-    measuring = _found(config, stem, source_folder)
+    measuring = _found(config, stem, source_folder, console.lines)
     config = measuring.prepared.config
     console.lines(_lines(measuring))
     if measuring.prepared.gpus and (refusal := packing_refusal(measuring.prepared.gpus[0])) is not None:
@@ -147,7 +147,7 @@ def compare(
 ) -> Comparison:
     """Overlay the kept profiles of this training on all devices, per device and per Reference GPU Unit."""
     console = console or LiveConsole()
-    measuring = _found(config, stem, source_folder)
+    measuring = _found(config, stem, source_folder, console.lines)
     store = measuring.prepared.profiles
     found = [p for p in store.all() if p.subject.same_training(measuring.subject) and p.best() is not None]
     if not found:
@@ -165,13 +165,17 @@ def compare(
     return Comparison(found, path)
 
 
-def _found(config: PackConfig, stem: str, source_folder: Path | None) -> _Measuring:
+def _found(
+    config: PackConfig, stem: str, source_folder: Path | None, say: Callable[[Sequence[str]], None]
+) -> _Measuring:
     prepared = prepare_pack(config, stem)
     config = prepared.config
     source, code = find(config, (source_folder or Path.cwd()).resolve())
     splits = None
     if isinstance(code, Experiment):
-        splits = load_data(config, source, code).part(config.data.fraction, config.seed)
+        step = tried_step(config, source, code, prepared.trial.hyperparameters)
+        say(step.notes)
+        splits = step.splits.part(config.data.fraction, config.seed)
     shaped_by = signature(source, code, splits, prepared.trial)
     site = replace(local_site(prepared.gpus, [host.node(1)]), num_cpus=host.num_cpus())
     workload = Workload(source, splits, prepared.trial, config.gpu.precision)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -66,13 +66,13 @@ def _main(argv: list[str]) -> int:
     if verb == "list":
         if words:
             raise BadInput(f"list: read {' '.join(words)!r}; it takes nothing")
-        return _list(_jobs(asked))
+        return _list(_jobs(asked.options))
     follow = verb == "logs" and "-f" in words
     names = [word for word in words if not (follow and word == "-f")]
     if len(names) != 1 or names[0].startswith("-"):
         raise BadInput(f"{verb}: read {' '.join(words) or 'nothing'}; the name of one job is wanted: list shows them")
     run = _follow if follow else {"status": _status, "stop": _stop, "logs": _logs}[verb]
-    return run(_jobs(asked), names[0])
+    return run(_jobs(asked.options), names[0])
 
 
 def _print_help() -> None:
@@ -83,9 +83,9 @@ def _print_help() -> None:
     print(FLAGS.parser(usage, __doc__ or "", token).format_help())
 
 
-def _jobs(asked: Arguments) -> Jobs:
+def _jobs(options: Mapping[str, str]) -> Jobs:
     """Connect to the cluster at --address, or at the environment's. Raises BadInput without one."""
-    address = asked.options.get("address") or os.environ.get(ADDRESS_VARIABLE, "")
+    address = options.get("address") or os.environ.get(ADDRESS_VARIABLE, "")
     if not address:
         raise BadInput(f"--address: not given, and no {ADDRESS_VARIABLE} either; {OPTIONS['address']}")
     ray_environment.prepare()
@@ -98,15 +98,27 @@ def _jobs(asked: Arguments) -> Jobs:
 
 
 def _submit(command: Command, words: Sequence[str], asked: Arguments) -> int:
-    say = partial(print, flush=True)
-    submission = checked_submission(command, command.flags.parse(words), asked.options, say)
-    jobs = _jobs(asked)
-    job_id = jobs.submit(submission)
-    say(f"submitted {job_id} to {jobs.address}, with what is in {submission.source_folder}")
+    job_id = submitted(command.name, words, asked.options, partial(print, flush=True))
+    jobs = _jobs(asked.options)
     if "detach" in asked.switches:
-        say(job_view.hints(job_id, jobs.address)[0])
+        print(job_view.hints(job_id, jobs.address)[0], flush=True)
         return 0
     return _follow(jobs, job_id)
+
+
+def submitted(command: str, words: Sequence[str], options: Mapping[str, str], say: Callable[[str], None]) -> str:
+    """Submit a command as a job; return the job's id.
+
+    words: the command's own arguments. options: see OPTIONS. say: takes lines for a person. Raises BadInput.
+    """
+    if command not in COMMANDS:
+        raise BadInput(f"read {command!r}; allowed: {', '.join(COMMANDS)}")
+    flags = COMMANDS[command].flags
+    submission = checked_submission(COMMANDS[command], flags.parse(words), options, say)
+    jobs = _jobs(options)
+    job_id = jobs.submit(submission)
+    say(f"submitted {job_id} to {jobs.address}, with what is in {submission.source_folder}")
+    return job_id
 
 
 def _follow(jobs: Jobs, job_id: str) -> int:

@@ -43,6 +43,7 @@ def trained(folder: Path, name: str, **hp: Any) -> tuple[dict[str, torch.Tensor]
         }
     )
     result = train.run(config)
+    assert result.folder is not None
     last = sorted((result.folder / "checkpoints" / "training").glob("checkpoint_*/checkpoint.pt"))[-1]
     return torch.load(last, weights_only=True)["model"], result.summary
 

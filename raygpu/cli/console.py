@@ -1,11 +1,11 @@
-"""The console of a run: a live table, or plain lines where there is no terminal."""
+"""The console of a run: a live table on a terminal or in a notebook, or plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -14,19 +14,27 @@ from rich.table import Table
 from rich.text import Text
 
 PLAIN_INTERVAL_S = 5.0
+DRAW_INTERVAL_S = 1.0
+"""Seconds between two tables of a notebook."""
 ALIVE_S = 60.0
 """Seconds between two lines with the same content."""
 
 
 class LiveConsole:
-    """A live table on a terminal; elsewhere plain lines, when there is something new.
+    """A live table on a terminal or in a notebook; elsewhere plain lines, when there is something new.
 
     Prints to standard output, or with `json` to standard error, where standard output is for the summary.
     """
 
     def __init__(self, *, json: bool = False, stream: TextIO | None = None) -> None:
-        self.console = Console(file=stream, stderr=json and stream is None, highlight=False, soft_wrap=True)
+        self._in_notebook = stream is None and Console().is_jupyter
+        self.console = Console(
+            file=stream, stderr=json and stream is None, highlight=False, soft_wrap=True, force_jupyter=False
+        )
         self._live: Live | None = None
+        self._cell: Any = None
+        """Handle of the table below a notebook's cell; None elsewhere."""
+        self._drawn = 0.0
         self._last_line = 0.0
         self._last_text: str | None = None
         self._last_said = 0.0
@@ -43,7 +51,11 @@ class LiveConsole:
 
     def _begin(self, table: Table) -> None:
         self._last_line = time.monotonic()
-        if self.console.is_terminal:
+        if self._in_notebook:
+            from IPython.display import display
+
+            self._cell = display(table, display_id=True)
+        elif self.console.is_terminal:
             self._live = Live(table, console=self.console, refresh_per_second=2, transient=False)
             self._live.start(refresh=True)
 
@@ -54,6 +66,10 @@ class LiveConsole:
         self._trouble = trouble
         if self._live is not None:
             self._live.update(table())
+        elif self._cell is not None:
+            if time.monotonic() - self._drawn >= DRAW_INTERVAL_S:
+                self._cell.update(table())
+                self._drawn = time.monotonic()
         elif time.monotonic() - self._last_line >= PLAIN_INTERVAL_S:
             self._plain(text())
 
@@ -63,6 +79,9 @@ class LiveConsole:
             self._live.update(table())
             self._live.stop()
             self._live = None
+        elif self._cell is not None:
+            self._cell.update(table())
+            self._cell = None
         else:
             self._plain(text())
 

@@ -90,7 +90,9 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise BadInput(f"{path}: read {size:,} bytes; a configuration has at most {MAX_BYTES:,}")
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BadInput(f"{path}: no such file; name a configuration, as in conf/sweep/digits.toml") from None
+        raise BadInput(
+            f"{path}: no such file; name a configuration file; python -m raygpu.init writes examples into this folder"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except RecursionError as error:

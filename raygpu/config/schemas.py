@@ -213,8 +213,9 @@ class TrainConfig(StoredConfig):
     """Epochs over which the learning rate rises. Default: the hyper-parameter's; where the rate is scaled, 5 %."""
     max_failures: Annotated[int, Field(ge=0)] = 2
     """Number of times that the training goes on from its last checkpoint after a worker was lost."""
-    registered_name: Annotated[str, Field(min_length=1)] | None = None
-    """The name of the model in MLflow's registry, where it goes if it beats the trial's score; --register for short."""
+    registered_name: Annotated[str, Field(min_length=1, pattern=r"^[^/:]+$")] | None = None
+    """The name of the model in MLflow's registry, where it goes if it beats the trial's score; --register for short.
+    MLflow allows no / and no : in it."""
     checkpoint: CheckpointSection = CheckpointSection()
     cluster: ClusterSection = ClusterSection()
 

@@ -96,6 +96,12 @@ class Parameter:
                 return found[0]
         return literal(text)
 
+    def ends(self) -> tuple[Any, ...]:
+        """Return the listed values of a parameter, or the smallest and the largest one; empty if it has no bounds."""
+        if self.kind in ("constant", "choice", "grid_search"):
+            return self.arguments
+        return () if self.kind.endswith("randn") else self.arguments[:2]
+
     def options(self) -> tuple[Any, ...] | None:
         """Return every value of a parameter with finitely many; None for a continuous one."""
         match self.kind:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment
+from raygpu.planning.profiles import Profile
 from raygpu.records.run_directory import RunDirectory
 from raygpu.reporting import Kept
 from raygpu.search.space import parse, trial_seed
@@ -178,15 +180,65 @@ class TrainRun(_Run):
         return f"training {self.name}: {self.summary['epochs']} epochs{score}\nall of it in {self.folder}"
 
 
+class BalanceRun(_Run):
+    """A measurement of the best split of a batch over unequal devices, as its run folder keeps it."""
+
+    @property
+    def configuration(self) -> Path:
+        """File of a training's configuration with the measured shares: `python -m raygpu.train FILE`."""
+        return self.folder / "train.toml"
+
+    @property
+    def ratios(self) -> str:
+        """Shares of the devices, as `raygpu.run_training(..., ratios=...)` takes them."""
+        return ",".join(str(rank["share"]) for rank in self.summary["ranks"])
+
+    def __repr__(self) -> str:
+        return f"balance {self.name}: ratios {self.ratios}\nall of it in {self.folder}"
+
+    def _repr_html_(self) -> str:
+        return _with_picture(repr(self).splitlines(), self.folder / "balance.png")
+
+
+@dataclass(frozen=True, slots=True)
+class PackRun:
+    """A measurement of how many trainings one GPU carries."""
+
+    profile: Profile
+    folder: Path
+    """The run's folder on this machine."""
+    verdict: tuple[str, ...]
+    """The result in words."""
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """Return the measured points as a data frame, the columns of `points.csv`."""
+        import pandas
+
+        return pandas.read_csv(self.folder / "points.csv")
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.verdict, f"all of it in {self.folder}"])
+
+    def _repr_html_(self) -> str:
+        return _with_picture(repr(self).splitlines(), self.folder / "curve.png")
+
+
+def _with_picture(lines: Sequence[str], picture: Path) -> str:
+    """Return lines and a picture as HTML that needs no other file."""
+    text, data = "<br>".join(map(html.escape, lines)), base64.b64encode(picture.read_bytes()).decode()
+    return f'<p>{text}</p><img src="data:image/png;base64,{data}">'
+
+
 def _cell(row: Mapping[str, str], name: str) -> str:
     """Return the text of a hyper-parameter in a row of `trials.csv`; empty if the trial does not have it."""
     return row[f"space.{name}"] if f"space.{name}" in row else row.get(name, "")
 
 
-def open_run(where: Path | str) -> SweepRun | TrainRun:
+def open_run(where: Path | str) -> SweepRun | TrainRun | BalanceRun:
     """Read a run again. where: its folder, or its URI in object storage. Raises BadInput if it is no run's."""
     directory = RunDirectory.existing(where, None, flag="open_run")
-    return SweepRun(directory) if directory.kind == "sweep" else TrainRun(directory)
+    kinds: dict[str, type[SweepRun | TrainRun | BalanceRun]] = {"sweep": SweepRun, "train": TrainRun}
+    return kinds.get(directory.kind, BalanceRun)(directory)
 
 
 def _model(config: ProblemConfig, directory: RunDirectory, checkpoint: Path, hp: Mapping[str, Any]) -> Any:

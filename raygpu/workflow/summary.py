@@ -22,8 +22,9 @@ from raygpu.workflow.user_code import Problem
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
-    from raygpu.engines.train.production import Ended, Placing
+    from raygpu.engines.train.production import Ended
     from raygpu.engines.tune.sweep_monitor import SweepMonitor
+    from raygpu.planning.worker_placement import Placing
 
 NUM_SAMPLES = 8
 

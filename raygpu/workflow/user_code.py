@@ -6,22 +6,27 @@ import contextlib
 import dataclasses
 import difflib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import ProblemConfig
+from raygpu.config import ProblemConfig, TrainConfig
 from raygpu.config.source import Source, locate
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import ALL_NAMES, Experiment, Hyperparameters, MissingHyperparameter, Splits, take
+from raygpu.experiment import ALL_NAMES, Experiment, MissingHyperparameter, Splits, take
+from raygpu.search.space import Space
 from raygpu.search.trials import Scoring
 from raygpu.storage import Storage
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, try_step
 from raygpu.workflow.validation import Prepared, PreparedTrain
 
 ALMOST = 0.85
 """Similarity of two names, 0 to 1, above which one counts as the other misspelt."""
+NUM_TRIED = 3
+"""Number of trials of which a first step is tried, until one works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,8 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
         )
     if config.epochs is None:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
-    splits = load_data(config, source, code)
-    notes = _check_metric(prepared, source, code, splits)
+    _require_known_values(prepared.space)
+    splits, notes = _tried(prepared, source, code, load_data(config, source, code))
     return Problem(source, code, splits.part(config.data.fraction, config.seed), notes)
 
 
@@ -99,43 +104,74 @@ def _require_synthetic(source: Source, code: Any) -> None:
         )
 
 
-def _check_metric(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> list[str]:
-    """Evaluate a new model on a few samples to find the metric; return a line for each name that looks misspelt.
+def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> tuple[Splits, list[str]]:
+    """Try a first step of one of the first trials; return the data, converted if need be, and lines for a person.
 
-    Other exceptions of the user's code are left to the trials. Raises BadInput, and UnknownMetric.
+    Raises BadInput if none of them works, and UnknownMetric. Faults that a GPU or another node may not have are left to
+    the trials.
     """
     config = prepared.config
-    grid = config.search.algorithm == "grid"
-    hp = Hyperparameters(next(prepared.space.grid()) if grid else prepared.space.draw(config.seed, 0))
-    try:
-        names = _metric_names(source, code, hp, splits)
-    except MissingHyperparameter as error:
-        if error.name in config.space:
-            return []  # a conditional one, which this draw happens to lack
-        raise BadInput(f"space: {config.experiment} reads {error.name!r}, which [space] does not have") from error
-    except Exception:  # noqa: BLE001 - a fault of the user's code is its trials' result
-        return []
-    Scoring(config.metric, config.maximize).key(dict.fromkeys(names))
-    return _misspelt(config.space, hp)
+    faults: list[StepFailed] = []
+    lines: list[str] = []
+    for values in _first_draws(prepared):
+        try:
+            step = try_step(source, code, values, splits)
+        except MissingHyperparameter as error:
+            if error.name in config.space:
+                continue  # a conditional one, which this draw happens to lack
+            raise BadInput(f"space: {config.experiment} reads {error.name!r}, which [space] does not have") from error
+        except StepFailed as error:
+            faults.append(error)
+            lines.append(f"a first step fails with {values}: {error}")
+            continue
+        Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
+        near = [f"space: {line}" for line in _misspelt(config.space, values, step.read)]
+        return step.splits, [*step.notes, *near, *lines[:1]]
+    if faults and config.cluster.is_local and not depends_on_device(faults[0]):
+        raise BadInput(f"experiment: {config.experiment}: a first training step fails: {faults[0]}")
+    return splits, [f"a first step on this machine's CPU fails: {fault}" for fault in faults[:1]]
 
 
-def _misspelt(space: Mapping[str, Any], hp: Hyperparameters) -> list[str]:
-    """Return a line for each hyper-parameter that the model did not read and that resembles a missing one."""
-    read = set(hp.names_read)
+def _first_draws(prepared: Prepared) -> list[dict[str, Any]]:
+    """Return the hyper-parameters of the first trials."""
+    config = prepared.config
+    if config.search.algorithm == "grid":
+        return list(islice(prepared.space.grid(), NUM_TRIED))
+    return [prepared.space.draw(config.seed, index) for index in range(NUM_TRIED)]
+
+
+def _require_known_values(space: Space) -> None:
+    """Raise BadInput for values of the space that the optimizer settings do not take."""
+    faults = []
+    known = {each.name for each in dataclasses.fields(OptimizerSettings)} - {"nesterov"}  # which needs another one
+    for parameter in space.parameters:
+        for value in parameter.ends() if parameter.name in known else ():
+            try:
+                OptimizerSettings.of({parameter.name: value})
+            except ValueError as error:
+                faults.append(f"space.{str(error).removeprefix('hyper-parameter ')}")
+    if faults:
+        raise BadInput(faults)
+
+
+def _misspelt(given: Mapping[str, Any], hp: Mapping[str, Any], read: Collection[str]) -> list[str]:
+    """Return a line for each hyper-parameter that the model did not read and that resembles a missing one.
+
+    given: all hyper-parameters there are. hp: those of the model. read: the names that it read.
+    """
     if ALL_NAMES in read:
         return []
     wanted = {*(each.name for each in dataclasses.fields(OptimizerSettings)), *read}
-    near = {name: difflib.get_close_matches(name, wanted - set(space), 1, ALMOST) for name in set(hp) - wanted}
+    near = {name: difflib.get_close_matches(name, wanted - set(given), 1, ALMOST) for name in set(hp) - wanted}
     return [
-        f"space: the model does not read {name}: if nothing does, did you mean {found[0]}?"
+        f"the model does not read {name}: if nothing does, did you mean {found[0]}?"
         for name, found in sorted(near.items())
         if found
     ]
 
 
-def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Problem:
-    """Load the data, and check that the model can be made and the metric exists. Raises BadInput."""
-    config = prepared.config
+def require_experiment(config: TrainConfig, source: Source, code: Any) -> None:
+    """Raise BadInput if this is no experiment that a production training takes, or its settings do not suit it."""
     if not isinstance(code, Experiment):
         what = "raygpu.train takes a TorchExperiment or a KerasExperiment"
         raise BadInput(f"{'command' if code is None else 'experiment'}: {source.name} is a {source.kind}; {what}")
@@ -147,17 +183,29 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
         raise BadInput("compile: read true, which is torch.compile; a Keras model's steps are graphs already")
     if config.epochs is None:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
-    splits = load_data(config, source, code)
+
+
+def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Problem:
+    """Load the data, and try a first step. Raises BadInput."""
+    config = prepared.config
+    step = tried_step(config, source, code, config.hyperparameters)
+    Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
+    lines = _misspelt(config.hyperparameters, config.hyperparameters, step.read)
+    if lines and not config.source:  # a sweep has taken those of a trial
+        raise BadInput([f"hyperparameters: {line}" for line in lines])
+    notes = [*step.notes, *(f"hyperparameters: {line}" for line in lines)]
+    return Problem(source, code, step.splits.part(config.data.fraction, config.seed), notes)
+
+
+def tried_step(config: ProblemConfig, source: Source, code: Experiment, hp: Mapping[str, Any]) -> FirstStep:
+    """Load the data and try a first step with these hyper-parameters. Raises BadInput if it fails."""
     try:
-        names = _metric_names(source, code, config.hyperparameters, splits)
+        return try_step(source, code, hp, load_data(config, source, code))
     except MissingHyperparameter as error:
-        raise BadInput(
-            f"hyperparameters: {config.experiment} reads {error.name!r}, which [hyperparameters] does not have"
-        ) from error
-    except Exception as error:  # the user's code: whatever it raises is the message
-        raise BadInput(f"experiment: {source.name}: an evaluation failed: {one_line(error)}") from error
-    Scoring(config.metric, config.maximize).key(dict.fromkeys(names))
-    return Problem(source, code, splits.part(config.data.fraction, config.seed))
+        table = config.TABLE
+        raise BadInput(f"{table}: {config.experiment} reads {error.name!r}, which [{table}] does not have") from error
+    except StepFailed as error:
+        raise BadInput(f"experiment: {source.name}: a first training step fails: {error}") from error
 
 
 def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoint: Storage, flag: str) -> None:
@@ -195,14 +243,6 @@ def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], chec
             return require_fitting(found, hyperparameters, checkpoint, "--resume")
         except BadInput as error:
             faults.append(error)
+            lines.append(f"a first step fails with {values}: {error}")
     if faults:
         raise faults[0]
-
-
-def _metric_names(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
-    if source.kind == "torch":
-        from raygpu.training.torch.solo import metric_names
-    else:
-        from raygpu.training.keras.solo import metric_names
-    with contextlib.chdir(source.folder):
-        return metric_names(code, hp, splits)

@@ -122,6 +122,8 @@ class PreparedTrain:
     trial: Trial
     gpus: list[Gpu]
     """GPUs of this machine that are used; none where one is simulated, or where the cluster is not local."""
+    nodes: list[Node] | None
+    """This machine's nodes; None if the cluster is not local, and has to be asked."""
     left_out: list[str]
     """A line for each GPU that cannot be used."""
 
@@ -134,19 +136,23 @@ def prepare_train(config: TrainConfig, stem: str, *, resuming: bool = False) -> 
     faults: list[str] = []
     chosen: list[Gpu] = []
     left_out: list[str] = []
+    nodes = None
     with _noted(faults):
         if config.cluster.is_local:
             chosen, left_out = host.computing(chosen_gpus(config))
+            nodes = host.nodes(chosen, apart=False)
         elif config.gpu.devices != "all":
             faults.append("gpu.devices: chooses GPUs of this machine; a cluster's nodes are started with theirs")
     if config.gpu.precision == "bf16":
         lacking = [gpu.name for gpu in chosen if gpu.capability is not None and gpu.capability < BF16]
         faults += [f"gpu.precision: read bf16, which a {name} does not have" for name in dict.fromkeys(lacking)]
+    if config.registered_name is not None and not config.tracking.enabled:
+        faults.append("registered_name: the registry is MLflow's, and tracking.enabled is false; leave out one of both")
     located = _located(config, stem, faults, resuming=resuming)
     if faults:
         raise BadInput(faults)
     trial = Trial(str(config.source.get("trial_id", Trial.name(0))), config.seed, config.hyperparameters)
-    return PreparedTrain(located, trial, chosen, left_out)
+    return PreparedTrain(located, trial, chosen, nodes, left_out)
 
 
 @contextlib.contextmanager

@@ -149,7 +149,7 @@ def splits_of(kind: type[Experiment]) -> Splits:
 @dataclass(frozen=True)
 class Framework:
     module: ModuleType
-    """raygpu.training's: holds `predict` and `metric_names`."""
+    """raygpu.training's: holds `predict` and `first_result`."""
     solo: Callable[..., Any]
     mlp: type[Experiment]
     halves: type[Experiment]
@@ -201,8 +201,9 @@ def test_epochs_metrics_and_learning(framework: Framework) -> None:
     assert [result.epoch for result in results] == list(range(1, 11))
     assert results[-1].metrics["validation/accuracy"] > 0.9
     assert results[-1].metrics["train/loss"] < results[0].metrics["train/loss"] / 2
-    names = framework.module.metric_names(framework.mlp(), HP, splits_of(framework.mlp))
-    assert set(names) == set(results[0].metrics) == {"train/loss", "validation/loss", "validation/accuracy"}
+    first, read = framework.module.first_result(framework.mlp(), splits_of(framework.mlp).first(8), HP)
+    assert "hidden" in read
+    assert set(first.metrics) == set(results[0].metrics) == {"train/loss", "validation/loss", "validation/accuracy"}
     assert all(isinstance(value, float) for value in results[0].metrics.values())
     assert results[0].num_samples == splits_of(framework.mlp).num_train
     assert results[0].train_s is not None

@@ -7,10 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ray._private import services
+from ray._private import ray_constants, services
 
 DASHBOARD = "dashboard.py"
 """Program of Ray's dashboard."""
+
+
+def bind_to_loopback(wanted: bool) -> None:
+    """Make the next Ray of this process listen on 127.0.0.1 alone, or on all addresses: Ray reads its environment
+    variable only once, at its import."""
+    ray_constants.ENABLE_RAY_CLUSTER = not wanted
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Environment variables that Ray reads at its import, so raygpu sets them before."""
+"""Environment variables that Ray reads, so raygpu sets them before it is imported."""
 
 from __future__ import annotations
 
@@ -25,14 +25,28 @@ LOCAL = {ON_LOOPBACK: "0", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo
 """Settings of a local Ray and of its training's ranks: everything stays on loopback."""
 
 
-def prepare(*, local: bool = False) -> None:
-    """Set Ray's environment variables; the user's own values stay. Call it before anything imports Ray.
+_own: set[str] = set()
+"""Names of LOCAL that raygpu has set, and not the user."""
 
-    local: whether the run starts a local Ray. This process cannot join a cluster of other machines afterwards.
+
+def prepare(*, local: bool = False) -> None:
+    """Set Ray's environment variables; the user's own values stay. Call it before each start of Ray.
+
+    local: whether this process starts a local Ray, or joins a cluster; it may do either after the other.
     """
-    found = SETTINGS | LOCAL if local and "ray" not in sys.modules else SETTINGS
-    for name, value in found.items():
+    for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+    for name, value in LOCAL.items():
+        if local and name not in os.environ:
+            os.environ[name] = value
+            _own.add(name)
+        elif not local and name in _own:
+            del os.environ[name]
+            _own.remove(name)
+    if "ray" in sys.modules:  # which has read the variable already
+        from raygpu.engines.cluster.private_api import bind_to_loopback
+
+        bind_to_loopback(is_on_loopback())
 
 
 def is_on_loopback() -> bool:

@@ -58,7 +58,8 @@ def connect(address: str, source_folder: Path | None = None, wanted: Wanted | No
     """
     if ray_environment.is_on_loopback():
         raise BadInput(
-            "cluster.address: this process has had a Ray of its own, on 127.0.0.1; connect from a new process"
+            f"cluster.address: {ray_environment.ON_LOOPBACK}=0 is set, so that Ray listens on 127.0.0.1 alone and joins"
+            " no cluster; unset it"
         )
     context = _joined(address)
     try:

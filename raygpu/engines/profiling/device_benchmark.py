@@ -18,9 +18,9 @@ from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.probe_actor import Fault
 from raygpu.engines.profiling.probe_workers import ProbeProcesses, answers
 from raygpu.engines.profiling.workload import Workload
-from raygpu.engines.train.production import Placing
 from raygpu.errors import RaygpuError, last_line
 from raygpu.planning.batch_balancing import Curve, Ended, reduce_shares
+from raygpu.planning.worker_placement import Placing
 from raygpu.records.trial_records import Device
 
 LEAD_S = 0.2

@@ -12,11 +12,12 @@ from raygpu.config import TrainConfig
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.turns_worker import train_by_turns
 from raygpu.engines.profiling.workload import Workload
-from raygpu.engines.train.production import STOPPING, Notice, Placing, ProductionRun, Setup
+from raygpu.engines.train.production import STOPPING, Notice, ProductionRun, Setup
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.worker_reports import Joined, Report, TurnMailbox
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits, take
+from raygpu.planning.worker_placement import Placing
 from raygpu.records.training_progress import Progress
 from raygpu.search.trials import Scoring
 from raygpu.storage import Storage

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import ray
 import ray.train
@@ -26,12 +24,11 @@ from raygpu.engines.train import run_state
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.worker import train
 from raygpu.engines.train.worker_reports import Failed, Mailbox, Report, Saved, last_words
-from raygpu.errors import BadInput, RaygpuError, last_line
+from raygpu.errors import RaygpuError, last_line
 from raygpu.experiment import Splits
-from raygpu.planning.gpu_shares import floor_to_step
+from raygpu.planning.worker_placement import Placing
 from raygpu.records.interrupts import Interrupts, noted_interrupts
 from raygpu.records.run_directory import TRAINING
-from raygpu.records.trial_records import Device
 from raygpu.storage import Storage
 
 POLL_S = 0.2
@@ -53,84 +50,6 @@ class Notice:
 
 STOPPING = Notice("stopping after a checkpoint; Ctrl-C again stops without one")
 """Notice of the first Ctrl-C: the training ends after a checkpoint; a second Ctrl-C ends it without one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placing:
-    """Number of workers, resources of each worker, and the way in which they exchange gradients."""
-
-    workers: int
-    each: int
-    """Number of devices of a worker."""
-    per_gpu: int
-    """Number of workers on a GPU."""
-    gpus: float
-    """GPUs that Ray reserves for a worker; a fraction if workers share a GPU."""
-    cpus: float
-    how: str
-    """Torch backend or TensorFlow strategy that sums the workers' gradients."""
-    shared: bool
-    """Whether workers share a GPU, or the GPU is simulated."""
-    simulated: bool
-    """Whether the GPU is simulated."""
-
-    @property
-    def ranks(self) -> int:
-        """Return the number of ranks: the devices of all workers."""
-        return self.workers * self.each
-
-    def line(self, devices: Sequence[Device]) -> str:
-        """Return the placement as a line for the user. devices: all devices of the cluster."""
-        names = ", ".join(dict.fromkeys(device.name for device in devices))
-        place = f"{len(devices)} x {names}" if len(devices) > 1 else names
-        shared = f", {self.per_gpu} on each" if self.per_gpu > 1 else ""
-        together = f", {self.how}" if self.ranks > 1 else ""
-        workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
-        each = f" of {self.each} devices" if self.each > 1 else ""
-        cpus = f"{self.cpus:g} CPU{'' if self.cpus == 1 else 's'} each"
-        return f"{workers}{each} on {place}{shared}{together}, {cpus}"
-
-
-def placing(
-    cluster: Cluster, workers: int | Literal["all"], each: int, framework: str, most_gpus: Fraction | None = None
-) -> Placing:
-    """Place workers of `each` devices evenly on the cluster's GPUs; workers that share a GPU take turns.
-
-    workers: number, or "all" for one on each GPU. framework: torch or keras. most_gpus: maximum number of GPUs to
-    reserve; None for no limit. Raises BadInput if the GPUs are not enough for the devices of each worker.
-    """
-    num_gpus: Fraction | int = len(cluster.devices)
-    if most_gpus is not None and most_gpus < num_gpus:
-        num_gpus = most_gpus if most_gpus < 1 else math.floor(most_gpus)
-    simulated = any(device.uuid is None for device in cluster.devices)
-    room = min(sum(node.num_gpus // each for node in cluster.nodes), num_gpus // each)
-    if each > 1 and simulated:
-        if workers not in ("all", 1):
-            raise BadInput(f"workers: read {workers}; without GPUs one worker may have {each} devices, not several")
-        count, per_gpu, gpus = 1, 1, float(min(num_gpus, 1))
-    elif each > 1:
-        count = int(room) if workers == "all" else workers
-        if not room or count > room:
-            raise BadInput(
-                f"devices_per_worker: read {each}; the nodes have {', '.join(str(n.num_gpus) for n in cluster.nodes)}"
-                f" GPUs, enough for {room} such workers"
-            )
-        per_gpu, gpus = 1, float(each)
-    else:
-        count = math.ceil(num_gpus) if workers == "all" else workers
-        per_gpu = math.ceil(Fraction(count) / num_gpus)
-        gpus = floor_to_step(Fraction(1, per_gpu))
-    per_node = [min(count, max(1, node.num_gpus * per_gpu // (1 if simulated else each))) for node in cluster.nodes]
-    cpus = min(
-        floor_to_step(Fraction(node.num_cpus).limit_denominator(10_000) / most)
-        for node, most in zip(cluster.nodes, per_node, strict=True)
-    )
-    shares = simulated or per_gpu > 1  # NCCL refuses two ranks on a GPU
-    if framework == "torch":
-        how = "gloo" if shares else "nccl"
-    else:
-        how = "MirroredStrategy" if count == 1 else f"MultiWorkerMirroredStrategy{' by RING' if shares else ''}"
-    return Placing(count, each, per_gpu, gpus, cpus, how, shares, simulated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,21 +44,9 @@ def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: i
 
     Raises BadInput with a line for each fault.
     """
-    try:
-        settings = OptimizerSettings.of(config.hyperparameters)
-    except ValueError as error:
-        raise BadInput(f"hyperparameters: {str(error).removeprefix('hyper-parameter ')}") from error
-    whole = global_batch or config.global_batch or settings.batch_size * devices * config.accumulate
-    ratios = config.chosen_ratios
-    faults = []
-    if len(ratios) not in (0, devices):
-        faults.append(f"ratios: read {config.ratios}, {_count(len(ratios), 'number')} for {_count(devices, 'device')}")
-    if whole < devices:
-        faults.append(f"global_batch: read {whole}; {devices} devices need {devices} samples at least, one each")
+    settings, whole = require_batch(config, devices, global_batch=global_batch)
     if num_train < devices:
-        faults.append(f"workers: {_count(devices, 'device')}, but there are {_count(num_train, 'training sample')}")
-    if faults:
-        raise BadInput(faults)
+        raise BadInput(f"workers: {_count(devices, 'device')}, but there are {_count(num_train, 'training sample')}")
     lines = []
     if whole > num_train:
         lines.append(f"a batch is all {num_train} training samples, not {whole}")
@@ -69,9 +57,33 @@ def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: i
     if warmup is None and factor != 1 and "warmup_epochs" not in config.hyperparameters:
         warmup = WARMUP * (config.epochs or 1)
     scaled = settings.scaled(factor, warmup)
-    parallel = ParallelSettings(whole, config.accumulate, ratios, config.ratios == "auto", config.compile, scaled)
+    parallel = ParallelSettings(
+        whole, config.accumulate, config.chosen_ratios, config.ratios == "auto", config.compile, scaled
+    )
     batches = _batches(config, parallel, devices, settings.batch_size)
     return BatchPlan(parallel, (batches, *lines, _lr(settings, scaled, factor)))
+
+
+def require_batch(
+    config: TrainConfig, devices: int, *, global_batch: int | None = None
+) -> tuple[OptimizerSettings, int]:
+    """Return the optimizer settings, and the samples of an optimizer step, before anything about the data is known.
+
+    devices: number of devices of all workers. global_batch: see `spread`. Raises BadInput with a line for each fault.
+    """
+    try:
+        settings = OptimizerSettings.of(config.hyperparameters)
+    except ValueError as error:
+        raise BadInput(f"hyperparameters: {str(error).removeprefix('hyper-parameter ')}") from error
+    whole = global_batch or config.global_batch or settings.batch_size * devices * config.accumulate
+    numbers, faults = len(config.chosen_ratios), []
+    if numbers not in (0, devices):
+        faults.append(f"ratios: read {config.ratios}, {_count(numbers, 'number')} for {_count(devices, 'device')}")
+    if whole < devices:
+        faults.append(f"global_batch: read {whole}; {devices} devices need {devices} samples at least, one each")
+    if faults:
+        raise BadInput(faults)
+    return settings, whole
 
 
 def checked(config: TrainConfig, plan: BatchPlan, devices: int, source: Source, code: Any, splits: Splits) -> BatchPlan:

@@ -26,6 +26,8 @@ class Loss:
         """Convert a result of `loss`; traced. cast: function that converts out of half precision."""
         is_mean = isinstance(value, Mean)
         total = cast(tf.convert_to_tensor(value.total if isinstance(value, Mean | Sum) else value))
+        if total.shape.rank and total.shape.num_elements() != 1:
+            raise ValueError(f"a loss or metric has shape {tuple(total.shape)}; a scalar is wanted: its mean")
         weight = tf.cast(value.weight, total.dtype) if is_mean else None
         penalty = tf.add_n([tf.cast(each, total.dtype) for each in penalties]) if penalties else None
         kind = "a Mean" if is_mean else "a Sum" if isinstance(value, Sum) else "a plain number"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ WEIGHTS = "model.weights.h5"
 OPTIMIZER = "optimizer.npz"
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
 EVALUATION_BATCH = 1024
+LARGE = 100_000_000
+"""Number of parameters above which a first step on the CPU would take too long."""
 CALL_S = 0.02
 """Minimum duration of a timed call, in seconds: long enough to hide the cost of a call from Python."""
 
@@ -277,16 +280,42 @@ def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozense
     return frozenset(hp.names_read) | READ_BY_RAYGPU
 
 
-def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
-    """Return the names of the metrics, found by evaluating a few samples on the CPU before anything is started."""
-    few = slice(0, 4)
+def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> tuple[EpochResult, frozenset[str]]:
+    """Train and evaluate on a few samples, on the CPU, before anything is started.
+
+    Returns the result, and the names of the hyper-parameters that were read. A model of more than LARGE parameters is
+    evaluated alone. splits: the few samples. Raises any exception of the experiment.
+    """
+    settings = Settings(epochs=1, threads=tf.config.threading.get_intra_op_parallelism_threads(), precision="float32",
+                        folder=Path())  # fmt: skip
     with no_gpu():
-        model = initial_model(experiment, Hyperparameters.of(hp), 0, splits.validation_inputs)
-        outputs = model(tensors(take(splits.validation_inputs, few)), training=False)
-        targets = tensors(take(splits.validation_targets, few))
-        experiment.loss(outputs, targets)
-        names = ["loss", *experiment.metrics(outputs, targets)]
-    return ["train/loss", *(f"validation/{name}" for name in names)]
+        training = KerasSolo(experiment, splits, Trial("t0000", 0, hp), settings)
+        if training.model.count_params() > LARGE:
+            metrics = {f"validation/{name}": value for name, value in training.evaluate().items()}
+            result: EpochResult | None = EpochResult(1, {"train/loss": math.nan, **metrics})
+        else:
+            result = training.run_epoch()
+        assert result is not None
+        _require_no_broadcast(training)
+    return result, frozenset(training.hp.names_read)
+
+
+def _require_no_broadcast(training: KerasSolo) -> None:
+    """Raise ValueError if the loss of outputs (batch, 1) and targets (batch,) is that of (batch, batch) pairs."""
+    inputs, targets = (chosen_rows(part, slice(0, EVALUATION_BATCH)) for part in training.validation_data)
+    outputs = in_float32(training.model(inputs, training=False))
+    if isinstance(targets, dict) or not tf.is_tensor(outputs) or not targets.dtype.is_floating:
+        return
+    if outputs.shape != targets.shape and tf.size(outputs) == tf.size(targets) and tf.size(targets) > 1:
+        loss, alike = (
+            Loss.of(training.experiment.loss(outputs, each), [], in_float32).objective()
+            for each in (targets, tf.reshape(targets, outputs.shape))
+        )
+        if not np.allclose(loss, alike, rtol=1e-4):
+            raise ValueError(
+                f"loss() gets outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}, and compares each"
+                " with each: reshape one of them, as keras.ops.reshape(targets, outputs.shape)"
+            )
 
 
 def configure(settings: Settings) -> None:

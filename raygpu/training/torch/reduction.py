@@ -37,6 +37,10 @@ def objective(loss: Any) -> torch.Tensor:
 def backward(loss: Any) -> None:
     """Compute the gradient of a result of `loss`; a `Mean` or `Sum` in which no sample counts has none."""
     value = objective(loss)
+    if value.numel() != 1:
+        raise ValueError(
+            f"loss() returned a tensor of shape {tuple(value.shape)}; a scalar is wanted, as losses.mean()"
+        )
     if value.requires_grad or not isinstance(loss, Mean | Sum):
         value.backward()
 
@@ -65,7 +69,10 @@ class Accumulator:
         if isinstance(value, Mean | Sum):
             self._add(*as_parts(value, count, self._total.device))
         else:
-            self._add_mean(torch.as_tensor(value).detach().reshape(()), count)
+            number = torch.as_tensor(value).detach()
+            if number.numel() != 1:
+                raise ValueError(f"a loss or metric has shape {tuple(number.shape)}; a scalar is wanted: its mean")
+            self._add_mean(number.reshape(()), count)
 
     def add_packed(self, values: torch.Tensor, count: int) -> None:
         """Add the `packed` results of all members: (width,) or (width, 2). count: samples of the batch."""

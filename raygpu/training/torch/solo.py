@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +20,7 @@ from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import DeviceData, Tensors, copied, copied_outputs, in_precision, moved, rows, tensors
 from raygpu.training.torch.optimizers import Optimizer
-from raygpu.training.torch.reduction import Accumulator, backward
+from raygpu.training.torch.reduction import Accumulator, backward, objective
 from raygpu.training.torch.seeding import seed_all
 
 CHECKPOINT = "checkpoint.pt"
@@ -27,6 +28,8 @@ GIVEN = "_raygpu_given"
 """Attribute of parameters that `model(hp)` has returned once."""
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
 EVALUATION_BATCH = 1024
+LARGE = 100_000_000
+"""Number of parameters above which a first step on the CPU would take too long."""
 
 
 class TorchSolo:
@@ -218,17 +221,42 @@ def predict(
     return str(model), list(outputs.float().numpy())
 
 
-def metric_names(experiment: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
-    """Return the names of the metrics, found by evaluating a few samples on the CPU before anything is started."""
-    model = initial_model(experiment, Hyperparameters.of(hp), seed=0)
-    model.eval()
-    few = slice(0, 4)
-    with torch.no_grad():
-        outputs = forward(model, rows(tensors(splits.validation_inputs), few))
-        targets = rows(tensors(splits.validation_targets), few)
-        experiment.loss(outputs, targets)
-        names = ["loss", *experiment.metrics(outputs, targets)]
-    return ["train/loss", *(f"validation/{name}" for name in names)]
+def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> tuple[EpochResult, frozenset[str]]:
+    """Train and evaluate on a few samples, on the CPU, before anything is started.
+
+    Returns the result, and the names of the hyper-parameters that were read. A model of more than LARGE parameters is
+    evaluated alone. splits: the few samples. Raises any exception of the experiment.
+    """
+    settings = Settings(epochs=1, threads=torch.get_num_threads(), precision="float32", folder=Path())
+    training = TorchSolo(experiment, splits, Trial("t0000", 0, hp), settings, torch.device("cpu"))
+    if sum(parameter.numel() for parameter in training.model.parameters()) > LARGE:
+        metrics = {f"validation/{name}": value for name, value in training.evaluate().items()}
+        result: EpochResult | None = EpochResult(1, {"train/loss": math.nan, **metrics})
+    else:
+        result = training.run_epoch()
+    assert result is not None
+    _require_no_broadcast(training)
+    return result, frozenset(training.hp.names_read)
+
+
+@torch.no_grad()
+def _require_no_broadcast(training: TorchSolo) -> None:
+    """Raise ValueError if the loss of outputs (batch, 1) and targets (batch,) is that of (batch, batch) pairs."""
+    few = slice(0, EVALUATION_BATCH)
+    outputs = forward(training.model, training.batch(training.data.validation_inputs, few))
+    targets = training.batch(training.data.validation_targets, few)
+    if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
+        return
+    if targets.is_floating_point() and outputs.shape != targets.shape and outputs.numel() == targets.numel() > 1:
+        loss, alike = (
+            objective(training.experiment.loss(outputs.clone(), each.clone()))
+            for each in (targets, targets.reshape(outputs.shape))
+        )
+        if not torch.allclose(loss, alike):
+            raise ValueError(
+                f"loss() gets outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}, and compares each"
+                " with each: reshape one of them, as targets.reshape(outputs.shape)"
+            )
 
 
 def default_device() -> torch.device:

@@ -25,7 +25,10 @@ def test_a_local_ray_is_told_to_stay_on_loopback() -> None:
     ask = "from raygpu.engines.cluster import ray_environment as e; "
     assert told(ask + "e.prepare(local=True); print(e.is_on_loopback())") == "True"
     assert told(ask + "e.prepare(); print(e.is_on_loopback())") == "False"
-    assert told("import ray; " + ask + "e.prepare(local=True); print(e.is_on_loopback())") == "False", "too late"
+    own = "from ray._private.services import get_node_ip_address as ip; "
+    assert told("import ray; " + ask + own + "e.prepare(local=True); print(ip())") == "127.0.0.1", (
+        "after the import, too"
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,10 +55,24 @@ def test_a_box_of_two_types_of_card_is_a_cluster(
     assert given == [expected]
 
 
-def test_a_process_that_had_a_local_ray_joins_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_had_a_local_ray_can_join_a_cluster() -> None:
+    ask = "import os, ray; from raygpu.engines.cluster import ray_environment as e; "
+    ask += "from ray._private.services import get_node_ip_address as ip; first = ip(); "
+    ask += "e.prepare(local=True); e.prepare(); "
+    ask += "print(ip() == first, e.is_on_loopback(), e.LOCAL.keys() & os.environ.keys())"
+    assert told(ask) == "True False set()"
+
+
+def test_a_user_s_own_setting_stays() -> None:
+    ask = f"import os; os.environ[{ray_environment.ON_LOOPBACK!r}] = '0'; "
+    ask += "from raygpu.engines.cluster import ray_environment as e; "
+    assert told(ask + "e.prepare(local=True); e.prepare(); print(e.is_on_loopback())") == "True"
+
+
+def test_a_process_whose_ray_is_on_loopback_joins_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     from raygpu.engines.cluster.remote_cluster import connect
     from raygpu.errors import BadInput
 
     monkeypatch.setenv(ray_environment.ON_LOOPBACK, "0")
-    with pytest.raises(BadInput, match="connect from a new process"):
+    with pytest.raises(BadInput, match="=0 is set, so that Ray listens on"):
         connect("127.0.0.1:1")

@@ -1,0 +1,97 @@
+"""The placement of a production training's workers on GPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from raygpu.config import TrainConfig
+from raygpu.errors import BadInput
+from raygpu.planning.gpu_shares import Node, floor_to_step
+
+WORKER_GIB = 0.3
+"""Host memory of a worker that has imported its framework, in GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Number of workers, resources of each worker, and the way in which they exchange gradients."""
+
+    workers: int
+    each: int
+    """Number of devices of a worker."""
+    per_gpu: int
+    """Number of workers on a GPU."""
+    gpus: float
+    """GPUs that Ray reserves for a worker; a fraction if workers share a GPU."""
+    cpus: float
+    how: str
+    """Torch backend or TensorFlow strategy that sums the workers' gradients."""
+    shared: bool
+    """Whether workers share a GPU, or the GPU is simulated."""
+    simulated: bool
+    """Whether the GPU is simulated."""
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks: the devices of all workers."""
+        return self.workers * self.each
+
+    def line(self, devices: Sequence[str]) -> str:
+        """Return the placement as a line for the user. devices: the name of each device of the cluster."""
+        names = ", ".join(dict.fromkeys(devices))
+        place = f"{len(devices)} x {names}" if len(devices) > 1 else names
+        shared = f", {self.per_gpu} on each" if self.per_gpu > 1 else ""
+        together = f", {self.how}" if self.ranks > 1 else ""
+        workers = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        each = f" of {self.each} devices" if self.each > 1 else ""
+        cpus = f"{self.cpus:g} CPU{'' if self.cpus == 1 else 's'} each"
+        return f"{workers}{each} on {place}{shared}{together}, {cpus}"
+
+
+def place_workers(nodes: Sequence[Node], config: TrainConfig, framework: str, *, simulated: bool) -> Placing:
+    """Place a training's workers evenly on the nodes' GPUs; workers that share a GPU take turns.
+
+    framework: torch or keras. simulated: whether the nodes' GPUs are simulated. Raises BadInput if the GPUs are not
+    enough for the devices of each worker.
+    """
+    workers, each, most_gpus = config.workers, config.devices_per_worker, config.cluster.most_gpus
+    num_gpus: Fraction | int = sum(node.num_gpus for node in nodes)
+    if most_gpus is not None and most_gpus < num_gpus:
+        num_gpus = most_gpus if most_gpus < 1 else math.floor(most_gpus)
+    room = min(sum(node.num_gpus // each for node in nodes), num_gpus // each)
+    if each > 1 and simulated:
+        if workers not in ("all", 1):
+            raise BadInput(f"workers: read {workers}; without GPUs one worker may have {each} devices, not several")
+        count, per_gpu, gpus = 1, 1, float(min(num_gpus, 1))
+    elif each > 1:
+        count = int(room) if workers == "all" else workers
+        if not room or count > room:
+            raise BadInput(
+                f"devices_per_worker: read {each}; the nodes have {', '.join(str(n.num_gpus) for n in nodes)}"
+                f" GPUs, enough for {room} such workers"
+            )
+        per_gpu, gpus = 1, float(each)
+    else:
+        count = math.ceil(num_gpus) if workers == "all" else workers
+        per_gpu = math.ceil(Fraction(count) / num_gpus)
+        gpus = floor_to_step(Fraction(1, per_gpu))
+    memory_gib = sum(node.memory_gib for node in nodes)
+    if count * WORKER_GIB > memory_gib:
+        raise BadInput(
+            f"workers: read {workers}; each takes at least {WORKER_GIB:g} GiB of host memory, and"
+            f" {memory_gib:.1f} GiB are free"
+        )
+    per_node = [min(count, max(1, node.num_gpus * per_gpu // (1 if simulated else each))) for node in nodes]
+    cpus = min(
+        floor_to_step(Fraction(node.num_cpus).limit_denominator(10_000) / most)
+        for node, most in zip(nodes, per_node, strict=True)
+    )
+    shares = simulated or per_gpu > 1  # NCCL refuses two ranks on a GPU
+    if framework == "torch":
+        how = "gloo" if shares else "nccl"
+    else:
+        how = "MirroredStrategy" if count == 1 else f"MultiWorkerMirroredStrategy{' by RING' if shares else ''}"
+    return Placing(count, each, per_gpu, gpus, cpus, how, shares, simulated)

@@ -1,0 +1,186 @@
+"""A first training step, on the CPU, before anything is started: the data is converted if that makes it work."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import traceback
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raygpu.config.source import Source
+from raygpu.errors import one_line
+from raygpu.experiment import Arrays, Experiment, MissingHyperparameter, Splits, named, num_samples, take
+from raygpu.training.hyperparameters import OptimizerSettings
+
+FEW = 8
+"""Number of samples of the first attempt."""
+BROADCAST = "Using a target size"
+"""Beginning of torch's warning of a loss whose two arguments are broadcast against each other."""
+INPUTS = ("float32",)
+TARGETS = ("int64", "float32")
+"""Number types to which whole numbers are converted, in this order."""
+DEVICE_WORDS = re.compile(r"cuda|gpu|nvidia|triton|\bcpu\b|'CPU'|_cpu", re.IGNORECASE)
+"""Words of faults that a training on a GPU may not have."""
+
+
+class StepFailed(Exception):
+    """A first step that failed, by the fault of the experiment."""
+
+    def __init__(self, cause: Exception, splits: Splits, folder: str) -> None:
+        self.text = _text(cause)
+        super().__init__(f"{self.text}{_place(cause, folder)}; {_described(splits)}")
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStep:
+    """A first step that succeeded."""
+
+    metrics: Mapping[str, float]
+    read: frozenset[str]
+    """Names of the hyper-parameters that the experiment read."""
+    splits: Splits
+    """The whole data, converted if need be."""
+    notes: tuple[str, ...] = ()
+    """A line for each conversion."""
+
+
+def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> FirstStep:
+    """Train one step and evaluate a few samples.
+
+    If the data as it is does not work, the usual conversions of its number types are tried: float64 to float32, whole
+    numbers to int64 or float32. Raises StepFailed, with the fault of the data as it is, and MissingHyperparameter.
+    """
+    few = _few(splits, FEW)
+    try:
+        return _step(source, code, hp, few, splits)
+    except StepFailed as error:
+        fault = error
+    for inputs, targets in product(_forms(splits.train_inputs, INPUTS), _forms(splits.train_targets, TARGETS)):
+        with contextlib.suppress(StepFailed):
+            found = _step(source, code, hp, _converted(few, inputs, targets), splits)
+            notes = [*_note("inputs", splits.train_inputs, inputs), *_note("targets", splits.train_targets, targets)]
+            return replace(found, splits=_converted(splits, inputs, targets), notes=tuple(notes))
+    with contextlib.suppress(StepFailed):  # a model that is made for whole batches
+        return _step(source, code, hp, _few(splits, OptimizerSettings.of(hp).batch_size), splits)
+    raise fault
+
+
+def depends_on_device(error: StepFailed) -> bool:
+    """Return whether the step may work on a GPU all the same."""
+    return DEVICE_WORDS.search(error.text) is not None
+
+
+def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, splits: Splits) -> FirstStep:
+    if source.kind == "torch":
+        from raygpu.training.torch.solo import first_result
+    else:
+        from raygpu.training.keras.solo import first_result
+    try:
+        with contextlib.chdir(source.folder), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result, read = first_result(code, few, hp)
+    except MissingHyperparameter:
+        raise
+    except Exception as error:  # the user's code: whatever it raises is the message
+        raise StepFailed(error, few, source.folder) from error
+    messages = [str(warning.message) for warning in caught]
+    if (broadcast := next((text for text in messages if text.startswith(BROADCAST)), None)) is not None:
+        raise StepFailed(ValueError(f"loss(): {broadcast.partition('. ')[0]}"), few, source.folder)
+    return FirstStep(result.metrics, read, splits)
+
+
+def _few(splits: Splits, count: int) -> Splits:
+    """Return some samples, those with the smallest and the largest whole numbers among them."""
+    return Splits(
+        *(
+            take(arrays, rows)
+            for inputs, targets in (
+                (splits.train_inputs, splits.train_targets),
+                (splits.validation_inputs, splits.validation_targets),
+            )
+            for rows in [np.array(_rows(inputs, targets, count))]
+            for arrays in (inputs, targets)
+        )
+    )
+
+
+def _rows(inputs: Arrays, targets: Arrays, count: int) -> list[int]:
+    """Return the places of `count` samples, fewer if there are no more."""
+    total = num_samples(targets)
+    extremes = [
+        int(place) // max(1, array[0].size)
+        for array in (*named(targets).values(), *named(inputs).values())
+        if array.dtype.kind in "iu" and array.dtype.itemsize > 1
+        for place in (array.argmin(), array.argmax())
+    ]
+    spaced = np.linspace(0, total - 1, min(total, 2 * count)).round().astype(int).tolist()
+    return list(dict.fromkeys([*extremes[:count], *spaced[::2], *spaced[1::2], *range(min(count, total))]))[:count]
+
+
+def _forms(arrays: Arrays, whole: tuple[str, ...]) -> list[str | None]:
+    """Return the number types that arrays may be converted to; None leaves them as they are.
+
+    whole: the types for whole numbers.
+    """
+    types = {array.dtype for array in named(arrays).values()}
+    kinds = {each.kind for each in types}
+    forms = ("float32",) if kinds == {"f"} else whole if kinds <= set("biu") else ()
+    return [None, *(form for form in forms if types != {np.dtype(form)})]
+
+
+def _converted(splits: Splits, inputs: str | None, targets: str | None) -> Splits:
+    """Return the splits with inputs and targets in these number types; None leaves them as they are."""
+    forms = (inputs, targets, inputs, targets)
+    parts = (splits.train_inputs, splits.train_targets, splits.validation_inputs, splits.validation_targets)
+    return Splits(*(_cast(part, form) for part, form in zip(parts, forms, strict=True)))
+
+
+def _cast(arrays: Arrays, form: str | None) -> Arrays:
+    if form is None:
+        return arrays
+    if isinstance(arrays, Mapping):
+        return {name: array.astype(form, copy=False) for name, array in arrays.items()}
+    return arrays.astype(form, copy=False)
+
+
+def _note(part: str, arrays: Arrays, form: str | None) -> list[str]:
+    if form is None:
+        return []
+    types = ", ".join(dict.fromkeys(str(array.dtype) for array in named(arrays).values()))
+    return [f"data: the {part} are {types}, which the model does not take; converted to {form}, values unchanged"]
+
+
+def _described(splits: Splits) -> str:
+    """Return number types and shapes of a batch: `inputs float32 (8, 64), targets int64 (8,) from 0 to 9`."""
+    words: list[str] = []
+    for part in ("inputs", "targets"):
+        for name, array in named(getattr(splits, f"train_{part}")).items():
+            bounds = f" from {array.min()} to {array.max()}" if array.dtype.kind in "iu" else ""
+            words.append(f"{part}{f'[{name!r}]' if name else ''} {array.dtype} {array.shape}{bounds}")
+    return "with " + ", ".join(words)
+
+
+def _text(error: Exception) -> str:
+    """Return an exception in one line; of TensorFlow's, which hold a stack of calls, the line that names the fault."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    if any(line.startswith('File "') for line in lines):
+        last = next(line for line in reversed(lines) if line and not line.startswith(("[[", "File ")))
+        return last.partition(" [Op:")[0][:300]
+    return one_line(error)
+
+
+def _place(error: Exception, folder: str) -> str:
+    """Return the last line of the user's own code in a traceback, as ` (mine.py:12, in loss)`; empty without one."""
+    home, raygpu = Path(folder).resolve(), Path(__file__).resolve().parents[1]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_relative_to(home) and not path.is_relative_to(raygpu) and "site-packages" not in path.parts:
+            return f" ({path.relative_to(home)}:{frame.lineno}, in {frame.name})"
+    return ""

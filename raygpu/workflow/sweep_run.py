@@ -1,0 +1,255 @@
+"""A sweep under way: its folder, its records, its runs in MLflow, and the trials."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raygpu.cli.command import INCOMPLETE, incomplete
+from raygpu.cli.sweep_ending import ending
+from raygpu.cli.sweep_view import SweepConsole
+from raygpu.devices import disk
+from raygpu.engines.cluster import ray_files
+from raygpu.errors import BadInput, RaygpuError, one_line
+from raygpu.planning.gpu_shares import ArrayPlan
+from raygpu.planning.sweep_plan import Decision
+from raygpu.records.clock import process_age_s
+from raygpu.records.run_directory import RunDirectory
+from raygpu.records.trial_records import Records
+from raygpu.search.trials import Scoring, TrialRecord
+from raygpu.storage import StorageError
+from raygpu.workflow.summary import summarize, write_files
+from raygpu.workflow.trial_groups import Grouped
+from raygpu.workflow.user_code import Problem
+from raygpu.workflow.validation import Prepared
+
+if TYPE_CHECKING:
+    from raygpu.engines.cluster.cluster import Cluster
+    from raygpu.engines.cluster.mps_daemons import Daemons
+    from raygpu.engines.tune.sweep_context import SweepContext
+    from raygpu.engines.tune.sweep_monitor import SweepMonitor
+    from raygpu.tracking.runs import RunTree
+
+LIMITS = ("trial_timeout_s", "silence_timeout_s")
+"""Limits of time, which a resumed sweep may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a sweep."""
+
+    summary: dict[str, Any]
+    """The content of `summary.json`; empty for a dry run."""
+    folder: Path | None
+    best: list[TrialRecord]
+    """The five best trials."""
+    interrupted: bool = False
+    failures: list[str] = field(default_factory=list)
+    """The last line of each failed trial's traceback."""
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code: 0; 1 if no trial has a finite score; 3 if MLflow lacks a part; 130 after Ctrl-C."""
+        if self.interrupted:
+            return 130
+        if self.summary and self.summary["best"] is None:
+            return 1
+        return INCOMPLETE if incomplete(self.summary) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSweep:
+    """A sweep that can begin."""
+
+    prepared: Prepared
+    found: Problem
+    groups: Grouped
+    decision: Decision
+    cluster: Cluster
+    tree: RunTree | None
+    """MLflow, as `open_store` gave it."""
+    source_folder: Path
+    resume: RunDirectory | None
+    """The folder of the sweep that goes on; None of a new one."""
+    retry_failed: bool
+
+
+class SweepUnderWay:
+    """A sweep under way: its folder, its records, its runs in MLflow, and the trials.
+
+    Raises BadInput where a node of the cluster does not see the sweep's folder.
+    """
+
+    def __init__(self, planned: PlannedSweep, console: SweepConsole) -> None:
+        from raygpu.tracking.session import FUSED_CPU_SHARE, SweepSession
+        from raygpu.tracking.writer import CPU_SHARE
+
+        prepared, decision, cluster = planned.prepared, planned.decision, planned.cluster
+        config = prepared.config
+        self.prepared, self.found, self.groups, self.decision = prepared, planned.found, planned.groups, decision
+        self.config, self.cluster, self.console = config, cluster, console
+        self.resuming, self.retry_failed = planned.resume is not None, planned.retry_failed
+        self.folder = self._ready_folder(planned.resume, planned.source_folder)
+        self.records = Records(prepared.sampler.num_trials, Scoring.of(config), cluster.devices, config.epochs)
+        # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
+        share = FUSED_CPU_SHARE if isinstance(decision.plan, ArrayPlan) else CPU_SHARE
+        self.session = SweepSession(config, self.folder, planned.tree, cpu_share=share)
+        self.checkpoints: dict[str, str] = {}
+        self.summary: dict[str, Any] = {}
+        self.interrupted = False
+        console.lines([cluster.address_line(), self.session.address_line()])
+
+    def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
+        """Return a folder that all nodes see, with the files for a resume; a new one that cannot be written, or that a
+        node cannot reach, is removed."""
+        disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.line)
+        folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
+        folder.claim()
+        try:
+            if resume is None:
+                folder.write_config(self.config, source_folder)
+                folder.write_run({"gpu": self.decision.settled(self.config.gpu)})
+            else:
+                folder.change_config(self.config.model_dump(include={"trials", *LIMITS}, exclude_none=True))
+            self.cluster.require(folder.shared)
+        except (RaygpuError, OSError) as error:
+            if resume is None:
+                folder.remove()
+            if isinstance(error, OSError):
+                raise RaygpuError(f"{folder.path} cannot be written: {one_line(error)}") from error
+            raise
+        return folder
+
+    def run(self, timing: dict[str, float | None]) -> None:
+        """Run all trials, to their end or Ctrl-C; delete a sweep that failed before the first score.
+
+        timing: receives the seconds from the start of the command to the end of the first epoch and of the last trial.
+        """
+        from raygpu.engines.cluster.mps_daemons import daemons
+        from raygpu.engines.cluster.prometheus import SweepExporter
+        from raygpu.engines.tune.sweep_monitor import SweepMonitor
+
+        cluster, records, session, console = self.cluster, self.records, self.session, self.console
+        exporter = SweepExporter(self.folder.name, records)
+        console.start(cluster.devices, records.snapshot, synthetic=self.config.data.synthetic)
+        try:
+            with (
+                daemons(cluster.devices, console.line, wanted=self.decision.mps and cluster.local) as mps,
+                SweepMonitor(records, cluster, session.writer, console.update, exporter.update) as monitor,
+            ):
+                self._require_mps(mps)
+                context = self._context(mps, partial(self._leave, timing, monitor))
+                self._run_trials(context)
+        except StorageError:  # what waits is for --resume
+            session.writer.close(0)
+            with suppress(StorageError):
+                self.folder.publish()
+            raise
+        except (BadInput, KeyboardInterrupt) as end:
+            if not self.resuming and not records.any_scored():  # as if nothing had been started
+                session.discard()
+                self.folder.remove()
+                raise
+            session.writer.close(0)  # what waits lies in the run's folder
+            self.folder.publish()
+            if isinstance(end, BadInput):
+                raise
+            raise KeyboardInterrupt(f"interrupted; go on with: {self.folder.resumed_by('sweep')}") from None
+        finally:
+            console.stop(records.snapshot())
+        self._summarize(timing, monitor, context.arrays_s)
+        exporter.finish(records.snapshot())
+
+    def _summarize(self, timing: dict[str, float | None], monitor: SweepMonitor, arrays_s: Mapping[str, float]) -> None:
+        """End the records and the trials' runs in MLflow, and sum up."""
+        self.interrupted = self.records.interrupt(self.session.writer.end) and self.records.hopeless is None
+        timing |= {"first_epoch_s": self.records.first_epoch_s, "trials_s": process_age_s()}
+        self.summary = summarize(
+            self.config,
+            self.decision,
+            self.records,
+            self.cluster,
+            monitor,
+            timing,
+            self.session.identity(interrupted=self.interrupted),
+            arrays_s,
+        )
+        self.session.writer.finish()  # what waits is delivered while Ray ends
+
+    def _leave(self, timing: dict[str, float | None], monitor: SweepMonitor, checkpoints: Mapping[str, str]) -> None:
+        """Write the results of an interrupted sweep, and end this process without Ray."""
+        code = 1
+        try:
+            self.console.stop(self.records.snapshot())
+            self.checkpoints = dict(checkpoints)
+            self._summarize(timing, monitor, {})
+            code = self.finish().exit_code
+        except Exception as error:  # noqa: BLE001 - nothing comes after this thread
+            again = self.folder.resumed_by("sweep")
+            self.console.line(f"the results are not complete: {one_line(error)}; go on with: {again}")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    def _require_mps(self, mps: Daemons) -> None:
+        """Raise BadInput if several processes were planned for a GPU that takes one, and MPS did not start."""
+        for node in self.cluster.nodes:
+            if self.decision.mps and not mps.access and node.refusal is not None:
+                raise BadInput(
+                    f"gpu.mps: on, but there is none; {node.refusal}; --gpu.mps off trains one trial at a time"
+                )
+
+    def _context(self, mps: Daemons, leave: Callable[[Mapping[str, str]], None]) -> SweepContext:
+        """Return the engine's input. leave: ends this process with the results."""
+        from raygpu.engines.tune.sweep_context import SweepContext
+
+        return SweepContext(
+            config=self.config,
+            source=self.found.source,
+            splits=self.found.splits,
+            sampler=self.prepared.sampler,
+            cluster=self.cluster,
+            records=self.records,
+            writer=self.session.writer,
+            folder=self.folder,
+            mps=mps,
+            say=self.console.line,
+            leave=leave,
+            retry_failed=self.retry_failed,
+        )
+
+    def _run_trials(self, context: SweepContext) -> None:
+        """Run the planned trials under Tune."""
+        from raygpu.engines.tune import engine
+
+        grouper = self.groups.grouper if isinstance(self.decision.plan, ArrayPlan) else None
+        self.checkpoints = engine.run(context, self.decision.plan, grouper, resume=self.resuming)
+
+    def finish(self) -> Result:
+        """Write the results' files, end the runs in MLflow, and print the end."""
+        disk.wait_and_say(ray_files.disks(self.folder.path), self.console.line, lambda: self.interrupted)
+        try:
+            lines = write_files(self.folder, self.config, self.found, self.records, self.checkpoints, self.summary)
+            self.console.lines(lines)
+        except OSError as error:
+            if not disk.is_full(error):
+                raise
+            after = f"free some space, then go on with: {self.folder.resumed_by('sweep')}"
+            raise RaygpuError(f"{self.folder.path}: {error.strerror}; {after}") from error
+        finally:
+            try:
+                said = self.session.close(self.summary, interrupted=self.interrupted, say=self.console.line)
+                self.console.lines(said)
+            finally:
+                self.folder.hand_over()
+        best, failures = self.records.ranked()[:5], self.records.failures()
+        if self.summary["best"] is not None:
+            self.console.best(self.config.metric, best)
+        self.console.lines(ending(self.summary, failures, self.folder, self.session.next_line(), self.interrupted))
+        return Result(self.summary, self.folder.path, best, self.interrupted, failures)

@@ -1,0 +1,43 @@
+"""The layout of a production training: its workers on the devices, and its batches over the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raygpu.config import TrainConfig
+from raygpu.planning.gpu_shares import Node
+from raygpu.planning.worker_placement import Placing, place_workers
+from raygpu.training.distributed.batch_split import BatchPlan, checked, require_batch, spread
+from raygpu.workflow.user_code import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The workers of a training on their devices, and the split of its batches."""
+
+    placing: Placing
+    batches: BatchPlan
+
+    def lines(self, devices: Sequence[str]) -> list[str]:
+        """Return the layout as lines for a person. devices: the name of each device."""
+        return [self.placing.line(devices), *self.batches.lines]
+
+
+def require_layout(config: TrainConfig, framework: str, nodes: Sequence[Node], *, simulated: bool) -> None:
+    """Raise BadInput for what can be seen to be wrong before the data is loaded. See `layout`."""
+    require_batch(config, place_workers(nodes, config, framework, simulated=simulated).ranks)
+
+
+def layout(
+    config: TrainConfig, found: Problem, nodes: Sequence[Node], *, simulated: bool, global_batch: int | None = None
+) -> Layout:
+    """Place the workers, split the batch over their devices, and check that the loss can be split.
+
+    simulated: whether the nodes' GPUs are simulated. global_batch: samples per step of an earlier start of the same
+    run. Raises BadInput with a line for each fault.
+    """
+    placing = place_workers(nodes, config, found.source.kind, simulated=simulated)
+    assert found.splits is not None
+    batches = spread(config, placing.ranks, found.splits.num_train, global_batch=global_batch)
+    return Layout(placing, checked(config, batches, placing.ranks, found.source, found.code, found.splits))

@@ -1,0 +1,264 @@
+"""A production training under way: its folder, its history, its run in MLflow, and its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raygpu.cli.formatting import duration
+from raygpu.cli.training_view import TrainConsole, ending
+from raygpu.devices import disk
+from raygpu.engines.cluster import ray_files
+from raygpu.errors import RaygpuError, one_line
+from raygpu.experiment import take
+from raygpu.records.clock import process_age_s
+from raygpu.records.run_directory import RunDirectory
+from raygpu.records.training_progress import History, Progress
+from raygpu.search.trials import Scoring
+from raygpu.workflow import registration
+from raygpu.workflow.summary import summarize_training
+from raygpu.workflow.training_layout import Layout
+from raygpu.workflow.user_code import (
+    Problem,
+)
+from raygpu.workflow.validation import PreparedTrain
+
+if TYPE_CHECKING:
+    from raygpu.engines.cluster.cluster import Cluster
+    from raygpu.engines.train.production import Ended, Notice, Setup
+    from raygpu.engines.train.worker_reports import Joined, Report
+    from raygpu.tracking.runs import RunTree
+
+START = "start"
+"""Folder below the checkpoints with the parameters of a warm start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a training."""
+
+    summary: dict[str, Any]
+    """The content of `summary.json`; empty for a dry run."""
+    folder: Path | None
+    """The run's folder; None for a dry run."""
+    interrupted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTraining:
+    """A training that can begin."""
+
+    prepared: PreparedTrain
+    found: Problem
+    layout: Layout
+    cluster: Cluster
+    tree: RunTree | None
+    """MLflow, as `open_store` gave it."""
+    source_folder: Path
+    resume: RunDirectory | None
+    """The folder of the training that goes on; None of a new one."""
+
+
+class TrainingRun:
+    """A training under way: its folder, its history, its run in MLflow, and its workers."""
+
+    def __init__(self, planned: PlannedTraining, console: TrainConsole) -> None:
+        from raygpu.tracking.session import TrainSession
+
+        prepared, cluster = planned.prepared, planned.cluster
+        config = prepared.config
+        self.prepared, self.config, self.found, self.layout = prepared, config, planned.found, planned.layout
+        self.cluster, self.console, self.resuming = cluster, console, planned.resume is not None
+        self.folder = self._ready_folder(planned.resume, planned.source_folder)
+        assert config.epochs is not None
+        self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
+        self.session = TrainSession(config, self.folder, planned.tree)
+        lines = self.layout.lines([device.name for device in cluster.devices])
+        console.lines([*lines, cluster.address_line(), self.session.address_line()])
+
+    def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
+        disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.line)
+        folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
+        try:
+            folder.claim()
+            if resume is None:
+                folder.write_config(self.config, source_folder, kind="train")
+                folder.write_run({"global_batch": self.layout.batches.parallel.global_batch})
+            self.cluster.require(folder.shared)
+        except (RaygpuError, OSError) as error:
+            if resume is None:
+                folder.remove()
+            if isinstance(error, OSError):
+                raise RaygpuError(f"{folder.path} cannot be written: {one_line(error)}") from error
+            raise
+        return folder
+
+    def run(self, warm_start: Path | None) -> Ended:
+        """Train to the end, or Ctrl-C; delete a training that failed before its first checkpoint."""
+        from raygpu.engines.cluster.prometheus import TrainingExporter
+        from raygpu.engines.train.production import ProductionRun
+
+        config, console = self.config, self.console
+        exporter = TrainingExporter(self.folder.name, self.history, self.cluster.readings)
+
+        console.start(self.history, synthetic=config.data.synthetic)
+        try:
+            running = ProductionRun(self._setup(warm_start))
+            for reports in running:
+                for report in reports:
+                    self._take(report)
+                console.update(self.history, self._readings(), self.session.writer.delayed)
+                exporter.update()
+            assert running.ended is not None
+            return running.ended
+        except BaseException as error:
+            console.stop(self.history)
+            self._abandon(error)
+            if isinstance(error, KeyboardInterrupt) and self._can_go_on:
+                line = f"interrupted; go on after the last checkpoint with: {self.folder.resumed_by('train')}"
+                raise KeyboardInterrupt(line) from error
+            raise
+        finally:
+            console.stop(self.history)
+
+    def _abandon(self, error: BaseException) -> None:
+        from raygpu.engines.train.production import TrainingFailed
+
+        if isinstance(error, TrainingFailed):
+            (self.folder.path / "error.txt").write_text(error.traceback)
+        if not self._can_go_on and not isinstance(error, TrainingFailed):
+            self.session.discard()
+            self.folder.remove()
+        else:
+            self.session.writer.close(0)
+            self.folder.publish()
+
+    @property
+    def _can_go_on(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        saved = self.history.checkpoints > 0 or self.folder.training_checkpoints()  # not yet told of, if Ray has ended
+        return self.resuming or bool(saved)
+
+    def _setup(self, warm_start: Path | None) -> Setup:
+        from raygpu.engines.train.production import Setup
+
+        assert self.found.splits is not None
+        return Setup(
+            cluster=self.cluster,
+            task=self._task(warm_start),
+            splits=self.found.splits,
+            placing=self.layout.placing,
+            folder=self.folder.shared_checkpoints,
+            keep=self.config.checkpoint.keep,
+            max_failures=self.config.max_failures,
+        )
+
+    def _task(self, warm_start: Path | None) -> Any:
+        from raygpu.engines.train.rank_group import WorkerTask
+
+        config = self.config
+        assert config.epochs is not None
+        start = self.folder.shared_checkpoints / START
+        if warm_start is not None:
+            start.upload(warm_start)
+        return WorkerTask(
+            source=self.cluster.travelled(self.found.source),
+            trial=self.prepared.trial,
+            epochs=config.epochs,
+            precision=config.gpu.precision,
+            threads=max(1, int(self.layout.placing.cpus)),
+            parallel=self.layout.batches.parallel,
+            devices=self.cluster.places(),
+            scoring=self.history.scoring,
+            shared=self.layout.placing.shared,
+            simulated=self.layout.placing.simulated,
+            each=self.layout.placing.each,
+            checkpoint_epochs=config.checkpoint.epochs,
+            checkpoint_s=config.checkpoint.minutes and 60 * config.checkpoint.minutes,
+            warm_start=start.uri if warm_start is not None else None,
+        )
+
+    def _take(self, report: Report | Notice) -> None:
+        from raygpu.engines.train.production import Notice
+        from raygpu.engines.train.worker_reports import Joined, Saved
+
+        history, writer = self.history, self.session.writer
+        match report:
+            case Joined():
+                history.join(report.rank, report.device)
+                if report.rank == 0:
+                    self._joined(report)
+            case Progress():
+                is_new = history.advance(report)
+                metrics = history.curves()
+                writer.run_metrics(report.steps * (report.epoch - 1) + report.step, metrics)
+                if is_new:
+                    writer.run_metrics(report.epoch, history.metrics)
+            case Saved():
+                history.keep(report.epoch, report.score, best=report.best)
+            case Notice():
+                self.console.line(report.line)
+
+    def _joined(self, report: Joined) -> None:
+        if self.history.starts == 1:
+            self.console.lines(report.notes)
+            if report.restored is not None:
+                self.history.restore(report.restored)
+            if self.resuming:
+                ended = self.history.epoch >= self.history.epochs
+                self.console.line("has ended already" if ended else f"goes on after epoch {report.epoch}")
+        else:
+            self.console.line(f"a worker was lost; all go on after epoch {report.epoch}")
+
+    def _readings(self) -> Mapping[int, Mapping[str, float]]:
+        return {index: reading.metrics() for index, reading in self.cluster.readings().items()}
+
+    def finish(self, ended: Ended) -> Result:
+        """Write the summary, keep the model, and end the run in MLflow."""
+        from raygpu.engines.train.worker import best_of
+
+        interrupted = ended.interrupted and self.history.epoch < self.history.epochs
+        disk.wait_and_say(ray_files.disks(self.folder.path), self.console.line, lambda: interrupted)
+        try:
+            with ended.kept.fetched() if ended.kept is not None else nullcontext() as checkpoint:
+                self.history.best = best_of(checkpoint) if ended.best is not None and checkpoint is not None else None
+                global_batch, ended_s = self.layout.batches.parallel.global_batch, process_age_s()
+                summary = summarize_training(
+                    self.config, self.history, self.layout.placing, global_batch, ended, ended_s
+                )
+                summary["tracking"] = self.session.identity(interrupted=interrupted)
+                if not interrupted and ended.best is not None:
+                    assert checkpoint is not None
+                    summary |= self._keep_model(checkpoint)
+                self.folder.write_summary(summary)
+                self.session.checkpoint = checkpoint
+                said = self.session.close(summary, interrupted=interrupted, say=self.console.line)
+                self.console.lines(said)
+        finally:
+            self.folder.hand_over()
+        self._print_end(summary, interrupted)
+        return Result(summary, self.folder.path, interrupted)
+
+    def _keep_model(self, checkpoint: Path) -> dict[str, Any]:
+        assert self.found.splits is not None
+        assert self.history.best is not None
+        few = take(self.found.splits.validation_inputs, slice(0, registration.NUM_SAMPLES))
+        validation = registration.fingerprint(self.found.splits)
+        source, code, score = self.found.source, self.found.code, self.history.best.score
+        model = registration.Candidate(source, code, checkpoint, score, few, validation)
+        kept = registration.keep(self.config, self.session, model, self.console.line)
+        return {"model": kept} if kept else {}
+
+    def _print_end(self, summary: Mapping[str, Any], interrupted: bool) -> None:
+        console = self.console
+        console.lines(ending(self.config, self.history, self.layout.batches.parallel.global_batch))
+        console.line(f"{summary['epochs']} epochs in {duration(summary['wall_s'])}; all of it in {self.folder}")
+        if summary["checkpoint"] is not None:
+            console.line(f"the model: {summary['checkpoint']}")
+        if (curves := self.session.next_line()) is not None:
+            console.line(curves)
+        if interrupted:
+            console.line(f"interrupted; go on with: {self.folder.resumed_by('train')}")

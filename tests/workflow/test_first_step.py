@@ -1,0 +1,259 @@
+"""A first training step finds faults of the experiment and converts number types, in torch and in Keras alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raygpu import KerasExperiment, Splits, TorchExperiment
+from raygpu.config import SweepConfig
+from raygpu.errors import BadInput
+from raygpu.experiment import Arrays
+from raygpu.workflow.user_code import Problem, find, problem
+from raygpu.workflow.validation import prepare
+
+PIXELS = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
+LABELS = (PIXELS.sum(axis=1) > 0).astype(np.int64)
+ONE_WRONG = LABELS + 5 * (np.arange(400) == 77)
+PATH = "tests/workflow/test_first_step.py"
+
+
+class Torch(TorchExperiment):
+    inputs: Arrays = PIXELS
+    targets: Arrays = LABELS
+
+    def data(self) -> Splits:
+        return Splits.of(self.inputs, self.targets)
+
+    def model(self, hp: Any) -> Any:
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+class TorchWrongLabel(Torch):
+    targets = ONE_WRONG
+
+
+class TorchDoubles(Torch):
+    inputs = PIXELS.astype(np.float64)
+
+
+class TorchBytes(Torch):
+    inputs = np.abs(10 * PIXELS).astype(np.uint8)
+
+
+class TorchShortLabels(Torch):
+    targets = LABELS.astype(np.int32)
+
+
+class TorchBinary(Torch):
+    """Class indices for a loss that wants numbers."""
+
+    def model(self, hp: Any) -> Any:
+        from torch import nn
+
+        return nn.Sequential(nn.Linear(8, 1), nn.Flatten(0))
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        return binary_cross_entropy_with_logits(outputs, targets)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {}
+
+
+class TorchWrongSize(Torch):
+    def model(self, hp: Any) -> Any:
+        from torch import nn
+
+        return nn.Linear(9, 2)
+
+
+class TorchNoModel(Torch):
+    def model(self, hp: Any) -> Any:
+        raise ValueError("no such layer")
+
+
+class TorchVector(Torch):
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(outputs, targets, reduction="none")
+
+
+class TorchBroadcast(Torch):
+    targets = PIXELS.sum(axis=1)
+
+    def model(self, hp: Any) -> Any:
+        from torch import nn
+
+        return nn.Linear(8, 1)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return ((outputs - targets) ** 2).mean()
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {}
+
+
+class TorchWholeBatches(Torch):
+    """Takes batches of 32 samples alone, as they are in every step."""
+
+    def data(self) -> Splits:
+        return Splits(PIXELS[:320], LABELS[:320], PIXELS[320:352], LABELS[320:352])
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return super().loss(outputs.reshape(32, 2), targets)
+
+
+class TorchSometimes(Torch):
+    """Raises for the first draw of the space, and not for the second one."""
+
+    def model(self, hp: Any) -> Any:
+        from torch import nn
+
+        if hp["x"] == 0:
+            raise ValueError("x is 0")
+        return nn.Linear(8, 2)
+
+
+class TorchOnGpu(Torch):
+    def model(self, hp: Any) -> Any:
+        raise RuntimeError("Found no NVIDIA driver on your system")
+
+
+class Keras(KerasExperiment):
+    inputs: Arrays = PIXELS
+    targets: Arrays = LABELS
+
+    def data(self) -> Splits:
+        return Splits.of(self.inputs, self.targets)
+
+    def model(self, hp: Any) -> Any:
+        import keras
+
+        return keras.Sequential([keras.layers.Dense(2)])
+
+
+class KerasWrongLabel(Keras):
+    targets = ONE_WRONG
+
+
+class KerasVector(Keras):
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import keras
+
+        return keras.losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True)
+
+
+class KerasBroadcast(Keras):
+    targets = PIXELS.sum(axis=1)
+
+    def model(self, hp: Any) -> Any:
+        import keras
+
+        return keras.Sequential([keras.layers.Dense(1)])
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import keras
+
+        return keras.ops.mean((outputs - targets) ** 2)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {}
+
+
+@pytest.fixture
+def tried(tmp_path: Path) -> Callable[..., Problem]:
+    """What a sweep's start makes of an experiment of this module."""
+
+    def load(name: str, space: dict[str, Any] | None = None) -> Problem:
+        pytest.importorskip("tensorflow" if name.startswith("Keras") else "torch")
+        values: dict[str, Any] = {"experiment": f"{PATH}:{name}", "epochs": 1, "space": space or {"lr": 0.1}}
+        is_grid = "grid_search" in str(space)
+        values |= {"search": {"algorithm": "grid"}} if is_grid else {"trials": 3}
+        config = SweepConfig.model_validate({**values, "runs_dir": str(tmp_path), "tracking": {"enabled": False}})
+        prepared = prepare(config, "test")
+        return problem(prepared, *find(prepared.config, Path.cwd()))
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("TorchWrongLabel", r"Target 6 is out of bounds.*; with inputs .*, targets int64 \(8,\) from 0 to 6"),
+        ("TorchWrongSize", r"mat1 and mat2 shapes cannot be multiplied \(8x8 and 9x2\)"),
+        ("TorchNoModel", rf"ValueError: no such layer \({PATH}:\d+, in model\)"),
+        ("TorchVector", r"loss\(\) returned a tensor of shape \(8,\); a scalar is wanted"),
+        ("TorchBroadcast", r"outputs \(8, 1\) and targets \(8,\), and compares each with each"),
+        ("KerasWrongLabel", r"Received a label value of 6 which is outside the valid range of \[0, 2\)"),
+        ("KerasVector", r"a loss or metric has shape \(None,\); a scalar is wanted"),
+        ("KerasBroadcast", r"outputs \(8, 1\) and targets \(8,\), and compares each with each"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_the_experiment_is_told_before_anything_starts(
+    tried: Callable[..., Problem], name: str, words: str
+) -> None:
+    with pytest.raises(BadInput, match=f"experiment: {PATH}:{name}: a first training step fails: .*{words}"):
+        tried(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "before", "after"),
+    [
+        ("TorchDoubles", "inputs", "float64", "float32"),
+        ("TorchBytes", "inputs", "uint8", "float32"),
+        ("TorchShortLabels", "targets", "int32", "int64"),
+        ("TorchBinary", "targets", "int64", "float32"),
+    ],
+)
+def test_number_types_are_converted_with_a_note(
+    tried: Callable[..., Problem], name: str, part: str, before: str, after: str
+) -> None:
+    found = tried(name)
+    lines = [f"data: the {part} are {before}, which the model does not take; converted to {after}, values unchanged"]
+    assert found.notes == lines
+    assert found.splits is not None
+    for which in ("train", "validation"):
+        assert getattr(found.splits, f"{which}_{part}").dtype == after
+
+
+@pytest.mark.parametrize("name", ["Torch", "TorchWholeBatches", "Keras"])
+def test_what_works_is_left_as_it_is(tried: Callable[..., Problem], name: str) -> None:
+    found = tried(name)
+    assert found.notes == []
+    assert found.splits is not None
+    assert (found.splits.train_inputs.dtype, found.splits.train_targets.dtype) == (np.float32, np.int64)
+
+
+def test_a_fault_of_some_trials_is_theirs_and_noted(tried: Callable[..., Problem]) -> None:
+    (note,) = tried("TorchSometimes", {"x": {"grid_search": [0, 1]}}).notes
+    assert note.startswith("a first step fails with {'x': 0}: ValueError: x is 0")
+
+
+def test_what_only_a_gpu_can_run_is_left_to_the_trials(tried: Callable[..., Problem]) -> None:
+    (note,) = tried("TorchOnGpu").notes
+    assert note.startswith("a first step on this machine's CPU fails: RuntimeError: Found no NVIDIA driver")
+
+
+@pytest.mark.parametrize(
+    ("space", "line"),
+    [
+        ({"lr": -1}, "space.lr: read -1; a number from 0 to inf is wanted"),
+        ({"optimizer": {"choice": ["sgd", "lion"]}}, "space.optimizer: read 'lion'; allowed: sgd, adam, adamw"),
+        ({"batch_size": {"randint": [0, 9]}}, "space.batch_size: read 0; a whole number of at least 1 is wanted"),
+    ],
+)
+def test_a_value_that_no_optimizer_takes_is_refused(
+    tried: Callable[..., Problem], space: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(BadInput) as error:
+        tried("Torch", space)
+    assert error.value.faults == (line,)
