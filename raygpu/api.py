@@ -20,6 +20,7 @@ from raygpu.cli.flags import as_flag
 from raygpu.config import BalanceConfig, PackConfig, ProblemConfig, SweepConfig, TrainConfig, validated
 from raygpu.errors import BadInput
 from raygpu.records.best_trial import training_values
+from raygpu.records.clock import begin_call
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.by_value import named
 from raygpu.workflow.opened_run import BalanceRun, PackRun, SweepRun, SweepTrial, TrainRun, as_trial, open_run
@@ -45,6 +46,7 @@ def run_sweep(
     resume takes may be given. retry_failed: whether its failed trials run again. fields: those of
     `raygpu.config.SweepConfig`. Raises BadInput, RaygpuError, and KeyboardInterrupt before the first score.
     """
+    begin_call()
     if resume is not None:
         if experiment is not None or space is not None:
             raise BadInput("run_sweep: resume goes on with the sweep's own experiment and space")
@@ -146,6 +148,7 @@ def _start(
     what: Any, fields: Mapping[str, Any], hyperparameters: Mapping[str, Any] | None, schema: type[ProblemConfig]
 ) -> _Start:
     """Return the start of a command for a trial, for the best trial of a sweep, or for an experiment."""
+    begin_call()
     if isinstance(what, SweepRun) and what.best is None:
         raise BadInput(f"{what.folder} has no best trial: none has a finite score")
     trial = what.best if isinstance(what, SweepRun) else what if isinstance(what, SweepTrial) else None

@@ -17,7 +17,7 @@ from raygpu.config import SweepConfig
 from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.measurer import Measurer
 from raygpu.errors import BadInput
-from raygpu.records.clock import process_age_s
+from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.planner import Planner
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
@@ -62,7 +62,8 @@ def run(
     local = config.cluster.is_local
     console.lines([*sweep_lines(config, simulated=local and not prepared.gpus), *prepared.left_out])
     source, code = find(config, source_folder)
-    timing: dict[str, float | None] = {"code_s": process_age_s()}
+    stages = Stages()
+    stages.end("start")
     with (
         ray_starting(
             config.cluster, prepared.gpus, source_folder, console.line, apart=apart(config), wanted=not dry_run
@@ -71,7 +72,7 @@ def run(
     ):
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
         console.lines(found.notes)
-        timing["data_s"] = process_age_s()
+        stages.end("data")
         groups = grouped(config, prepared.space, prepared.sampler, source, code, found.splits)
         measurer = Measurer(config, source, code, found.splits, groups.groups)
         planner = Planner(config, prepared.sampler.num_trials, groups, measurer, console.lines)
@@ -79,19 +80,19 @@ def run(
             planner.ahead(local_site(prepared.gpus, prepared.nodes), dry=dry_run)
         if starting is None:
             return Result({}, None, [])
-        timing["experiment_s"] = process_age_s()
+        stages.end("dry_run")
 
         from raygpu.tracking.session import open_store
 
         tree = open_store(config)
-        timing["tracking_s"] = process_age_s()
+        stages.end("tracking")
         cluster = wait_for_ray(starting)
-        timing["ray_s"] = process_age_s()
+        stages.end("ray")
         decision = planner.on(cluster)
-        timing["plan_s"] = process_age_s()
+        stages.end("plan")
         planned = PlannedSweep(prepared, found, groups, decision, cluster, tree, source_folder, resume, retry_failed)
         sweep_run = SweepUnderWay(planned, console)
-        sweep_run.run(timing)
+        sweep_run.run(stages)
     return sweep_run.finish()
 
 

@@ -165,7 +165,7 @@ def test_where_everything_fails(here: Path, capsys: pytest.CaptureFixture[str]) 
         (SMALL, ["--rounds", "x"], "--rounds: read 'x'"),
         (SMALL, ["--gpu.devices", "0"], "gpu.devices: read '0', but no NVIDIA GPU here"),
         (SMALL, ["--data.synthetic", "--experiment", "tests.pack_cases:steady"], "data.synthetic: read true"),
-        (SMALL.replace("hidden = 8\n", ""), [], "a first step failed: MissingHyperparameter: no hyper-"),
+        (SMALL.replace("hidden = 8\n", ""), [], "space: tests.models:Mlp reads 'hidden', which [space] does not have"),
         (SMALL.replace("Mlp", "Nothing"), [], "tests.models has no 'Nothing'"),
         (SMALL.replace("lr = 0.1", "lr = { normal = [0, 1] }"), [], "space.lr: read 'normal'"),
         ("most = 3\n", [], "give either experiment"),
@@ -206,7 +206,7 @@ def test_profiles_of_two_devices_side_by_side(
     from raygpu.config import PackConfig, load
 
     (here / "mine.toml").write_text(SMALL)
-    subject = pack._found(load(Path("mine.toml"), {}, PackConfig), "mine", None).subject
+    subject = pack._found(load(Path("mine.toml"), {}, PackConfig), "mine", None, list).subject
     store = ProfileStore(here / "profiles")
 
     def keep(gains: dict[int, float], **values: Any) -> None:
@@ -237,7 +237,7 @@ def test_what_is_measured_on_a_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) 
 
     fake = FakeNvml(["NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"]).install(monkeypatch)
     config = PackConfig(experiment="tests.models:Mlp", space={"hidden": 8}, gpu={"devices": "1"})  # type: ignore[arg-type]
-    found = pack._found(config, "mine", Path(__file__).parents[1])
+    found = pack._found(config, "mine", Path(__file__).parents[1], list)
     assert found.subject.device == "NVIDIA H100 80GB HBM3"
     assert [gpu.uuid for gpu in found.prepared.gpus] == [fake.uuids[1]]
     assert pack._ways(found) == (["process", "mps", "fused", "threads"], [])

@@ -161,21 +161,21 @@ def stages(sweeps: list[dict[str, Any]]) -> dict[str, float]:
     """Where the seconds of a fused command go, one stage after the other; medians of the sweeps."""
 
     def parts(sweep: dict[str, Any]) -> dict[str, float]:
-        timing, array = sweep["timing"], sweep["arrays_s"]
+        stage, array = sweep["stages_s"], sweep["arrays_s"]
         in_array = sum(array.values())
         return {
-            "interpreter, configuration, the experiment's module": timing["code_s"],
-            "Ray and torch imported, data read; Ray's processes start meanwhile": timing["data_s"] - timing["code_s"],
-            "dry run": timing["experiment_s"] - timing["data_s"],
-            "tracking store opened": timing["tracking_s"] - timing["experiment_s"],
-            "Ray up, as far as it is not yet": timing["ray_s"] - timing["tracking_s"],
-            "actor started, results passed on": timing["trials_s"] - timing["ray_s"] - in_array,
+            "interpreter, configuration, the experiment's module": stage["start"],
+            "Ray and torch imported, data read; Ray's processes start meanwhile": stage["data"],
+            "dry run": stage["dry_run"],
+            "tracking store opened": stage["tracking"],
+            "Ray up, as far as it is not yet": stage["ray"],
+            "actor started, results passed on": stage["plan"] + stage["trials"] - in_array,
             "actor: torch imported": array["imports"],
             "actor: members made": array["members"],
             "actor: probe, with compiling if there was any": array["probe"],
             "actor: steps": array["train"],
             "actor: evaluation, stopping": array["evaluation"],
-            "tracking and files after the last epoch, Ray ended": sweep["wall_s"] - timing["trials_s"],
+            "tracking and files after the last epoch, Ray ended": sweep["wall_s"] - sum(stage.values()),
         }
 
     found = [parts(sweep) for sweep in sweeps]
@@ -235,7 +235,7 @@ def watched(words: list[str]) -> dict[str, Any]:
         "wall_s": round(wall_s, 2),
         "driver_peak_mib": round(peak_kib / 1024, 1),
         "largest_process_mib": round(usage.ru_maxrss / 1024, 1),
-        "timing": summary["timing"],
+        "stages_s": summary["stages_s"],
         "arrays_s": summary["arrays_s"],
         "failed": summary["failed"],
         "best": summary["best"]["score"],

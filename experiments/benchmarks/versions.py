@@ -82,7 +82,7 @@ def _timed(sweep: str, name: str, checkout: Path, folder: Path, number: int) -> 
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
     summary = json.loads(done.stdout)
     print(f"{wall_s:7.1f} s  {sweep:8} {name}", flush=True)
-    return {"wall_s": round(wall_s, 2), "timing": summary["timing"], "best": summary["best"]["score"]}
+    return {"wall_s": round(wall_s, 2), "stages_s": summary.get("stages_s"), "best": summary["best"]["score"]}
 
 
 def _commit(checkout: Path) -> str:

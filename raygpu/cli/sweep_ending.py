@@ -31,7 +31,8 @@ def ending(
         f"{summary['failed']} failed",
         *([f"{summary['interrupted']} interrupted"] if summary["interrupted"] else []),
     ]
-    lines.append(f"{', '.join(counts)} in {duration(summary['wall_s'])}{_predicted(summary)}; all of it in {folder}")
+    took = f"{duration(summary['wall_s'])}{_predicted(summary)}, {duration(summary['command_s'])} with Ray's start"
+    lines.append(f"{', '.join(counts)} in {took}; all of it in {folder}")
     if summary["common_failure"] is not None:
         lines.append(
             f"stopped: the first trials have all failed alike ({summary['common_failure']}); --no-fail-fast goes on"

@@ -213,7 +213,7 @@ class TrainConfig(StoredConfig):
     """Epochs over which the learning rate rises. Default: the hyper-parameter's; where the rate is scaled, 5 %."""
     max_failures: Annotated[int, Field(ge=0)] = 2
     """Number of times that the training goes on from its last checkpoint after a worker was lost."""
-    registered_name: Annotated[str, Field(min_length=1, pattern=r"^[^/:]+$")] | None = None
+    registered_name: Annotated[str, Field(min_length=1)] | None = None
     """The name of the model in MLflow's registry, where it goes if it beats the trial's score; --register for short.
     MLflow allows no / and no : in it."""
     checkpoint: CheckpointSection = CheckpointSection()
@@ -223,6 +223,13 @@ class TrainConfig(StoredConfig):
     REFUSED: ClassVar[Mapping[str, str]] = {
         "space": "is for a search; a training has [hyperparameters]: take a sweep's best trial by --from runs/<sweep>"
     }
+
+    @field_validator("registered_name")
+    @classmethod
+    def _registrable(cls, value: str | None) -> str | None:
+        if value is not None and ("/" in value or ":" in value):
+            raise ValueError("MLflow allows no / and no : in a model's name")
+        return value
 
     @field_validator("ratios", mode="before")
     @classmethod

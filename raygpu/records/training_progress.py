@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from raygpu.planning.batches import NoiseScale
-from raygpu.records.clock import process_age_s
+from raygpu.records.clock import command_age_s
 from raygpu.records.trial_records import Device
 from raygpu.search.trials import EpochResult, Scoring
 
@@ -127,7 +127,7 @@ class History:
             return False
         self.epoch, self.metrics = progress.epoch, dict(progress.result.metrics)
         if self.first_epoch_s is None:
-            self.first_epoch_s = process_age_s()
+            self.first_epoch_s = command_age_s()
         return True
 
     def keep(self, epoch: int, score: float | None, *, best: bool) -> None:

@@ -11,7 +11,7 @@ from threading import RLock
 from typing import Any
 
 from raygpu.errors import UnknownMetric, last_line
-from raygpu.records.clock import process_age_s
+from raygpu.records.clock import command_age_s
 from raygpu.search.trials import EpochResult, Scoring, Status, Trial, TrialRecord
 
 SIMULATED = "one simulated GPU"
@@ -112,7 +112,7 @@ class Records:
             record.gpu_index = gpu_index if gpu_index is not None else record.gpu_index
             new = [result for result in results if result.epoch > record.epochs]
             if new and self.first_epoch_s is None:
-                self.first_epoch_s = process_age_s()
+                self.first_epoch_s = command_age_s()
             for result in new:
                 record.epochs = result.epoch
                 record.metrics = dict(result.metrics)

@@ -35,13 +35,13 @@ def summarize(
     records: Records,
     cluster: Cluster,
     monitor: SweepMonitor,
-    timing: Mapping[str, float | None],
+    stages_s: Mapping[str, float],
     tracking: Mapping[str, Any],
     arrays_s: Mapping[str, float],
 ) -> dict[str, Any]:
     """Return the content of `summary.json`; a reading that does not exist is None.
 
-    timing: seconds since the start of the command, by stage. arrays_s: seconds of fused arrays, by purpose.
+    stages_s: seconds of the command's stages so far. arrays_s: seconds of fused arrays, by purpose.
     """
     best = best_record(records)
     wall_s = records.snapshot().elapsed_s
@@ -78,7 +78,9 @@ def summarize(
             }
             for device in cluster.devices
         ],
-        "timing": {stage: rounded(seconds, 2) for stage, seconds in timing.items()},
+        "first_epoch_s": rounded(records.first_epoch_s, 2),
+        "command_s": rounded(sum(stages_s.values()), 2),
+        "stages_s": {stage: rounded(seconds, 2) for stage, seconds in stages_s.items()},
         "arrays_s": {what: rounded(seconds, 2) for what, seconds in arrays_s.items()},
         "tracking": dict(tracking),
     }
@@ -101,11 +103,11 @@ def summarize_training(
     placing: Placing,
     global_batch: int,
     ended: Ended,
-    ended_s: float,
+    command_s: float,
 ) -> dict[str, Any]:
     """Return the content of a production training's `summary.json`, but for its tracking.
 
-    ended_s: seconds since the command was typed. A reading that does not exist is None.
+    command_s: seconds since the command was typed. A reading that does not exist is None.
     """
     last, best = history.last, history.best
     by_device = history.by_device()
@@ -129,7 +131,8 @@ def summarize_training(
             {"index": d.index, "uuid": d.uuid, "name": d.name, "samples_per_s": rounded(by_device.get(d.index))}
             for d in history.devices
         ],
-        "timing": {"first_epoch_s": rounded(history.first_epoch_s, 2), "ended_s": rounded(ended_s, 2)},
+        "first_epoch_s": rounded(history.first_epoch_s, 2),
+        "command_s": rounded(command_s, 2),
         "checkpoint": str(ended.kept) if ended.kept is not None else None,
     }
 

@@ -19,7 +19,7 @@ from raygpu.engines.cluster import ray_files
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import ArrayPlan
 from raygpu.planning.sweep_plan import Decision
-from raygpu.records.clock import process_age_s
+from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import Records
 from raygpu.search.trials import Scoring, TrialRecord
@@ -126,10 +126,10 @@ class SweepUnderWay:
             raise
         return folder
 
-    def run(self, timing: dict[str, float | None]) -> None:
+    def run(self, stages: Stages) -> None:
         """Run all trials, to their end or Ctrl-C; delete a sweep that failed before the first score.
 
-        timing: receives the seconds from the start of the command to the end of the first epoch and of the last trial.
+        stages: receives the end of the trials.
         """
         from raygpu.engines.cluster.mps_daemons import daemons
         from raygpu.engines.cluster.prometheus import SweepExporter
@@ -144,7 +144,7 @@ class SweepUnderWay:
                 SweepMonitor(records, cluster, session.writer, console.update, exporter.update) as monitor,
             ):
                 self._require_mps(mps)
-                context = self._context(mps, partial(self._leave, timing, monitor))
+                context = self._context(mps, partial(self._leave, stages, monitor))
                 self._run_trials(context)
         except StorageError:  # what waits is for --resume
             session.writer.close(0)
@@ -163,32 +163,32 @@ class SweepUnderWay:
             raise KeyboardInterrupt(f"interrupted; go on with: {self.folder.resumed_by('sweep')}") from None
         finally:
             console.stop(records.snapshot())
-        self._summarize(timing, monitor, context.arrays_s)
+        self._summarize(stages, monitor, context.arrays_s)
         exporter.finish(records.snapshot())
 
-    def _summarize(self, timing: dict[str, float | None], monitor: SweepMonitor, arrays_s: Mapping[str, float]) -> None:
+    def _summarize(self, stages: Stages, monitor: SweepMonitor, arrays_s: Mapping[str, float]) -> None:
         """End the records and the trials' runs in MLflow, and sum up."""
         self.interrupted = self.records.interrupt(self.session.writer.end) and self.records.hopeless is None
-        timing |= {"first_epoch_s": self.records.first_epoch_s, "trials_s": process_age_s()}
+        stages.end("trials")
         self.summary = summarize(
             self.config,
             self.decision,
             self.records,
             self.cluster,
             monitor,
-            timing,
+            stages.seconds,
             self.session.identity(interrupted=self.interrupted),
             arrays_s,
         )
         self.session.writer.finish()  # what waits is delivered while Ray ends
 
-    def _leave(self, timing: dict[str, float | None], monitor: SweepMonitor, checkpoints: Mapping[str, str]) -> None:
+    def _leave(self, stages: Stages, monitor: SweepMonitor, checkpoints: Mapping[str, str]) -> None:
         """Write the results of an interrupted sweep, and end this process without Ray."""
         code = 1
         try:
             self.console.stop(self.records.snapshot())
             self.checkpoints = dict(checkpoints)
-            self._summarize(timing, monitor, {})
+            self._summarize(stages, monitor, {})
             code = self.finish().exit_code
         except Exception as error:  # noqa: BLE001 - nothing comes after this thread
             again = self.folder.resumed_by("sweep")

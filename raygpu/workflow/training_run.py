@@ -14,7 +14,7 @@ from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
 from raygpu.errors import RaygpuError, one_line
 from raygpu.experiment import take
-from raygpu.records.clock import process_age_s
+from raygpu.records.clock import command_age_s
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.training_progress import History, Progress
 from raygpu.search.trials import Scoring
@@ -225,9 +225,9 @@ class TrainingRun:
         try:
             with ended.kept.fetched() if ended.kept is not None else nullcontext() as checkpoint:
                 self.history.best = best_of(checkpoint) if ended.best is not None and checkpoint is not None else None
-                global_batch, ended_s = self.layout.batches.parallel.global_batch, process_age_s()
+                global_batch, command_s = self.layout.batches.parallel.global_batch, command_age_s()
                 summary = summarize_training(
-                    self.config, self.history, self.layout.placing, global_batch, ended, ended_s
+                    self.config, self.history, self.layout.placing, global_batch, ended, command_s
                 )
                 summary["tracking"] = self.session.identity(interrupted=interrupted)
                 if not interrupted and ended.best is not None:
@@ -255,7 +255,8 @@ class TrainingRun:
     def _print_end(self, summary: Mapping[str, Any], interrupted: bool) -> None:
         console = self.console
         console.lines(ending(self.config, self.history, self.layout.batches.parallel.global_batch))
-        console.line(f"{summary['epochs']} epochs in {duration(summary['wall_s'])}; all of it in {self.folder}")
+        took = f"{duration(summary['wall_s'])}, {duration(summary['command_s'])} with Ray's start"
+        console.line(f"{summary['epochs']} epochs in {took}; all of it in {self.folder}")
         if summary["checkpoint"] is not None:
             console.line(f"the model: {summary['checkpoint']}")
         if (curves := self.session.next_line()) is not None:

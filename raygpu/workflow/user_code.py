@@ -243,6 +243,5 @@ def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], chec
             return require_fitting(found, hyperparameters, checkpoint, "--resume")
         except BadInput as error:
             faults.append(error)
-            lines.append(f"a first step fails with {values}: {error}")
     if faults:
         raise faults[0]
