@@ -10,7 +10,7 @@ SOAK ?=
 UI_HOST ?= 127.0.0.1
 UI_PORT ?= 5000
 
-.PHONY: sweep test test-all soak lint ui bench bench-fused bench-pack bench-train bench-cluster bench-gpu clean
+.PHONY: sweep test test-all soak lint docs reference ui bench bench-fused bench-pack bench-train bench-cluster bench-gpu clean
 
 sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
@@ -34,6 +34,14 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site of README.md and docs/, into site/: a link, an anchor or an image that leads nowhere ends the build.
+docs: $(VENV)/installed-docs
+	$(BIN)/python docs/build_site.py
+
+# docs/reference/, from the schemas and the docstrings.
+reference: $(VENV)/installed-torch
+	$(BIN)/python docs/write_reference.py
 
 # It knows no users, so it listens on this machine alone.
 ui: $(VENV)/installed-torch
@@ -83,6 +91,12 @@ bench-gpu: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.pack --synthetic --rounds 3 \
 		--configurations conf/pack/digits.toml,conf/pack/cifar_resnet18.toml
 	$(BIN)/python -m experiments.benchmarks.auto_choice --rounds 1 --sweeps mlp,resnet18
+
+# MkDocs alone: the site is built from the pages, without raygpu.
+$(VENV)/installed-docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) $$($(BIN)/python -c "import tomllib; print(*tomllib.load( \
+		open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
+	touch $@
 
 clean:
 	rm -rf $(VENV)

@@ -9,20 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from raygpu import deliver, submit
+from raygpu import __main__, deliver, submit
 from raygpu.cli.command import Command
 from raygpu.config import load
 from raygpu.errors import BadInput
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "deploy" / "kubernetes" / "README.md"]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", *DOCS, ROOT / "deploy" / "kubernetes" / "README.md"]
 MOST_LINES = 160
 """Of the README: five screens."""
 
 CODE_BLOCK = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 INLINE_CODE = re.compile(r"`([^`]+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-COMMAND = re.compile(r"python -m ((?:raygpu|experiments)\.[\w.]+)([^\n`]*)")
+COMMAND = re.compile(r"python -m ((?:raygpu|experiments)\.[\w.]+)([^\n`)]*)")
+SHORT = re.compile(r"(?:^ *|`)raygpu (\w+)([^\n`&]*)", re.MULTILINE)
+"""A command by the console script, at the beginning of a line or of inline code."""
 
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -36,7 +39,12 @@ def anchors(page: Path) -> set[str]:
 def commands(page: Path) -> list[tuple[str, list[str]]]:
     """The modules that a page runs, each with its arguments."""
     text = page.read_text().replace("\\\n", " ")
-    return [(module.rstrip("."), shlex.split(rest, comments=True)) for module, rest in COMMAND.findall(text)]
+    code = "\n".join(
+        [*CODE_BLOCK.findall(text), *(f"`{each}" for each in INLINE_CODE.findall(CODE_BLOCK.sub("", text)))]
+    )
+    short = [(f"raygpu.{name}", rest) for name, rest in SHORT.findall(code) if name in __main__.COMMANDS]
+    found = [*COMMAND.findall(text), *short]
+    return [(module.rstrip("."), shlex.split(rest, comments=True)) for module, rest in found]
 
 
 def check(command: Command, words: list[str]) -> None:
@@ -71,6 +79,9 @@ def test_commands_are_taken(page: Path) -> None:
             if not words or words[0] in submit.VERBS:
                 continue
             name, *words = words
+        if name == "init":
+            assert len(words) <= 1, "a folder"
+            continue
         if name == "deliver":
             assert deliver.FLAGS.parse(words).words == words, "folders"
             continue
@@ -97,5 +108,5 @@ def test_flags_in_the_text_are_known(page: Path) -> None:
 def test_the_readme_is_short_and_links_every_page() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= MOST_LINES
-    for page in sorted((ROOT / "docs").glob("*.md")):
-        assert f"(docs/{page.name})" in text, page.name
+    for page in DOCS:
+        assert f"({page.relative_to(ROOT)})" in text, page.name
