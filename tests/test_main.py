@@ -26,7 +26,7 @@ def test_each_command_is_reached_and_described(capsys: pytest.CaptureFixture[str
 
 def test_a_name_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert console.main(["swep"]) == 2
-    assert "read 'swep' (did you mean 'sweep'?); allowed: sweep" in capsys.readouterr().err
+    assert "read 'swep' (did you mean 'sweep'?); allowed: init, sweep, pack" in capsys.readouterr().err
     assert console.main([]) == 2
     assert "usage: raygpu COMMAND" in capsys.readouterr().out
 

@@ -109,8 +109,7 @@ def verdict(profile: Profile) -> list[str]:
     else:
         where = "per GPU" if profile.subject.device_gib is not None else "on this simulated device"
         first = f"{best.n} {NAMES[best.way]} {where}{step}: {_times(best)} the throughput of one{made_up}"
-        gpus = _times(best).replace("x", "", 1)
-        last = f"several trainings on one: {best.n} at once do what {gpus} GPUs do with one each; beyond, several GPUs"
+        last = f"several trainings on one GPU, up to {best.n}; with more trainings than that, several GPUs"
     return ["; ".join([first, *others]), f"{QUESTION} {last}"]
 
 

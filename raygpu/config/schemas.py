@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from raygpu.config.metric_direction import direction_of
 from raygpu.config.sections import (
     WAYS,
     CheckpointSection,
@@ -32,9 +33,7 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 def maximizes(metric: str, direction: Direction | None) -> bool:
     """Return whether a larger score is better; without a direction, by the metric's name."""
-    if direction is not None:
-        return direction == "max"
-    return not any(word in metric.lower() for word in ("loss", "error"))
+    return (direction or direction_of(metric)) != "min"
 
 
 class ProblemConfig(Section):
@@ -117,7 +116,7 @@ class SweepConfig(TrialsConfig, StoredConfig):
     """Epoch whose metric is a trial's score: the last, or the best, whose checkpoint is then the trial's.
     Stopping rules compare the trials' current epochs in either case."""
     direction: Direction | None = None
-    """max or min. Default: min for a metric named loss or error, otherwise max."""
+    """max or min. Default: what the metric's name says, as loss, error, mae, or accuracy, f1, score; others need it."""
     keep: Literal["best", "all"] = "best"
     """Checkpoints that stay in the run's folder: the best trial's, or every trial's."""
     checkpoint_s: Annotated[float, Field(gt=0)] = 60.0
@@ -203,7 +202,7 @@ class TrainConfig(StoredConfig):
     metric: Annotated[str, Field(min_length=1)] = "loss"
     """The metric that scores the model, measured on the validation data."""
     direction: Direction | None = None
-    """max or min. Default: min for a metric named loss or error, otherwise max."""
+    """max or min. Default: what the metric's name says, as loss, error, mae, or accuracy, f1, score; others need it."""
     workers: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
     """Processes that train together: all, as many as the GPUs allow, or a number of them."""
     devices_per_worker: Annotated[int, Field(ge=1)] = 1

@@ -154,7 +154,7 @@ def _note(part: str, arrays: Arrays, form: str | None) -> list[str]:
     if form is None:
         return []
     types = ", ".join(dict.fromkeys(str(array.dtype) for array in named(arrays).values()))
-    return [f"data: the {part} are {types}, which the model does not take; converted to {form}, values unchanged"]
+    return [f"data: the {part} are {types}, which the model does not take; converted to {form}"]
 
 
 def _described(splits: Splits) -> str:

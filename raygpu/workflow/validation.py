@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raygpu.config import PackConfig, ProblemConfig, StoredConfig, SweepConfig, TrainConfig
+from raygpu.config.metric_direction import direction_of
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu, gpus
 from raygpu.devices.selection import select
@@ -178,6 +179,8 @@ def chosen_gpus(config: ProblemConfig) -> list[Gpu]:
 
 def _located(config: AnyConfig, stem: str, faults: list[str], *, resuming: bool) -> AnyConfig:
     """Return the configuration with a name and absolute paths, and add a fault for each path that cannot be used."""
+    if isinstance(config, SweepConfig | TrainConfig) and not resuming and config.direction is None:
+        faults += _direction_faults(config.metric)
     if config.command is not None:
         faults += _command_faults(config)
     uri = config.tracking.uri
@@ -197,6 +200,15 @@ def _located(config: AnyConfig, stem: str, faults: list[str], *, resuming: bool)
             **where,
         }
     )
+
+
+def _direction_faults(metric: str) -> list[str]:
+    """Return a fault if a metric's name does not say whether a larger value is better."""
+    if direction_of(metric) is not None:
+        return []
+    return [
+        f'direction: not given, and {metric!r} does not say whether more is better; give direction = "max" or "min"'
+    ]
 
 
 def _stored(config: ProblemConfig) -> dict[str, str]:

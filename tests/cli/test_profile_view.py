@@ -48,21 +48,21 @@ OUT_OF_MEMORY = Point("process", 2, fault="out of memory")
         (profile(PROCESS, FUSED),
          "13 fused trainings per GPU: 9.4x (9.3 to 9.5) the throughput of one; packed processes peak at 3: 1.8x (1.8 to"
          " 1.8)",
-         "several trainings on one: 13 at once do what 9.4 (9.3 to 9.5) GPUs do with one each; beyond, several GPUs"),
+         "several trainings on one GPU, up to 13; with more trainings than that, several GPUs"),
         (profile(PROCESS), "3 packed processes per GPU: 1.8x (1.8 to 1.8) the throughput of one",
-         "several trainings on one: 3 at once do what 1.8 (1.8 to 1.8) GPUs do with one each; beyond, several GPUs"),
+         "several trainings on one GPU, up to 3; with more trainings than that, several GPUs"),
         (profile(PROCESS, subject=ON_CPU, synthetic=True),
          "3 packed processes on this simulated device: 1.8x (1.8 to 1.8) the throughput of one (synthetic data)",
-         "several trainings on one: 3 at once do what 1.8 (1.8 to 1.8) GPUs do with one each; beyond, several GPUs"),
+         "several trainings on one GPU, up to 3; with more trainings than that, several GPUs"),
         (profile(PROCESS, points("fused", {1: 0.3, 2: 0.5})),
          "3 packed processes per GPU: 1.8x (1.8 to 1.8) the throughput of one; fused trainings peak at 2: 0.5x (0.5 to"
          " 0.5)",
-         "several trainings on one: 3 at once do what 1.8 (1.8 to 1.8) GPUs do with one each; beyond, several GPUs"),
+         "several trainings on one GPU, up to 3; with more trainings than that, several GPUs"),
         (profile(PROCESS[:1], FUSED), "13 fused trainings per GPU: 9.4x (9.3 to 9.5) the throughput of one",
-         "several trainings on one: 13 at once do what 9.4 (9.3 to 9.5) GPUs do with one each; beyond, several GPUs"),
+         "several trainings on one GPU, up to 13; with more trainings than that, several GPUs"),
         (profile(PROCESS[:1], points("fused", {5: 4.0}, compiled=True)),
          "5 fused trainings per GPU, their step compiled: 4.0x (4.0 to 4.0) the throughput of one",
-         "several trainings on one: 5 at once do what 4.0 (4.0 to 4.0) GPUs do with one each; beyond, several GPUs"),
+         "several trainings on one GPU, up to 5; with more trainings than that, several GPUs"),
         (profile(points("process", {1: 1.0, 2: 0.98, 3: 1.04})),
          "one training fills this device: 3 at once reach 1.04x (1.03 to 1.05) the throughput of one",
          "several GPUs: a second training on this one gains nothing"),
@@ -191,7 +191,7 @@ def test_a_gain_within_noise_is_not_claimed() -> None:
         "2 packed processes per GPU: 1.5x (1.2 to 1.8) the throughput of one; 3 packed processes measured 1.7x (1.4 to"
         " 2.0), within noise of it"
     )
-    assert "2 at once do what 1.5 (1.2 to 1.8) GPUs do" in last
+    assert "several trainings on one GPU, up to 2;" in last
     nothing = profile(PROCESS[:1], points("process", {2: 1.3, 3: 1.2}, off=0.4))
     first, last = profile_view.verdict(nothing)
     assert first == (

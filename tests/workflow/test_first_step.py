@@ -218,7 +218,7 @@ def test_number_types_are_converted_with_a_note(
     tried: Callable[..., Problem], name: str, part: str, before: str, after: str
 ) -> None:
     found = tried(name)
-    lines = [f"data: the {part} are {before}, which the model does not take; converted to {after}, values unchanged"]
+    lines = [f"data: the {part} are {before}, which the model does not take; converted to {after}"]
     assert found.notes == lines
     assert found.splits is not None
     for which in ("train", "validation"):

@@ -1,0 +1,33 @@
+"""The direction of a metric, as far as its name says it: whether a larger value is better."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Direction = Literal["max", "min"]
+PARTS = {"loss": "min", "error": "min", "entropy": "min", "perplexity": "min", "accuracy": "max"}
+"""Parts of words that say it, as in logloss."""
+MIN = (
+    "mae mse rmse msle rmsle mape smape err nll ppl bpc wer cer fid kl kld divergence distance regret cost brier ece"
+    " rank misses mistakes"
+)
+MAX = (
+    "acc auc auroc auprc prauc f1 fbeta precision recall sensitivity specificity score r2 dice iou miou jaccard map ap"
+    " bleu rouge meteor psnr ssim reward rewards return returns correlation pearson spearman kappa mcc ndcg mrr hits"
+    " top1 top5 likelihood elbo fitness"
+)
+"""Whole words that say it."""
+NEGATED = frozenset(["neg", "negative", "minus", "inverse", "inv"])
+"""Words that turn it around."""
+
+
+def direction_of(metric: str) -> Direction | None:
+    """Return "max" or "min" by the words in a metric's name, as validation/accuracy; None if they do not say it."""
+    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
+    found = {direction for part, direction in PARTS.items() if any(part in word for word in words)}
+    found |= {"min"} if words & set(MIN.split()) else set()
+    found |= {"max"} if words & set(MAX.split()) else set()
+    if len(found) != 1 or words & NEGATED:
+        return None
+    return "max" if "max" in found else "min"
