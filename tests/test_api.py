@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 import raygpu
+from raygpu.engines.cluster.ray_environment import ON_LOOPBACK
 from raygpu.errors import BadInput
 from raygpu.search.space import parse
 from raygpu.workflow.by_value import named
@@ -165,3 +167,54 @@ def test_two_sweeps_of_one_script_each_start_a_ray(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "DONE one 2" in done.stdout, done.stdout + done.stderr
     assert "DONE two 2" in done.stdout, done.stdout + done.stderr
+
+
+JOINING = """
+import sys
+import raygpu
+
+def train(config):
+    raygpu.report(score=config["x"])
+
+fields = dict(space={"x": raygpu.uniform(0, 1)}, trials=2, metric="score", tracking={"enabled": False})
+done = [
+    raygpu.run_sweep(train, name=name, **fields, **({"cluster": {"address": sys.argv[1]}} if name == "joined" else {}))
+    for name in ("local", "joined", "again")
+]
+print("DONE", *(run.summary["completed"] for run in done))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_joins_a_cluster_after_a_local_run_and_runs_locally_again(ray_address: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(JOINING)
+    environment = {name: value for name, value in os.environ.items() if name != ON_LOOPBACK}
+    words = [sys.executable, "script.py", ray_address]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "DONE 2 2 2" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_measurements_from_python(fields: dict[str, Any]) -> None:
+    own = {name: value for name, value in fields.items() if name != "cluster"}
+    on_cluster = {name: value for name, value in fields.items() if name != "profiles"}
+    small = {"hidden": 8, "lr": 0.1, "batch_size": 16}
+    measured = raygpu.run_pack(
+        Small, hyperparameters=small, ways="process", numbers="1,2", rounds=1, window_s=0.2, epochs=1, **own
+    )
+    assert set(measured.to_dataframe()["n"]) == {1, 2}
+    assert "image/png;base64" in measured._repr_html_()
+    assert str(measured.folder) in repr(measured)
+    balanced = raygpu.run_balance(
+        Small, hyperparameters=small, workers=2, batches="20,12", turn_s=0.2, rounds=2, window_s=0.1, **on_cluster
+    )
+    assert balanced.ratios
+    assert balanced.configuration.is_file()
+    assert isinstance(raygpu.open_run(balanced.folder), type(balanced))
+
+
+def test_fields_as_flags() -> None:
+    from raygpu.api import _flat
+
+    flat = _flat({"trials": 3, "gpu": {"fraction": 0.5, "tf32": True}, "cluster": {"address": "a:1"}})
+    assert flat == {"trials": "3", "gpu.fraction": "0.5", "gpu.tf32": "true", "cluster.address": "a:1"}

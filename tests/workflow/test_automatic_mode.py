@@ -151,7 +151,7 @@ def test_a_short_sweep_is_planned_by_a_few_steps(config: Any, tmp_path: Path, mo
     monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 10_000.0)
     monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.points", lambda *_: POINTS)
     shown = planned(config(trials=16, epochs=40))
-    assert "plan: predicted, by a few steps here, for the sweep is short (about " in shown
+    assert "plan: predicted, by a few steps here, as the sweep is short (about " in shown
     assert "plan: fused mode" in shown
     assert not list((tmp_path / "profiles").glob("*")), "too rough to be kept"
 

@@ -99,7 +99,7 @@ class Measurer:
         found.source = f"the sweep is short (about {look.sweep_s:.0f} s)"
         if look.rough is not None:
             found.reference = look.rough
-            found.source = f"few steps here, for {found.source}"
+            found.source = f"few steps here, as {found.source}"
         else:
             self._taken(found, in_part)
         return found, False
