@@ -97,7 +97,7 @@ def run(
     console.lines([f"balance {prepared.config.name}: {source_name}; {hyperparameters(config.hyperparameters)}"])
     console.lines(prepared.left_out)
     source, code = find(prepared.config, source_folder)
-    require_experiment(prepared.config, source, code)
+    require_experiment(prepared.config, source, code, "raygpu.balance")
     if prepared.nodes is not None:
         _placed(config, source.kind, prepared.nodes, simulated=not prepared.gpus)
     with (
