@@ -96,7 +96,7 @@ def run(
     trained = f"{config.experiment or config.command}; {hyperparameters(config.hyperparameters)}"
     console.lines([f"balance {prepared.config.name}: {trained}", *prepared.left_out])
     source, code = find(prepared.config, source_folder)
-    require_experiment(prepared.config, source, code)
+    require_experiment(prepared.config, source, code, "raygpu.balance")
     if prepared.nodes is not None:
         _placed(config, source.kind, prepared.nodes, simulated=not prepared.gpus)
     with (

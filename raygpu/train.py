@@ -24,12 +24,12 @@ from raygpu.records.trial_records import SIMULATED
 from raygpu.storage import Storage
 from raygpu.workflow.promotion import promoted
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
+from raygpu.workflow.training_code import require_trainable
 from raygpu.workflow.training_layout import layout, require_layout
 from raygpu.workflow.training_run import PlannedTraining, TrainingRun
 from raygpu.workflow.training_run import Result as Result
 from raygpu.workflow.user_code import (
     find,
-    require_experiment,
     require_fitting,
     require_one_fitting,
     training_problem,
@@ -74,7 +74,7 @@ def run(
     config = prepared.config
     console.lines([*beginning(config, simulated=config.cluster.is_local and not prepared.gpus), *prepared.left_out])
     source, code = find(config, source_folder)
-    require_experiment(config, source, code)
+    require_trainable(config, source, code, warm_start=warm_start is not None)
     local, simulated = prepared.nodes, not prepared.gpus
     if local is not None:
         require_layout(config, source.kind, local, simulated=simulated)

@@ -106,6 +106,25 @@ def test_a_function_of_a_cell_and_a_sweep_that_goes_on(fields: dict[str, Any]) -
         raygpu.run_sweep(objective, resume=run)
 
 
+@pytest.mark.slow
+def test_a_function_of_a_cell_is_trained_for_production(fields: dict[str, Any]) -> None:
+    def objective(config: dict[str, Any]) -> None:
+        done = raygpu.load(0)
+        for epoch in range(done, config["epochs"]):
+            raygpu.checkpoint(epoch + 1)
+            raygpu.report(score=config["x"] * (epoch + 1) + config["seed"] % 97)
+
+    space = {"x": raygpu.uniform(0, 1)}
+    run = raygpu.run_sweep(objective, space=space, trials=2, epochs=3, metric="score", direction="max", **fields)
+    assert run.best is not None
+    training = raygpu.run_training(run.best, cluster=fields["cluster"], name="production")
+    assert training.score == run.best.score
+    assert training.load_model() == run.best.load_model() == 3
+    assert training.summary["source"]["trial_id"] == run.best.trial_id
+    with pytest.raises(BadInput, match="workers: read 2; a function trains on one device"):
+        raygpu.run_training(run.best, cluster=fields["cluster"], name="other", workers=2)
+
+
 def test_faults_are_exceptions_with_the_commands_words(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"run_sweep: epoch: unknown key \(did you mean 'epochs'\?\)"):
         raygpu.run_sweep("tests.fused_cases:Small", space={"hidden": 8}, trials=2, epoch=2)

@@ -61,7 +61,7 @@ class Listener(TrainConsole):
 
 def steady(told: list[Progress]) -> float:
     """The median of the exchanges after the first ones, by samples/s."""
-    return median(progress.samples_per_s for progress in told[len(FIRST) :])
+    return median(sum(progress.samples) / progress.wall_s for progress in told[len(FIRST) :])
 
 
 def by_raygpu(framework: str, hp: dict[str, Any], seconds: float) -> float:

@@ -55,10 +55,12 @@ class TrainConsole(LiveConsole):
         if h.best is not None:
             outer.add_row(self._best, Text(f"{h.best.score:.6g}", style="bold green") + Text(f"  epoch {h.best.epoch}"))
         if last is not None:
-            outer.add_row("learning rate", f"{last.lr:.4g}")
+            if last.lr is not None:
+                outer.add_row("learning rate", f"{last.lr:.4g}")
             for rank, row in enumerate(self._ranks(h, readings)):
                 outer.add_row(f"rank {rank}", escape("   ".join(row)))
-            outer.add_row("together", "   ".join(_together(h)))
+            if together := _together(h):
+                outer.add_row("together", "   ".join(together))
         outer.add_row("time", f"{duration(h.elapsed_s)}, {left(h.time_left_s)}")
         return outer
 
@@ -66,10 +68,12 @@ class TrainConsole(LiveConsole):
         last = h.last
         assert last is not None
         rows = []
-        for rank, samples in enumerate(last.samples):
-            device = h.devices[h.device_of[rank]]
-            row = [_name(device, h.devices), f"{last.shares[rank]} of {sum(last.shares)}"]
-            row.append(throughput(samples / last.wall_s))
+        for rank, index in sorted(h.device_of.items()):
+            device = h.devices[index]
+            row = [_name(device, h.devices)]
+            if rank < len(last.samples):
+                row.append(f"{last.shares[rank]} of {sum(last.shares)}")
+                row.append(throughput(last.samples[rank] / last.wall_s))
             told = readings.get(device.index, {})
             row += [form.format(told[name]) for name, form in UNITS.items() if name in told]
             rows.append(row)
@@ -82,7 +86,7 @@ class TrainConsole(LiveConsole):
         parts += [f"{name} {value:.4g}" for name, value in h.metrics.items()]
         parts += [f"{self._best} {self._metric} {h.best.score:.6g} (epoch {h.best.epoch})"] if h.best else []
         if h.last is not None:
-            parts.append(", ".join(_together(h)))
+            parts += [", ".join(together)] if (together := _together(h)) else []
             if len(h.last.shares) > 1:
                 parts.append(f"shares {' + '.join(map(str, h.last.shares))}")
         parts.append(f"{duration(h.elapsed_s)}, {left(h.time_left_s)}")
@@ -104,18 +108,21 @@ def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
     return lines
 
 
-def ending(config: TrainConfig, history: History, batch: int) -> list[str]:
-    """Return lines on the training's result. batch: samples of a step."""
+def ending(config: TrainConfig, history: History, batch: int | None) -> list[str]:
+    """Return lines on the training's result. batch: samples of a step; None if they are not known."""
     lines, best, last = [], history.best, history.last
     if history.diverged:
-        lines.append(f"diverged: the training loss of epoch {history.epoch} is not finite")
+        whose = "the training loss" if last is not None and last.samples else "a loss or the metric"
+        lines.append(f"diverged: {whose} of epoch {history.epoch} is not finite")
+    if history.ended_by_itself:
+        lines.append(f"the function ended by itself after {history.epoch} of {history.epochs} epochs")
     if best is not None:
         trial = config.source.get("score")
         compared = f"; the trial's was {trial:.6g}" if trial is not None else ""
         lines.append(f"{config.metric} {best.score:.6g} after epoch {best.epoch}{compared}")
         if config.data.synthetic:
             lines.append("on synthetic data: these scores mean nothing")
-    if last is not None and last.noise is not None:
+    if last is not None and last.noise is not None and batch is not None:
         lines.append(noise_line(last.noise, batch))
     return lines
 
@@ -137,7 +144,7 @@ def _name(device: Device, devices: Sequence[Device]) -> str:
 def _together(h: History) -> list[str]:
     last = h.last
     assert last is not None
-    found = [throughput(last.samples_per_s)]
+    found = [throughput(last.samples_per_s)] if last.samples_per_s is not None else []
     if last.efficiency is not None and len(last.shares) > 1:
         found.append(f"{last.efficiency:.0%} of the devices alone")
     if last.noise is not None:

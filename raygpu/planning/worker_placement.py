@@ -28,7 +28,7 @@ class Placing:
     """GPUs that Ray reserves for a worker; a fraction if workers share a GPU."""
     cpus: float
     how: str
-    """Torch backend or TensorFlow strategy that sums the workers' gradients."""
+    """Torch backend or TensorFlow strategy that sums the workers' gradients; empty for a function."""
     shared: bool
     """Whether workers share a GPU, or the GPU is simulated."""
     simulated: bool
@@ -54,10 +54,11 @@ class Placing:
 def place_workers(nodes: Sequence[Node], config: TrainConfig, framework: str, *, simulated: bool) -> Placing:
     """Place a training's workers evenly on the nodes' GPUs; workers that share a GPU take turns.
 
-    framework: torch or keras. simulated: whether the nodes' GPUs are simulated. Raises BadInput if the GPUs are not
-    enough for the devices of each worker.
+    framework: torch, keras, or function, which has one worker. simulated: whether the nodes' GPUs are simulated.
+    Raises BadInput if the GPUs are not enough for the devices of each worker.
     """
-    workers, each, most_gpus = config.workers, config.devices_per_worker, config.cluster.most_gpus
+    workers = 1 if framework == "function" else config.workers
+    each, most_gpus = config.devices_per_worker, config.cluster.most_gpus
     num_gpus: Fraction | int = sum(node.num_gpus for node in nodes)
     if most_gpus is not None and most_gpus < num_gpus:
         num_gpus = most_gpus if most_gpus < 1 else math.floor(most_gpus)
@@ -90,8 +91,9 @@ def place_workers(nodes: Sequence[Node], config: TrainConfig, framework: str, *,
         for node, most in zip(nodes, per_node, strict=True)
     )
     shares = simulated or per_gpu > 1  # NCCL refuses two ranks on a GPU
+    how = ""
     if framework == "torch":
         how = "gloo" if shares else "nccl"
-    else:
+    elif framework == "keras":
         how = "MirroredStrategy" if count == 1 else f"MultiWorkerMirroredStrategy{' by RING' if shares else ''}"
     return Placing(count, each, per_gpu, gpus, cpus, how, shares, simulated)

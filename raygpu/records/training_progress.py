@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,12 +26,12 @@ class Progress:
     """Optimizer steps done in this epoch."""
     steps: int
     """Optimizer steps of a whole epoch."""
-    lr: float
-    """Learning rate of the last step."""
+    lr: float | None
+    """Learning rate of the last step; None where raygpu does not run the loop."""
     wall_s: float
     """Seconds since the last exchange, without evaluation and checkpoints."""
     samples: tuple[int, ...]
-    """Samples of each rank since the last exchange."""
+    """Samples of each rank since the last exchange; empty where raygpu does not run the loop."""
     rates: tuple[float | None, ...]
     """Samples/s of each rank's device alone, without waiting for others."""
     shares: tuple[int, ...]
@@ -41,18 +40,21 @@ class Progress:
     wish: Wish
     result: EpochResult | None = None
     """Result of an epoch that has ended; its validation metrics on rank 0 only."""
+    diverged: bool = False
+    """Whether the epoch that has ended is one of a diverged training; the same on all ranks."""
 
     @property
-    def samples_per_s(self) -> float:
-        """Samples/s of all ranks together."""
-        return sum(self.samples) / self.wall_s
+    def samples_per_s(self) -> float | None:
+        """Samples/s of all ranks together; None where raygpu does not run the loop."""
+        return sum(self.samples) / self.wall_s if self.samples else None
 
     @property
     def efficiency(self) -> float | None:
         """Throughput of all ranks over the sum of the devices' throughputs alone; None if one of these is unknown."""
-        if any(rate is None for rate in self.rates):
+        samples_per_s = self.samples_per_s
+        if samples_per_s is None or any(rate is None for rate in self.rates):
             return None
-        return self.samples_per_s / sum(rate or 0.0 for rate in self.rates)
+        return samples_per_s / sum(rate or 0.0 for rate in self.rates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Restored:
     metrics: Mapping[str, float]
     """Metrics of the last epoch."""
     best: Best | None
+    ended: bool = False
+    """Whether the training has ended already."""
 
 
 @dataclass(slots=True)
@@ -92,6 +96,8 @@ class History:
     """Last epoch that has ended."""
     best: Best | None = None
     checkpoints: int = 0
+    ended_by_itself: bool = False
+    """Whether a function has ended before its last epoch."""
     first_epoch_s: float | None = None
     """Seconds from the start of this process to the end of its first epoch."""
     _samples: dict[int, int] = field(default_factory=dict)
@@ -113,6 +119,7 @@ class History:
     def restore(self, earlier: Restored) -> None:
         """Take in the training before this process: it goes on from one of its checkpoints."""
         self.epoch, self.metrics, self.best = earlier.epoch, dict(earlier.metrics), earlier.best
+        self.ended_by_itself = earlier.ended and earlier.epoch < self.epochs
         self.checkpoints += 1
 
     def advance(self, progress: Progress) -> bool:
@@ -130,16 +137,23 @@ class History:
             self.first_epoch_s = command_age_s()
         return True
 
-    def keep(self, epoch: int, score: float | None, *, best: bool) -> None:
-        """Note that a checkpoint was kept. best: whether its score is the best so far."""
+    def keep(self, epoch: int, score: float | None, *, best: bool, ended: bool = False) -> None:
+        """Note that a checkpoint was kept. best: whether its score is the best so far. ended: whether the training has
+        ended by itself."""
         self.checkpoints += 1
+        self.ended_by_itself = self.ended_by_itself or ended
         if best and score is not None:
             self.best = Best(score, epoch)
 
     @property
     def diverged(self) -> bool:
-        """Whether the last epoch's training loss is not finite."""
-        return not math.isfinite(self.metrics.get("train/loss", 0.0))
+        """Whether the training has diverged in its last epoch."""
+        return self.last is not None and self.last.diverged
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.ended_by_itself or self.epoch >= self.epochs
 
     @property
     def elapsed_s(self) -> float:
@@ -148,8 +162,8 @@ class History:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples/s of all ranks together, in the time of training alone; None before a report."""
-        return sum(self._samples.values()) / self._wall_s if self._wall_s else None
+        """Samples/s of all ranks together, in the time of training alone; None before a report that has samples."""
+        return sum(self._samples.values()) / self._wall_s if self._samples and self._wall_s else None
 
     def by_device(self) -> dict[int, float]:
         """Return the samples/s of each device, in the time of training alone."""
@@ -166,14 +180,17 @@ class History:
         last = self.last
         if last is None or self._began is None or not self._steps:
             return None
+        if self.ended_by_itself:
+            return 0.0
         left = last.steps * (self.epochs - self.epoch) - (0 if last.result else last.step)
         return max(0, left) * (time.monotonic() - self._began) / self._steps
 
     def curves(self) -> dict[str, float]:
-        """Return the last exchange's values, by MLflow's names of metrics."""
+        """Return the last exchange's values, by MLflow's names of metrics; without those that do not exist."""
         last = self.last
         assert last is not None
-        found = {"lr": last.lr, "samples_per_s": last.samples_per_s}
+        whole = {"lr": last.lr, "samples_per_s": last.samples_per_s}
+        found = {name: value for name, value in whole.items() if value is not None}
         for rank, samples in enumerate(last.samples):
             name = f"gpu/{self.device_of[rank]}/samples_per_s"
             found[name] = found.get(name, 0.0) + samples / last.wall_s

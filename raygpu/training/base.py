@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from raygpu.config.sections import Precision
+    from raygpu.records.training_progress import Progress
     from raygpu.search.trials import EpochResult, Trial
 
 
@@ -80,6 +81,32 @@ class Training(Protocol):
 
     def close(self) -> None:
         """End early if need be, and free memory, threads and processes. Called once, in any case."""
+
+
+class ProductionTraining(Protocol):
+    """Interface of one process' part of a production training."""
+
+    notes: list[str]
+    """Lines for a person on differences from a training on one device."""
+
+    @property
+    def epoch(self) -> int:
+        """Last epoch that has ended, or that was loaded; 0 at the beginning."""
+
+    def advance(self) -> Progress | None:
+        """Train until there is progress to report; return None once the training has ended."""
+
+    def save(self, folder: Path) -> None:
+        """Write everything needed to go on from here. Rank 0 writes, and all ranks call it."""
+
+    def load(self, folder: Path) -> None:
+        """Go on from a folder that `save` wrote. Called before the first `advance`."""
+
+    def load_parameters(self, folder: Path) -> None:
+        """Begin with a trial's parameters: a warm start."""
+
+    def close(self) -> None:
+        """End early if need be, and free memory. Called once, in any case."""
 
 
 class Array(Protocol):

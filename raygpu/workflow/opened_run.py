@@ -174,7 +174,11 @@ class TrainRun(_Run):
         return None if best is None else float(best["score"])
 
     def load_model(self) -> Any:
-        """Return the model of the best epoch, on the CPU. Raises BadInput if there is no checkpoint."""
+        """Return the model of the best epoch, on the CPU; of a function, the state of its last `raygpu.checkpoint` up
+        to that epoch.
+
+        Raises BadInput if there is no checkpoint.
+        """
         kept = self.summary["checkpoint"]
         if kept is None:
             raise BadInput(f"{self.folder} has no checkpoint")

@@ -106,7 +106,7 @@ def summarize_training(
     config: TrainConfig,
     history: History,
     placing: Placing,
-    global_batch: int,
+    global_batch: int | None,
     ended: Ended,
     command_s: float,
 ) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def summarize_training(
         "data": "synthetic" if config.data.synthetic else "real",
         "workers": placing.workers,
         "global_batch": global_batch,
-        "shares": list(last.shares) if last is not None else None,
+        "shares": list(last.shares) if last is not None and last.shares else None,
         "epochs": history.epoch,
         "metrics": {name: rounded(value, 9) for name, value in history.metrics.items()},
         "best": {"score": best.score, "epoch": best.epoch} if best is not None else None,

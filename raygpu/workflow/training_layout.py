@@ -9,6 +9,7 @@ from raygpu.config import TrainConfig
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.worker_placement import Placing, place_workers
 from raygpu.training.distributed.batch_split import BatchPlan, checked, require_batch, spread
+from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.workflow.user_code import Problem
 
 
@@ -17,16 +18,33 @@ class Layout:
     """The workers of a training on their devices, and the split of its batches."""
 
     placing: Placing
-    batches: BatchPlan
+    batches: BatchPlan | None
+    """None for a function, which makes its own batches."""
+
+    @property
+    def parallel(self) -> ParallelSettings | None:
+        """Division of a batch over the devices; None for a function."""
+        return self.batches.parallel if self.batches is not None else None
+
+    @property
+    def global_batch(self) -> int | None:
+        """Samples of an optimizer step; None for a function."""
+        return self.batches.parallel.global_batch if self.batches is not None else None
 
     def lines(self, devices: Sequence[str]) -> list[str]:
         """Return the layout as lines for a person. devices: the name of each device."""
-        return [self.placing.line(devices), *self.batches.lines]
+        if self.batches is not None:
+            return [self.placing.line(devices), *self.batches.lines]
+        spare = len(devices) - 1
+        note = f"a function trains on one device; {spare} of {len(devices)} stay free"
+        return [self.placing.line(devices), *([note] if spare else [])]
 
 
 def require_layout(config: TrainConfig, framework: str, nodes: Sequence[Node], *, simulated: bool) -> None:
     """Raise BadInput for what can be seen to be wrong before the data is loaded. See `layout`."""
-    require_batch(config, place_workers(nodes, config, framework, simulated=simulated).ranks)
+    placing = place_workers(nodes, config, framework, simulated=simulated)
+    if framework != "function":
+        require_batch(config, placing.ranks)
 
 
 def layout(
@@ -38,6 +56,7 @@ def layout(
     run. Raises BadInput with a line for each fault.
     """
     placing = place_workers(nodes, config, found.source.kind, simulated=simulated)
-    assert found.splits is not None
+    if found.splits is None:
+        return Layout(placing, None)
     batches = spread(config, placing.ranks, found.splits.num_train, global_batch=global_batch)
     return Layout(placing, checked(config, batches, placing.ranks, found.source, found.code, found.splits))

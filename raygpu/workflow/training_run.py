@@ -17,13 +17,12 @@ from raygpu.experiment import take
 from raygpu.records.clock import command_age_s
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.training_progress import History, Progress
+from raygpu.reporting import Kept
 from raygpu.search.trials import Scoring
 from raygpu.workflow import registration
 from raygpu.workflow.summary import summarize_training
 from raygpu.workflow.training_layout import Layout
-from raygpu.workflow.user_code import (
-    Problem,
-)
+from raygpu.workflow.user_code import Problem
 from raygpu.workflow.validation import PreparedTrain
 
 if TYPE_CHECKING:
@@ -86,7 +85,8 @@ class TrainingRun:
             folder.claim()
             if resume is None:
                 folder.write_config(self.config, source_folder, kind="train")
-                folder.write_run({"global_batch": self.layout.batches.parallel.global_batch})
+                if self.layout.global_batch is not None:
+                    folder.write_run({"global_batch": self.layout.global_batch})
             self.cluster.require(folder.shared)
         except (RaygpuError, OSError) as error:
             if resume is None:
@@ -145,7 +145,6 @@ class TrainingRun:
     def _setup(self, warm_start: Path | None) -> Setup:
         from raygpu.engines.train.production import Setup
 
-        assert self.found.splits is not None
         return Setup(
             cluster=self.cluster,
             task=self._task(warm_start),
@@ -170,7 +169,7 @@ class TrainingRun:
             epochs=config.epochs,
             precision=config.gpu.precision,
             threads=max(1, int(self.layout.placing.cpus)),
-            parallel=self.layout.batches.parallel,
+            parallel=self.layout.parallel,
             devices=self.cluster.places(),
             scoring=self.history.scoring,
             shared=self.layout.placing.shared,
@@ -193,12 +192,12 @@ class TrainingRun:
                     self._joined(report)
             case Progress():
                 is_new = history.advance(report)
-                metrics = history.curves()
-                writer.run_metrics(report.steps * (report.epoch - 1) + report.step, metrics)
+                if metrics := history.curves():
+                    writer.run_metrics(report.steps * (report.epoch - 1) + report.step, metrics)
                 if is_new:
                     writer.run_metrics(report.epoch, history.metrics)
             case Saved():
-                history.keep(report.epoch, report.score, best=report.best)
+                history.keep(report.epoch, report.score, best=report.best, ended=report.ended)
             case Notice():
                 self.console.line(report.line)
 
@@ -208,8 +207,8 @@ class TrainingRun:
             if report.restored is not None:
                 self.history.restore(report.restored)
             if self.resuming:
-                ended = self.history.epoch >= self.history.epochs
-                self.console.line("has ended already" if ended else f"goes on after epoch {report.epoch}")
+                goes_on = f"goes on after epoch {report.epoch}"
+                self.console.line("has ended already" if self.history.has_ended else goes_on)
         else:
             self.console.line(f"a worker was lost; all go on after epoch {report.epoch}")
 
@@ -220,17 +219,21 @@ class TrainingRun:
         """Write the summary, keep the model, and end the run in MLflow."""
         from raygpu.engines.train.worker import best_of
 
-        interrupted = ended.interrupted and self.history.epoch < self.history.epochs
+        interrupted = ended.interrupted and not self.history.has_ended
         disk.wait_and_say(ray_files.disks(self.folder.path), self.console.line, lambda: interrupted)
         try:
             with ended.kept.fetched() if ended.kept is not None else nullcontext() as checkpoint:
                 self.history.best = best_of(checkpoint) if ended.best is not None and checkpoint is not None else None
-                global_batch, command_s = self.layout.batches.parallel.global_batch, command_age_s()
+                global_batch, command_s = self.layout.global_batch, command_age_s()
                 summary = summarize_training(
                     self.config, self.history, self.layout.placing, global_batch, ended, command_s
                 )
                 summary["tracking"] = self.session.identity(interrupted=interrupted)
-                if not interrupted and ended.best is not None:
+                if self._is_function:
+                    checkpoint, line = self._function_state(checkpoint, interrupted=interrupted)
+                    summary["checkpoint"] = summary["checkpoint"] if checkpoint is not None else None
+                    self.console.lines([line] if line else [])
+                elif not interrupted and ended.best is not None:
                     assert checkpoint is not None
                     summary |= self._keep_model(checkpoint)
                 self.folder.write_summary(summary)
@@ -241,6 +244,22 @@ class TrainingRun:
             self.folder.hand_over()
         self._print_end(summary, interrupted)
         return Result(summary, self.folder.path, interrupted)
+
+    @property
+    def _is_function(self) -> bool:
+        return self.found.source.kind == "function"
+
+    def _function_state(self, checkpoint: Path | None, *, interrupted: bool) -> tuple[Path | None, str | None]:
+        """Return the folder if it holds a state of the function's, else None; and a line where that is not the best
+        epoch's."""
+        kept, best = Kept.load(checkpoint) if checkpoint is not None else None, self.history.best
+        if kept is None:
+            again = "; a resume begins again" if interrupted else ""
+            return None, f"no state is kept: the function has not called raygpu.checkpoint{again}"
+        if best is not None and kept.epoch < best.epoch:
+            line = f"the kept state is not of the best epoch {best.epoch} but of epoch {kept.epoch}"
+            return checkpoint, f"{line}: the function made no raygpu.checkpoint in between"
+        return checkpoint, None
 
     def _keep_model(self, checkpoint: Path) -> dict[str, Any]:
         assert self.found.splits is not None
@@ -254,11 +273,12 @@ class TrainingRun:
 
     def _print_end(self, summary: Mapping[str, Any], interrupted: bool) -> None:
         console = self.console
-        console.lines(ending(self.config, self.history, self.layout.batches.parallel.global_batch))
+        console.lines(ending(self.config, self.history, self.layout.global_batch))
         took = f"{duration(summary['wall_s'])}, {duration(summary['command_s'])} with Ray's start"
         console.line(f"{summary['epochs']} epochs in {took}; all of it in {self.folder}")
         if summary["checkpoint"] is not None:
-            console.line(f"the model: {summary['checkpoint']}")
+            what = "the function's state" if self._is_function else "the model"
+            console.line(f"{what}: {summary['checkpoint']}")
         if (curves := self.session.next_line()) is not None:
             console.line(curves)
         if interrupted:

@@ -172,11 +172,11 @@ def _misspelt(given: Mapping[str, Any], hp: Mapping[str, Any], read: Collection[
     ]
 
 
-def require_experiment(config: TrainConfig, source: Source, code: Any) -> None:
-    """Raise BadInput if this is no experiment that a production training takes, or its settings do not suit it."""
+def require_experiment(config: TrainConfig, source: Source, code: Any, command: str) -> None:
+    """Raise BadInput if this is no experiment, or its settings do not suit it. command: the one that was called."""
     if not isinstance(code, Experiment):
-        what = "raygpu.train takes a TorchExperiment or a KerasExperiment"
-        raise BadInput(f"{'command' if code is None else 'experiment'}: {source.name} is a {source.kind}; {what}")
+        kind, key = ("script", "command") if code is None else ("function", "experiment")
+        raise BadInput(f"{key}: {source.name} is a {kind}; {command} takes a TorchExperiment or a KerasExperiment")
     if source.kind == "torch" and config.devices_per_worker > 1:
         raise BadInput(
             f"devices_per_worker: read {config.devices_per_worker}; a worker of torch drives one: take more --workers"
@@ -188,8 +188,10 @@ def require_experiment(config: TrainConfig, source: Source, code: Any) -> None:
 
 
 def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Problem:
-    """Load the data, and try a first step. Raises BadInput."""
+    """Load the data, and try a first step; a function has neither for raygpu. Raises BadInput."""
     config = prepared.config
+    if not isinstance(code, Experiment):
+        return Problem(source, code, None)
     step = tried_step(config, source, code, config.hyperparameters)
     Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
     lines = _misspelt(config.hyperparameters, config.hyperparameters, step.read)
@@ -238,7 +240,9 @@ def trained_model(
 
 def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoints: Sequence[Storage]) -> None:
     """Raise BadInput if none of a run's checkpoints, the latest first, is of this model; the latest may be cut
-    short."""
+    short. A function's state is its own, and is not looked at."""
+    if found.splits is None:
+        return
     faults: list[BadInput] = []
     for checkpoint in checkpoints:
         try:

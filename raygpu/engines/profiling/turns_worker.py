@@ -10,7 +10,6 @@ from typing import Any
 import ray
 
 from raygpu.engines.train.rank_group import LastAnswer, RankGroup, failures_reported
-from raygpu.engines.train.worker import has_diverged
 from raygpu.experiment import Splits
 from raygpu.training.distributed.ranks import ParallelSettings
 
@@ -50,7 +49,7 @@ def _take_turn(group: RankGroup, splits: Splits, parallel: ParallelSettings, wis
     try:
         group.report_start(training)
         while (progress := training.advance()) is not None:
-            if has_diverged(progress):
+            if progress.diverged:
                 return False
             if group.ranks.rank == 0:
                 group.report(progress)

@@ -113,7 +113,8 @@ class Setup:
 
     cluster: Cluster
     task: WorkerTask
-    splits: Splits
+    splits: Splits | None
+    """Data of an experiment; None for a function, which loads its own."""
     placing: Placing
     folder: Storage
     """Storage of the checkpoints; a training goes on from the last checkpoint in it."""
@@ -186,7 +187,8 @@ class ProductionRun:
             yield [*reports, *self._space()]
         yield self._reports(failed)
         if failed:
-            raise TrainingFailed(last_words(failed[0]), failed[0].error, out_of_memory=failed[0].out_of_memory)
+            line = last_words(failed[0], setup.task.source.kind)
+            raise TrainingFailed(line, failed[0].error, out_of_memory=failed[0].out_of_memory)
         error = fitting.exception()
         if error is None:
             checkpoint = fitting.result().checkpoint
@@ -246,7 +248,8 @@ def _trainer(setup: Setup, mailbox: Any) -> Any:
 
 
 def _trainer_class(framework: str, how: str, *, local: bool) -> Callable[..., Any]:
-    """Return Ray Train's trainer for a framework. how: torch's backend. local: whether Ray runs on loopback alone."""
+    """Return Ray Train's trainer for a framework, or for a function. how: torch's backend. local: whether Ray runs on
+    loopback alone."""
     if framework == "torch":
         from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -254,6 +257,10 @@ def _trainer_class(framework: str, how: str, *, local: bool) -> Callable[..., An
 
         made = LoopbackConfig if local else TorchConfig
         return partial(TorchTrainer, torch_config=made(backend=how, timeout_s=A_DAY_S))
+    if framework == "function":
+        from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer  # needs no framework
+
+        return DataParallelTrainer
     from ray.train.tensorflow import TensorflowTrainer
 
     return TensorflowTrainer

@@ -21,7 +21,9 @@ from raygpu.engines.train.worker_reports import Failed, Joined, Report
 from raygpu.experiment import Splits
 from raygpu.records.training_progress import Restored, Wish
 from raygpu.search.trials import Scoring, Trial
-from raygpu.training.base import Settings, surroundings
+from raygpu.training.base import ProductionTraining, Settings, surroundings
+from raygpu.training.callable.function import FunctionTraining
+from raygpu.training.distributed.function_rank import FunctionRank
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, ParallelTraining
 
 LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "ProcessGroup", "Collective ops")
@@ -39,8 +41,8 @@ class WorkerTask:
     epochs: int
     precision: Precision
     threads: int
-    parallel: ParallelSettings
-    """Division of a batch; its ratios are in the order of `devices`."""
+    parallel: ParallelSettings | None
+    """Division of a batch, with ratios in the order of `devices`; None for a function, which makes its own batches."""
     devices: tuple[tuple[str, str], ...]
     """Node id and Ray's name of each device, in the order of their indices."""
     scoring: Scoring
@@ -114,7 +116,13 @@ class RankGroup:
         solo = TorchSolo(code, splits, task.trial, settings, device, optimizer_settings=parallel.optimizer_settings)
         return TorchParallel(solo, parallel, ranks, wish=wish)
 
-    def report_start(self, training: ParallelTraining, restored: Restored | None = None) -> None:
+    def begin_function(self, wish: Callable[[], Wish]) -> FunctionRank:
+        """Make a training of the task's trial by the user's function. wish: called at each of its reports."""
+        task = self._task
+        code: Any = task.source.resolve()
+        return FunctionRank(FunctionTraining(code, task.trial, self._settings), task.scoring, wish)
+
+    def report_start(self, training: ProductionTraining, restored: Restored | None = None) -> None:
         """Report each device of this worker as joined. restored: history before the checkpoint that was loaded."""
         for rank in range(self.ranks.rank, self.ranks.rank + self.ranks.local):
             notes, history = tuple(training.notes), None if rank else restored
@@ -140,6 +148,8 @@ def failures_reported(mailbox: Any) -> Iterator[None]:
 
 def _is_lost_peer(error: Exception) -> bool:
     """Return whether an error comes from the loss of another rank, by type or message of either framework."""
+    if ray.train.get_context().get_world_size() == 1:
+        return False  # a function may use these libraries by itself
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return bool(kinds & LOST_PEER_ERRORS) or any(sign in str(error) for sign in LOST_PEER)
 

@@ -6,7 +6,6 @@ Ray Train calls `train` on every worker, and again on new workers after one was 
 from __future__ import annotations
 
 import json
-import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -24,7 +23,8 @@ from raygpu.engines.train.worker_reports import Saved
 from raygpu.experiment import Splits
 from raygpu.records.training_progress import Best, Progress, Restored, Wish
 from raygpu.storage import Storage
-from raygpu.training.distributed.ranks import ParallelTraining, Ranks
+from raygpu.training.base import ProductionTraining
+from raygpu.training.distributed.ranks import Ranks
 
 PROGRESS = "progress.json"
 """File of a checkpoint with the training's progress and its best score."""
@@ -65,37 +65,56 @@ def train(config: dict[str, Any]) -> None:
         _train(config["task"], mailbox, ray.get(config["splits"]))
 
 
-def _train(task: WorkerTask, mailbox: Any, splits: Splits) -> None:
-    wishes = _Wishes(LastAnswer(mailbox.wish.remote), task.checkpoint_s)
-    group = RankGroup(task, mailbox)
-    training = group.begin(splits, task.parallel, wishes)
+def _train(task: WorkerTask, mailbox: Any, splits: Splits | None) -> None:
+    group, wishes = RankGroup(task, mailbox), _Wishes(_asking(task, mailbox), task.checkpoint_s)
+    training = _begun(group, task, splits, wishes)
     keeper = _Keeper(task, group.ranks, training)
     try:
         keeper.go_on()
         group.report_start(training, keeper.restored)
-        while (progress := training.advance()) is not None:
-            if group.ranks.rank == 0:
-                group.report(progress)
-            if keeper.due(progress):
-                saved = keeper.save(progress)
-                wishes.saved()
-                if group.ranks.rank == 0:
-                    group.report(saved)
-            if progress.wish == "stop" or has_diverged(progress):
-                break
+        if keeper.restored is None or not keeper.restored.ended:
+            _train_to_the_end(group, keeper, wishes)
     finally:
         training.close()
 
 
-def has_diverged(progress: Progress) -> bool:
-    """Return whether the training loss is not finite: unlike validation metrics, it is the same on all ranks."""
-    return progress.result is not None and not math.isfinite(progress.result.metrics["train/loss"])
+def _asking(task: WorkerTask, mailbox: Any) -> Callable[[], Wish]:
+    """Return the function that asks for the user's wish: a function's reports may be too rare for an earlier answer."""
+    if task.source.kind == "function":
+        return lambda: ray.get(mailbox.wish.remote())
+    return LastAnswer(mailbox.wish.remote)
+
+
+def _begun(group: RankGroup, task: WorkerTask, splits: Splits | None, wishes: _Wishes) -> ProductionTraining:
+    if task.source.kind == "function":
+        return group.begin_function(wishes)
+    assert splits is not None, "an experiment has data"
+    assert task.parallel is not None, "an experiment has batches"
+    return group.begin(splits, task.parallel, wishes)
+
+
+def _train_to_the_end(group: RankGroup, keeper: _Keeper, wishes: _Wishes) -> None:
+    """Train until the end, a stop or divergence, with a checkpoint whenever one is due."""
+    last: Progress | None = None
+    while (progress := keeper.training.advance()) is not None:
+        last = progress
+        if group.ranks.rank == 0:
+            group.report(progress)
+        if keeper.due(progress):
+            saved = keeper.save(progress)
+            wishes.saved()
+            if group.ranks.rank == 0:
+                group.report(saved)
+        if progress.wish == "stop" or progress.diverged:
+            return
+    if last is not None and last.epoch < keeper.task.epochs:
+        group.report(keeper.save(last, ended=True))
 
 
 class _Keeper:
     """Checkpoints of a training under Ray Train, which keeps the last ones and gives a new worker the latest."""
 
-    def __init__(self, task: WorkerTask, ranks: Ranks, training: ParallelTraining) -> None:
+    def __init__(self, task: WorkerTask, ranks: Ranks, training: ProductionTraining) -> None:
         self.task, self.ranks, self.training = task, ranks, training
         self.score: float | None = None
         """Score of the last epoch."""
@@ -117,20 +136,24 @@ class _Keeper:
                 self.score, self.metrics = kept["score"], kept.get("metrics", {})
                 if kept["best"] is not None:
                     self.best = Best(kept["best"], kept.get("best_epoch", kept["epoch"]))
-                self.restored = Restored(self.training.epoch, self.metrics, self.best)
+                ended = kept.get("ended", False) or kept["epoch"] >= self.task.epochs
+                self.restored = Restored(kept["epoch"], self.metrics, self.best, ended)
         elif self.task.warm_start is not None:
             with Storage(self.task.warm_start).fetched() as path:
                 self.training.load_parameters(path)
 
     def due(self, progress: Progress) -> bool:
         """Return whether a checkpoint is due: at the end of some epochs, or on request. The same on all ranks."""
-        if progress.result is None or has_diverged(progress):
-            return bool(progress.wish) and not has_diverged(progress)
+        if progress.result is None or progress.diverged:
+            return bool(progress.wish) and not progress.diverged
         ended = progress.epoch % self.task.checkpoint_epochs == 0 or progress.epoch == self.task.epochs
         return ended or bool(progress.wish)
 
-    def save(self, progress: Progress) -> Saved:
-        """Save a checkpoint and report it to Ray Train; all ranks call this together."""
+    def save(self, progress: Progress, *, ended: bool = False) -> Saved:
+        """Save a checkpoint and report it to Ray Train; all ranks call this together.
+
+        ended: whether the training has ended by itself, before its last epoch.
+        """
         is_best = False
         if progress.result is not None and self.ranks.rank == 0:
             self.metrics = progress.result.metrics
@@ -144,6 +167,7 @@ class _Keeper:
             self.training.save(Path(folder))
             step = progress.step if progress.result is None else 0
             told = {"epoch": self.training.epoch, "step": step, "score": self.score, "is_best": is_best}
+            told |= {"ended": True} if ended else {}
             checkpoint = None
             if self.ranks.rank == 0:
                 best = {"best": None} if self.best is None else {"best": self.best.score, "best_epoch": self.best.epoch}
@@ -156,7 +180,7 @@ class _Keeper:
                 return disk.patiently(disks, lambda: storage.persist_current_checkpoint(local, name))
 
             ray.train.report(told, checkpoint, checkpoint_upload_fn=upload)
-        return Saved(self.training.epoch, step, self.score, is_best)
+        return Saved(self.training.epoch, step, self.score, is_best, ended)
 
     def _is_best(self, score: float | None, epoch: int) -> bool:
         if score is None or score == self.task.scoring.worst:

@@ -34,6 +34,8 @@ class Saved:
     step: int
     score: float | None
     best: bool
+    ended: bool = False
+    """Whether a function has ended by itself before its last epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,10 @@ class TurnMailbox(Mailbox):
         return "stop" if self._wish == "stop" or number < len(self._turns) - 1 else ""
 
 
-def last_words(failed: Failed) -> str:
-    """Return in one line why a training failed."""
+def last_words(failed: Failed, kind: str) -> str:
+    """Return in one line why a training failed. kind: the kind of its source."""
+    if failed.out_of_memory and kind == "function":
+        return "out of memory: the function needs more than the device has; a smaller batch of its own may fit"
     if failed.out_of_memory:
         return f"out of memory on rank {failed.rank}; take a batch in more parts by --accumulate, or a smaller one"
     return last_line(failed.error)

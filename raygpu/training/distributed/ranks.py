@@ -5,6 +5,7 @@ Every rank decides by itself and alike, from the same reports of all ranks, so n
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -303,6 +304,7 @@ class ParallelTraining(ABC):
             noise=told.noise,
             wish=told.wish,
             result=result,
+            diverged=ended and not math.isfinite(told.loss),
         )
 
     def _rate(self, rank: int, seconds: Sequence[float]) -> float | None:
