@@ -10,7 +10,8 @@ from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment
-from raygpu.training.callable.script import render
+from raygpu.search.command_line import filled
+from raygpu.search.trials import Trial
 from raygpu.workflow.user_code import require_experiment
 
 _ONE_DEVICE = "a function trains on one device, in one worker"
@@ -57,9 +58,8 @@ def require_trainable(config: TrainConfig, source: Source, code: Any, *, warm_st
 
 def command_line(config: TrainConfig) -> str:
     """Return a script's command line with the hyper-parameters filled in."""
-    trial_id = config.source.get("trial_id", "t0000")
-    own = {"trial_id": trial_id, "seed": config.seed, "epochs": config.epochs}
-    return shlex.join(render(str(config.command), {**own, **config.hyperparameters}))
+    trial = Trial(str(config.source.get("trial_id", Trial.name(0))), config.seed, config.hyperparameters)
+    return shlex.join(filled(str(config.command), trial, config.epochs))
 
 
 def _function_faults(config: TrainConfig) -> list[str]:
