@@ -111,6 +111,7 @@ class Command:
     def _print_help(self) -> None:
         usage = f"python -m raygpu.{self.name} [CONFIG] [flags]"
         file = f"CONFIG is a TOML file, by default {self.default}; flags override it."
+        file += "\n--no-FLAG is short for --FLAG false."
         with reader_may_leave():
             print(self.flags.parser(usage, f"{self.description or ''}\n{file}").format_help())
 
