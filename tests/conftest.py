@@ -93,6 +93,15 @@ def new_store(mlflow_template: Path) -> Callable[[Path], str]:
 
 
 @pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs of an environment with raygpu's wheel."""
+    pytest.importorskip("setuptools")
+    from tests.installed_wheel import install
+
+    return install(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
     """A local Ray cluster of one node with 2 CPUs (as it is told) and one simulated GPU."""
     from ray.cluster_utils import Cluster

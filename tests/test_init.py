@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
-import sysconfig
 import tomllib
-import venv
 from pathlib import Path
 
 import pytest
@@ -54,26 +50,6 @@ def test_an_empty_folder_is_told_of_it(
     monkeypatch.chdir(tmp_path)
     assert sweep.main([]) == 2
     assert "python -m raygpu.init writes examples into this folder" in capsys.readouterr().err
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of programs of a new environment with raygpu's wheel, whose dependencies are this one's."""
-    pytest.importorskip("setuptools")
-    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for name in ("raygpu", "experiments", "conf"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "benchmarks"))
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, source], check=True)
-    home = folder / "venv"
-    venv.create(home)
-    (wheel,) = folder.glob("*.whl")
-    subprocess.run([*pip, "--python", home / "bin" / "python", "install", "--no-deps", "--no-index", wheel], check=True)
-    (site,) = home.glob("lib/python*/site-packages")
-    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return home / "bin"
 
 
 @pytest.mark.timeout(300)

@@ -1,4 +1,4 @@
-"""docs/tutorial.md, run from its top to its end in an empty folder."""
+"""docs/tutorial.md, run from its top to its end by an installed wheel in an empty folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,16 +26,15 @@ def steps(page: Path) -> Iterator[tuple[str | None, str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_every_block_works_in_order(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    environment.pop("MLFLOW_TRACKING_URI", None)
+def test_every_block_works_in_order(installed: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"PATH": f"{installed}{os.pathsep}{os.environ['PATH']}"}
+    for name in ("MLFLOW_TRACKING_URI", "PYTHONPATH"):
+        environment.pop(name, None)
     folder = tmp_path / "empty"
     folder.mkdir()
 
     def run(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(list(arguments), cwd=folder, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{shlex.join(arguments)}\n{done.stdout}{done.stderr}"
         return done.stdout
 
@@ -48,13 +46,13 @@ def test_every_block_works_in_order(tmp_path: Path) -> None:
         if file is not None:
             (folder / file).write_text(text)
         elif language == "python":
-            output = run("-c", text)
+            output = run(str(installed / "python"), "-c", text)
             for expected in EXPECTED.findall(text):
                 assert expected in output, f"{text}\n{output}"
         else:
             for line in text.strip().splitlines():
                 first, *arguments = shlex.split(line)
                 assert first == "raygpu"
-                run("-m", "raygpu", *arguments)
+                run(str(installed / "raygpu"), *arguments)
     assert counts == {"bash": 6, "python": 4, "toml": 1}
     assert {path.name for path in (folder / "runs").iterdir()} >= {"search", "packed", "fused", "mine", "mlflow.db"}
