@@ -24,6 +24,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import Records
 from raygpu.search.trials import Scoring, TrialRecord
 from raygpu.storage import StorageError
+from raygpu.workflow.run_folder import removed_if_unusable
 from raygpu.workflow.summary import summarize, write_files
 from raygpu.workflow.trial_groups import Grouped
 from raygpu.workflow.user_code import Problem
@@ -111,19 +112,13 @@ class SweepUnderWay:
         disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.line)
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
         folder.claim()
-        try:
+        with removed_if_unusable(folder, is_new=resume is None):
             if resume is None:
                 folder.write_config(self.config, source_folder)
                 folder.write_run({"gpu": self.decision.settled(self.config.gpu)})
             else:
                 folder.change_config(self.config.model_dump(include={"trials", *LIMITS}, exclude_none=True))
             self.cluster.require(folder.shared)
-        except (RaygpuError, OSError) as error:
-            if resume is None:
-                folder.remove()
-            if isinstance(error, OSError):
-                raise RaygpuError(f"{folder.path} cannot be written: {one_line(error)}") from error
-            raise
         return folder
 
     def run(self, stages: Stages) -> None:

@@ -12,7 +12,6 @@ from raygpu.cli.formatting import duration
 from raygpu.cli.training_view import TrainConsole, ending
 from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
-from raygpu.errors import RaygpuError, one_line
 from raygpu.experiment import take
 from raygpu.records.clock import command_age_s
 from raygpu.records.run_directory import RunDirectory
@@ -20,6 +19,7 @@ from raygpu.records.training_progress import History, Progress
 from raygpu.reporting import Kept
 from raygpu.search.trials import Scoring
 from raygpu.workflow import registration
+from raygpu.workflow.run_folder import removed_if_unusable
 from raygpu.workflow.summary import summarize_training
 from raygpu.workflow.training_layout import Layout
 from raygpu.workflow.user_code import Problem
@@ -81,19 +81,13 @@ class TrainingRun:
     def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
         disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.line)
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
-        try:
-            folder.claim()
+        folder.claim()
+        with removed_if_unusable(folder, is_new=resume is None):
             if resume is None:
                 folder.write_config(self.config, source_folder, kind="train")
                 if self.layout.global_batch is not None:
                     folder.write_run({"global_batch": self.layout.global_batch})
             self.cluster.require(folder.shared)
-        except (RaygpuError, OSError) as error:
-            if resume is None:
-                folder.remove()
-            if isinstance(error, OSError):
-                raise RaygpuError(f"{folder.path} cannot be written: {one_line(error)}") from error
-            raise
         return folder
 
     def run(self, warm_start: Path | None) -> Ended:

@@ -110,7 +110,7 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
     """Try a first step of one of the first trials; return the data, converted if need be, and lines for a person.
 
     Raises BadInput if none of them works, and UnknownMetric. Faults that a GPU or another node may not have are left to
-    the trials.
+    the trials, and all faults without `fail_fast`.
     """
     config = prepared.config
     faults: list[StepFailed] = []
@@ -129,7 +129,7 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
         Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
         near = [f"space: {line}" for line in _misspelt(config.space, values, step.read)]
         return step.splits, [*step.notes, *near, *lines[:1]]
-    if faults and config.cluster.is_local and not depends_on_device(faults[0]):
+    if faults and config.fail_fast and config.cluster.is_local and not depends_on_device(faults[0]):
         raise BadInput(f"experiment: {config.experiment}: a first training step fails: {faults[0]}")
     return splits, [f"a first step on this machine's CPU fails: {fault}" for fault in faults[:1]]
 
