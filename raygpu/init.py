@@ -65,7 +65,7 @@ def _main(argv: list[str]) -> int:
     new = run(folder)
     place = "here" if folder == Path() else f"in {folder}"
     print(f"{len(new)} files written {place}: experiments/ and conf/" if new else f"all files are {place} already")
-    print(f"begin {place} with: python -m raygpu.sweep --trials 8")
+    print(f"begin {place} with: raygpu sweep conf/sweep/digits.toml --trials 8")
     return 0
 
 

@@ -79,6 +79,8 @@ def run(
         if prepared.nodes is not None:
             planner.ahead(local_site(prepared.gpus, prepared.nodes), dry=dry_run)
         if starting is None:
+            if found.splits is None:
+                console.line(f"the {source.kind} itself was not tried: it runs in the sweep alone")
             return Result({}, None, [])
         stages.end("dry_run")
 

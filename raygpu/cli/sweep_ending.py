@@ -32,7 +32,9 @@ def ending(
         f"{summary['failed']} failed",
         *([f"{summary['interrupted']} interrupted"] if summary["interrupted"] else []),
     ]
-    took = f"{duration(summary['wall_s'])}{_predicted(summary)}, {duration(summary['command_s'])} with Ray's start"
+    took = f"{duration(summary['wall_s'])}{_predicted(summary)}"
+    if summary["command_s"] > summary["wall_s"]:  # not of a sweep that goes on: its trials' time counts all starts
+        took += f", {duration(summary['command_s'])} with Ray's start"
     lines.append(f"{', '.join(counts)} in {took}; all of it in {folder}")
     if summary["common_failure"] is not None:
         lines.append(
@@ -41,7 +43,7 @@ def ending(
     if summary["failed"]:
         lines.append(f"why trials failed{_commonest(failures)}: {folder.shared_trials}/<id>/error.txt")
         if not interrupted:
-            lines.append(f"once that is mended, train them again by: {folder.resumed_by('sweep')} --retry failed")
+            lines.append(f"once the code is mended, train them again by: {folder.resumed_by('sweep')} --retry failed")
     if summary["best"] is None:
         lines.append(_without_score(summary))
     else:

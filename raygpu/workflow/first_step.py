@@ -55,7 +55,8 @@ def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Sp
     """Train one step and evaluate a few samples.
 
     If the data as it is does not work, the usual conversions of its number types are tried: float64 to float32, whole
-    numbers to int64 or float32. Raises StepFailed, with the fault of the data as it is, and MissingHyperparameter.
+    numbers to int64 or float32. Raises StepFailed, with the fault of the data in float32 or as it is; and
+    MissingHyperparameter.
     """
     few = _few(splits, FEW)
     try:
@@ -63,10 +64,15 @@ def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Sp
     except StepFailed as error:
         fault = error
     for inputs, targets in product(_forms(splits.train_inputs, INPUTS), _forms(splits.train_targets, TARGETS)):
-        with contextlib.suppress(StepFailed):
-            found = _step(source, code, hp, _converted(few, inputs, targets), splits)
-            notes = [*_note("inputs", splits.train_inputs, inputs), *_note("targets", splits.train_targets, targets)]
-            return replace(found, splits=_converted(splits, inputs, targets), notes=tuple(notes))
+        converted = _converted(few, inputs, targets)
+        try:
+            found = _step(source, code, hp, converted, splits)
+        except StepFailed as error:
+            if _are_floats(few, inputs, targets):  # float64 is none of the faults
+                fault = error
+            continue
+        notes = [*_note("inputs", splits.train_inputs, inputs), *_note("targets", splits.train_targets, targets)]
+        return replace(found, splits=_converted(splits, inputs, targets), notes=tuple(notes))
     with contextlib.suppress(StepFailed):  # a model that is made for whole batches
         return _step(source, code, hp, _few(splits, OptimizerSettings.of(hp).batch_size), splits)
     raise fault
@@ -133,6 +139,12 @@ def _forms(arrays: Arrays, whole: tuple[str, ...]) -> list[str | None]:
     kinds = {each.kind for each in types}
     forms = ("float32",) if kinds == {"f"} else whole if kinds <= set("biu") else ()
     return [None, *(form for form in forms if types != {np.dtype(form)})]
+
+
+def _are_floats(splits: Splits, inputs: str | None, targets: str | None) -> bool:
+    """Return whether a conversion changes floating-point numbers alone."""
+    parts = ((splits.train_inputs, inputs), (splits.train_targets, targets))
+    return all(array.dtype.kind == "f" for arrays, form in parts if form for array in named(arrays).values())
 
 
 def _converted(splits: Splits, inputs: str | None, targets: str | None) -> Splits:

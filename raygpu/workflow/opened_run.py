@@ -257,7 +257,8 @@ def _model(config: ProblemConfig, directory: RunDirectory, checkpoint: Path, hp:
     if not isinstance(code, Experiment):
         kept = Kept.load(checkpoint)
         if kept is None:
-            raise BadInput(f"{checkpoint}: no raygpu.checkpoint was made")
+            advice = "a script's own files are in the trial's .files"
+            raise BadInput(f"{checkpoint}: no raygpu.checkpoint was made; {advice}")
         return kept.content
     return trained_model(source, code, lambda: load_data(config, source, code), hp, checkpoint)
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import difflib
 import importlib.util
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,6 +27,8 @@ from raygpu.workflow.validation import Prepared, PreparedTrain
 
 ALMOST = 0.85
 """Similarity of two names, 0 to 1, above which one counts as the other misspelt."""
+ALIASES = {"learning_rate": "lr", "learningrate": "lr", "wd": "weight_decay", "bs": "batch_size", "optim": "optimizer"}
+"""Other names of hyper-parameters that raygpu reads."""
 NUM_TRIED = 3
 """Number of trials of which a first step is tried, until one works."""
 
@@ -57,6 +60,14 @@ def find(config: ProblemConfig, folder: Path) -> tuple[Source, Any]:
     return source, code
 
 
+def _require_script(command: str, folder: Path) -> None:
+    """Raise BadInput if the command is Python's and its script is not in the folder."""
+    words = shlex.split(command)
+    script = words[1] if len(words) > 1 and Path(words[0]).name.startswith("python") else ""
+    if script.endswith(".py") and "{" not in script and not (folder / script).is_file():
+        raise BadInput(f"command: {script}: no such file in {folder}")
+
+
 def _require_framework(source: Source) -> None:
     """Raise BadInput if the experiment's framework is not installed here."""
     extra = {"torch": "torch", "keras": "tensorflow"}.get(source.kind)
@@ -67,6 +78,8 @@ def _require_framework(source: Source) -> None:
 def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
     """Load the data once, and check that the metric exists. Raises BadInput."""
     config = prepared.config
+    if config.command is not None:
+        _require_script(config.command, Path(source.folder))
     if not isinstance(code, Experiment):
         return Problem(source, code, None)
     if config.gpu.fraction != "auto" and config.gpu.fraction > 1:
@@ -127,7 +140,8 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
             lines.append(f"a first step fails with {values}: {error}")
             continue
         Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
-        near = [f"space: {line}" for line in _misspelt(config.space, values, step.read)]
+        found = _misspelt(config.space, values, step.read) or _unread(values, step.read)
+        near = [f"space: {line}" for line in found]
         return step.splits, [*step.notes, *near, *lines[:1]]
     if faults and config.fail_fast and config.cluster.is_local and not depends_on_device(faults[0]):
         raise BadInput(f"experiment: {config.experiment}: a first training step fails: {faults[0]}")
@@ -157,19 +171,35 @@ def _require_known_values(space: Space) -> None:
 
 
 def _misspelt(given: Mapping[str, Any], hp: Mapping[str, Any], read: Collection[str]) -> list[str]:
-    """Return a line for each hyper-parameter that the model did not read and that resembles a missing one.
+    """Return a line for each hyper-parameter that resembles one that is missing.
 
-    given: all hyper-parameters there are. hp: those of the model. read: the names that it read.
+    given: all hyper-parameters there are. hp: those of the first step. read: the names that it read.
     """
     if ALL_NAMES in read:
         return []
-    wanted = {*(each.name for each in dataclasses.fields(OptimizerSettings)), *read}
-    near = {name: difflib.get_close_matches(name, wanted - set(given), 1, ALMOST) for name in set(hp) - wanted}
+    wanted = _known(read)
+    near = {
+        name: [ALIASES[name]]
+        if name in ALIASES and ALIASES[name] not in given
+        else difflib.get_close_matches(name, wanted - set(given), 1, ALMOST)
+        for name in set(hp) - wanted
+    }
     return [
-        f"the model does not read {name}: if nothing does, did you mean {found[0]}?"
+        f"a first step does not read {name}: if nothing does, did you mean {found[0]}?"
         for name, found in sorted(near.items())
         if found
     ]
+
+
+def _unread(hp: Mapping[str, Any], read: Collection[str]) -> list[str]:
+    """Return a line on the hyper-parameters that a first step did not read, if there are any."""
+    names = sorted(set(hp) - _known(read)) if ALL_NAMES not in read else []
+    return [f"a first step does not read {', '.join(names)}: what nothing reads changes nothing"] if names else []
+
+
+def _known(read: Collection[str]) -> set[str]:
+    """Return the names that raygpu or the experiment reads."""
+    return {*(each.name for each in dataclasses.fields(OptimizerSettings)), *read}
 
 
 def require_experiment(config: TrainConfig, source: Source, code: Any, command: str) -> None:

@@ -179,7 +179,7 @@ def test_an_experiment_whose_framework_is_not_installed(
 def test_a_name_that_looks_misspelt_is_shown_and_taken(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "misspelt.toml").write_text(MISSPELT)
     assert sweep.main(["misspelt.toml", "--dry-run"]) == 0
-    line = "space: the model does not read momentun: if nothing does, did you mean momentum?"
+    line = "space: a first step does not read momentun: if nothing does, did you mean momentum?"
     assert line in capsys.readouterr().out.splitlines()
 
 

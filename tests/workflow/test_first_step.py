@@ -238,6 +238,34 @@ def test_a_fault_of_some_trials_is_theirs_and_noted(tried: Callable[..., Problem
     assert note.startswith("a first step fails with {'x': 0}: ValueError: x is 0")
 
 
+class TorchDoubleWrongLabel(TorchWrongLabel):
+    inputs = PIXELS.astype(np.float64)
+
+
+def test_the_fault_beside_float64_is_told(tried: Callable[..., Problem]) -> None:
+    with pytest.raises(BadInput, match=r"Target 6 is out of bounds.*; with inputs float32"):
+        tried("TorchDoubleWrongLabel")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("learning_rate", "a first step does not read learning_rate: if nothing does, did you mean lr?"),
+        ("momentun", "a first step does not read momentun: if nothing does, did you mean momentum?"),
+        ("banana", "a first step does not read banana: what nothing reads changes nothing"),
+    ],
+)
+def test_a_name_that_nothing_reads_is_told(tried: Callable[..., Problem], name: str, line: str) -> None:
+    assert tried("Torch", {name: {"uniform": [0, 1]}}).notes == [f"space: {line}"]
+
+
+def test_a_script_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    values = {"command": "python mainn.py --lr 1", "trials": 1, "metric": "accuracy", "runs_dir": str(tmp_path)}
+    prepared = prepare(SweepConfig.model_validate({**values, "tracking": {"enabled": False}}), "test")
+    with pytest.raises(BadInput, match=r"command: mainn\.py: no such file in "):
+        problem(prepared, *find(prepared.config, tmp_path))
+
+
 def test_what_only_a_gpu_can_run_is_left_to_the_trials(tried: Callable[..., Problem]) -> None:
     (note,) = tried("TorchOnGpu").notes
     assert note.startswith("a first step on this machine's CPU fails: RuntimeError: Found no NVIDIA driver")

@@ -68,7 +68,7 @@ def test_a_misspelt_hyperparameter_is_refused(
     monkeypatch.setattr(train, "ray_starting", no_ray)
     (here / "t.toml").write_text(CONFIG.replace("momentum", "momentun"))
     assert train.main(["t.toml", "--dry-run"]) == 2
-    line = "hyperparameters: the model does not read momentun: if nothing does, did you mean momentum?"
+    line = "hyperparameters: a first step does not read momentun: if nothing does, did you mean momentum?"
     assert line in capsys.readouterr().err
 
 
