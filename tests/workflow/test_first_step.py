@@ -260,8 +260,9 @@ def test_a_name_that_nothing_reads_is_told(tried: Callable[..., Problem], name: 
 
 
 def test_a_script_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    values = {"command": "python mainn.py --lr 1", "trials": 1, "metric": "accuracy", "runs_dir": str(tmp_path)}
-    prepared = prepare(SweepConfig.model_validate({**values, "tracking": {"enabled": False}}), "test")
+    values = {"command": "python mainn.py --lr {lr}", "trials": 1, "metric": "accuracy", "space": {"lr": 1}}
+    values |= {"runs_dir": str(tmp_path), "tracking": {"enabled": False}}
+    prepared = prepare(SweepConfig.model_validate(values), "test")
     with pytest.raises(BadInput, match=r"command: mainn\.py: no such file in "):
         problem(prepared, *find(prepared.config, tmp_path))
 
