@@ -127,7 +127,8 @@ def run_submission(command: str, file: Path | str, *, address: str | None = None
     RAY_API_SERVER_ADDRESS. fields: those of the command's configuration. Raises BadInput, RaygpuError.
     """
     flags = [word for name, value in _flat(fields).items() for word in (as_flag(name), value)]
-    return submit.submitted(command, [str(file), *flags], {} if address is None else {"address": address}, print)
+    _, job_id = submit.submitted(command, [str(file), *flags], {} if address is None else {"address": address}, print)
+    return job_id
 
 
 @dataclass(frozen=True, slots=True)

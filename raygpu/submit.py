@@ -98,16 +98,17 @@ def _jobs(options: Mapping[str, str]) -> Jobs:
 
 
 def _submit(command: Command, words: Sequence[str], asked: Arguments) -> int:
-    job_id = submitted(command.name, words, asked.options, partial(print, flush=True))
-    jobs = _jobs(asked.options)
+    jobs, job_id = submitted(command.name, words, asked.options, partial(print, flush=True))
     if "detach" in asked.switches:
         print(job_view.hints(job_id, jobs.address)[0], flush=True)
         return 0
     return _follow(jobs, job_id)
 
 
-def submitted(command: str, words: Sequence[str], options: Mapping[str, str], say: Callable[[str], None]) -> str:
-    """Submit a command as a job; return the job's id.
+def submitted(
+    command: str, words: Sequence[str], options: Mapping[str, str], say: Callable[[str], None]
+) -> tuple[Jobs, str]:
+    """Submit a command as a job; return the cluster's jobs, and the id of this one.
 
     words: the command's own arguments. options: see OPTIONS. say: takes lines for a person. Raises BadInput.
     """
@@ -118,7 +119,7 @@ def submitted(command: str, words: Sequence[str], options: Mapping[str, str], sa
     jobs = _jobs(options)
     job_id = jobs.submit(submission)
     say(f"submitted {job_id} to {jobs.address}, with what is in {submission.source_folder}")
-    return job_id
+    return jobs, job_id
 
 
 def _follow(jobs: Jobs, job_id: str) -> int:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from raygpu.search.trials import EpochResult
+
 if TYPE_CHECKING:
     import numpy as np
 
     from raygpu.config.sections import Precision
     from raygpu.records.training_progress import Progress
-    from raygpu.search.trials import EpochResult, Trial
+    from raygpu.search.trials import Trial
 
 
 ARRAY_CHECKPOINT = "array.pt"
 """File name of the checkpoint of an array of torch models."""
+
+
+LARGE = 100_000_000
+"""Number of parameters above which a first step on the CPU would take too long."""
 
 
 class NotAsAlone(RuntimeError):
@@ -140,3 +147,13 @@ class Array(Protocol):
 
     def close(self) -> None:
         """Free memory, threads and processes. Called once, in any case."""
+
+
+def first_result(training: Any, num_parameters: int) -> EpochResult:
+    """Train and evaluate one epoch of a torch or Keras training; a model of more than LARGE parameters is evaluated
+    alone."""
+    if num_parameters <= LARGE:
+        result: EpochResult = training.run_epoch()
+        return result
+    metrics = {f"validation/{name}": value for name, value in training.evaluate().items()}
+    return EpochResult(1, {"train/loss": math.nan, **metrics})

@@ -58,23 +58,19 @@ def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Sp
     numbers to int64 or float32. Raises StepFailed, with the fault of the data in float32 or as it is; and
     MissingHyperparameter.
     """
-    few = _few(splits, FEW)
-    try:
-        return _step(source, code, hp, few, splits)
-    except StepFailed as error:
-        fault = error
+    few, fault = _few(splits, FEW), None
     for inputs, targets in product(_forms(splits.train_inputs, INPUTS), _forms(splits.train_targets, TARGETS)):
-        converted = _converted(few, inputs, targets)
         try:
-            found = _step(source, code, hp, converted, splits)
+            found = _step(source, code, hp, _converted(few, inputs, targets), splits)
         except StepFailed as error:
-            if _are_floats(few, inputs, targets):  # float64 is none of the faults
+            if _are_floats(few, inputs, targets):  # other conversions bring faults of their own
                 fault = error
             continue
         notes = [*_note("inputs", splits.train_inputs, inputs), *_note("targets", splits.train_targets, targets)]
         return replace(found, splits=_converted(splits, inputs, targets), notes=tuple(notes))
     with contextlib.suppress(StepFailed):  # a model that is made for whole batches
         return _step(source, code, hp, _few(splits, OptimizerSettings.of(hp).batch_size), splits)
+    assert fault is not None  # the first forms leave the data as it is
     raise fault
 
 

@@ -126,8 +126,7 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
     the trials, and all faults without `fail_fast`.
     """
     config = prepared.config
-    faults: list[StepFailed] = []
-    lines: list[str] = []
+    failed: list[tuple[dict[str, Any], StepFailed]] = []
     for values in _first_draws(prepared):
         try:
             step = try_step(source, code, values, splits)
@@ -136,16 +135,17 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
                 continue  # a conditional one, which this draw happens to lack
             raise BadInput(f"space: {config.experiment} reads {error.name!r}, which [space] does not have") from error
         except StepFailed as error:
-            faults.append(error)
-            lines.append(f"a first step fails with {values}: {error}")
+            failed.append((values, error))
             continue
         Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
         found = _misspelt(config.space, values, step.read) or _unread(values, step.read)
         near = [f"space: {line}" for line in found]
-        return step.splits, [*step.notes, *near, *lines[:1]]
-    if faults and config.fail_fast and config.cluster.is_local and not depends_on_device(faults[0]):
-        raise BadInput(f"experiment: {config.experiment}: a first training step fails: {faults[0]}")
-    return splits, [f"a first step on this machine's CPU fails: {fault}" for fault in faults[:1]]
+        lines = [f"a first step fails with {others}: {fault}" for others, fault in failed[:1]]
+        return step.splits, [*step.notes, *near, *lines]
+    for _, fault in failed[:1]:
+        if config.fail_fast and config.cluster.is_local and not depends_on_device(fault):
+            raise BadInput(f"experiment: {config.experiment}: a first training step fails: {fault}")
+    return splits, [f"a first step on this machine's CPU fails: {fault}" for _, fault in failed[:1]]
 
 
 def _first_draws(prepared: Prepared) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits, num_samples, take
 from raygpu.planning.batches import batch_bounds, epoch_order
 from raygpu.search.trials import EpochResult, Trial
+from raygpu.training import base
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.keras.optimizers import clip, make_optimizer, with_l2
@@ -29,8 +29,6 @@ WEIGHTS = "model.weights.h5"
 OPTIMIZER = "optimizer.npz"
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
 EVALUATION_BATCH = 1024
-LARGE = 100_000_000
-"""Number of parameters above which a first step on the CPU would take too long."""
 CALL_S = 0.02
 """Minimum duration of a timed call, in seconds: long enough to hide the cost of a call from Python."""
 
@@ -283,19 +281,14 @@ def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozense
 def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> tuple[EpochResult, frozenset[str]]:
     """Train and evaluate on a few samples, on the CPU, before anything is started.
 
-    Returns the result, and the names of the hyper-parameters that were read. A model of more than LARGE parameters is
-    evaluated alone. splits: the few samples. Raises any exception of the experiment.
+    Returns the result, and the names of the hyper-parameters that were read. A very large model is evaluated
+    alone. splits: the few samples. Raises any exception of the experiment.
     """
     settings = Settings(epochs=1, threads=tf.config.threading.get_intra_op_parallelism_threads(), precision="float32",
                         folder=Path())  # fmt: skip
     with no_gpu():
         training = KerasSolo(experiment, splits, Trial("t0000", 0, hp), settings)
-        if training.model.count_params() > LARGE:
-            metrics = {f"validation/{name}": value for name, value in training.evaluate().items()}
-            result: EpochResult | None = EpochResult(1, {"train/loss": math.nan, **metrics})
-        else:
-            result = training.run_epoch()
-        assert result is not None
+        result = base.first_result(training, training.model.count_params())
         _require_no_broadcast(training)
     return result, frozenset(training.hp.names_read)
 

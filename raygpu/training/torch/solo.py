@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +15,7 @@ from torch import nn
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits
 from raygpu.planning.batches import batch_bounds, epoch_order, num_batches
 from raygpu.search.trials import EpochResult, Trial
+from raygpu.training import base
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import DeviceData, Tensors, copied, copied_outputs, in_precision, moved, rows, tensors
@@ -28,8 +28,6 @@ GIVEN = "_raygpu_given"
 """Attribute of parameters that `model(hp)` has returned once."""
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
 EVALUATION_BATCH = 1024
-LARGE = 100_000_000
-"""Number of parameters above which a first step on the CPU would take too long."""
 
 
 class TorchSolo:
@@ -224,17 +222,12 @@ def predict(
 def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> tuple[EpochResult, frozenset[str]]:
     """Train and evaluate on a few samples, on the CPU, before anything is started.
 
-    Returns the result, and the names of the hyper-parameters that were read. A model of more than LARGE parameters is
-    evaluated alone. splits: the few samples. Raises any exception of the experiment.
+    Returns the result, and the names of the hyper-parameters that were read. A very large model is evaluated
+    alone. splits: the few samples. Raises any exception of the experiment.
     """
     settings = Settings(epochs=1, threads=torch.get_num_threads(), precision="float32", folder=Path())
     training = TorchSolo(experiment, splits, Trial("t0000", 0, hp), settings, torch.device("cpu"))
-    if sum(parameter.numel() for parameter in training.model.parameters()) > LARGE:
-        metrics = {f"validation/{name}": value for name, value in training.evaluate().items()}
-        result: EpochResult | None = EpochResult(1, {"train/loss": math.nan, **metrics})
-    else:
-        result = training.run_epoch()
-    assert result is not None
+    result = base.first_result(training, sum(parameter.numel() for parameter in training.model.parameters()))
     _require_no_broadcast(training)
     return result, frozenset(training.hp.names_read)
 
