@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ RESULTS = "workflow.opened_run"
 ERRORS = ("RaygpuError", "BadInput", "UnknownMetric", "TrackingError")
 LONGEST = 100
 """Characters of a signature on one line."""
+COMMAND = re.compile(r"\bpython -m raygpu\.(\w+)")
+"""A command as docstrings name it; the pages name it `raygpu sweep`."""
 
 CONFIGURATION = """# Configuration keys
 
@@ -136,7 +139,7 @@ def _default(info: FieldInfo) -> str:
 
 def _meaning(info: FieldInfo) -> str:
     text = " ".join((info.description or "").split())
-    return text.replace("<", "&lt;")
+    return COMMAND.sub(r"raygpu \1", text).replace("<", "&lt;")
 
 
 def python() -> str:
@@ -266,7 +269,8 @@ def _argument(node: ast.arg, default: ast.expr | None) -> str:
 
 def _docstring(node: Any) -> str:
     """Return a docstring as Markdown: indented lines after an empty one are code already."""
-    return (ast.get_docstring(node) or "").replace("validation/<name>", "validation/NAME")
+    text = (ast.get_docstring(node) or "").replace("validation/<name>", "validation/NAME")
+    return COMMAND.sub(r"raygpu \1", text)
 
 
 PAGES = {"configuration.md": configuration, "python.md": python}

@@ -29,6 +29,7 @@ from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
 from raygpu.cli.formatting import hyperparameters
 from raygpu.config import BalanceConfig, TrainConfig
+from raygpu.config.command_names import typed
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.batch_balancing import (
@@ -93,7 +94,7 @@ def run(
     if write is not None:
         _require_writable(write)
     prepared = prepare_train(config.model_copy(update={"epochs": config.epochs or 1}), stem)
-    trained = f"{config.experiment or config.command}; {hyperparameters(config.hyperparameters)}"
+    trained = f"{config.code_name}; {hyperparameters(config.hyperparameters)}"
     console.lines([f"balance {prepared.config.name}: {trained}", *prepared.left_out])
     source, code = find(prepared.config, source_folder)
     require_experiment(prepared.config, source, code, "raygpu.balance")
@@ -296,15 +297,14 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, 
     console.lines(balance_view.training(before, after, num_train))
     folder.trials.rmdir()
     folder.write_config(config, source_folder, kind="balance")
-    title = f"{config.experiment}, {sum(verdict.tried.shares)} samples a step"
+    title = f"{config.code_name}, {sum(verdict.tried.shares)} samples a step"
     balance_view.plot(title, devices, verdict, folder.path / "balance.png")
     summary = _summary(measuring, devices, verdict)
     folder.write_summary(summary)
     target = write or folder.path / "train.toml"
     _write_train(config.model_copy(update={"epochs": measuring.config.epochs}), verdict, target)
     folder.publish()
-    console.line(f"table, plot and data in {folder}")
-    console.line(f"train with these shares: python -m raygpu.train {target}")
+    console.lines([f"table, plot and data in {folder}", f"train with these shares: {typed('train')} {target}"])
     return Result(summary, folder.path)
 
 

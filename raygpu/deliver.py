@@ -18,6 +18,7 @@ from raygpu.cli.command import INCOMPLETE, framed, reader_may_leave
 from raygpu.cli.console import print_faults
 from raygpu.cli.flags import Flags
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
+from raygpu.config.command_names import as_typed, typed
 from raygpu.errors import BadInput, RaygpuError, TrackingError
 from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage
@@ -94,11 +95,11 @@ def _main(argv: list[str]) -> int:
     arguments = FLAGS.parse(argv)
     unknown = [word for word in arguments.words if word.startswith("-")]
     if "help" in arguments.switches:
-        print(FLAGS.parser("python -m raygpu.deliver FOLDER ... [flags]", __doc__ or "").format_help())
+        print(FLAGS.parser(f"{typed('deliver')} FOLDER ... [flags]", as_typed(__doc__ or "")).format_help())
         return 0
     if unknown or not arguments.words:
         read = unknown[0] if unknown else "nothing"
-        raise BadInput(f"read {read}; folders of runs are wanted, as in: python -m raygpu.deliver runs/digits")
+        raise BadInput(f"read {read}; folders of runs are wanted, as in: {typed('deliver')} runs/digits")
     if len(arguments.words) == 1:
         return 0 if _deliver(arguments.words[0], arguments.options) else INCOMPLETE
     complete = True

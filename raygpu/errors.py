@@ -40,6 +40,11 @@ def one_line(error: BaseException) -> str:
     return f"{kind}: {text[:300]}" if text else kind
 
 
+def kind(line: str) -> str:
+    """Return the type of error that the last line of a traceback names, `ValueError`."""
+    return line.partition(":")[0]
+
+
 def last_line(traceback: str) -> str:
     """Return the last line of a traceback, shortened."""
     lines = traceback.strip().splitlines()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from raygpu.cli.command import framed
 from raygpu.cli.flags import Flags
+from raygpu.config.command_names import as_typed, typed
 from raygpu.errors import BadInput, RaygpuError, one_line
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -37,7 +38,7 @@ def run(folder: Path) -> list[Path]:
         there = {path for path in files if (folder / path).exists()}
         other = sorted(path for path in there if (folder / path).read_text(errors="replace") != files[path])
         if other:
-            advice = "it is not overwritten; move it away, or name another folder: raygpu init FOLDER"
+            advice = f"it is not overwritten; move it away, or name another folder: {typed('init')} FOLDER"
             raise BadInput([f"{folder / path} exists already, with another content; {advice}" for path in other])
         new = sorted(files.keys() - there)
         for path in new:
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: list[str]) -> int:
     arguments = FLAGS.parse(argv)
     if "help" in arguments.switches:
-        print(FLAGS.parser("python -m raygpu.init [FOLDER]", __doc__ or "").format_help())
+        print(FLAGS.parser(f"{typed('init')} [FOLDER]", as_typed(__doc__ or "")).format_help())
         return 0
     if len(arguments.words) > 1 or any(word.startswith("-") for word in arguments.words):
         raise BadInput(f"read {' '.join(arguments.words)!r}; one folder is allowed, and no flags")
@@ -65,7 +66,7 @@ def _main(argv: list[str]) -> int:
     new = run(folder)
     place = "here" if folder == Path() else f"in {folder}"
     print(f"{len(new)} files written {place}: experiments/ and conf/" if new else f"all files are {place} already")
-    print(f"begin {place} with: raygpu sweep conf/sweep/digits.toml --trials 8")
+    print(f"begin {place} with: {typed('sweep')} conf/sweep/digits.toml --trials 8")
     return 0
 
 

@@ -26,6 +26,7 @@ from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
 from raygpu.cli.formatting import hyperparameters
 from raygpu.config import PackConfig
+from raygpu.config.command_names import typed
 from raygpu.config.sections import Way
 from raygpu.devices import host
 from raygpu.devices.fitness import packing_refusal
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 DEFAULT = Path("conf/pack/digits.toml")
 SWITCHES = {
+    "dry-run": "Check the code, print what would be measured, and start nothing.",
     "compare": "Measure nothing: overlay the kept profiles of this training on all devices.",
     "json": "Print the profile (with --compare a list of them) as JSON on standard output, all else on standard error.",
 }
@@ -91,12 +93,8 @@ def run(
     paths. Raises BadInput, with a line for each fault.
     """
     console = console or LiveConsole()
-    measuring = _found(config, stem, source_folder, console.lines)
+    measuring, ways, notes = _planned(config, stem, source_folder, console.lines)
     config = measuring.prepared.config
-    console.lines(_lines(measuring))
-    if measuring.prepared.gpus and (refusal := packing_refusal(measuring.prepared.gpus[0])) is not None:
-        raise BadInput(f"gpu: nothing can be measured: {refusal}")
-    ways, notes = _ways(measuring)
     folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
     epochs = config.epochs or 1
     try:
@@ -132,6 +130,27 @@ def run(
     return Result(profile, folder.path, verdict)
 
 
+def dry_run(config: PackConfig, *, stem: str, source_folder: Path, console: LiveConsole) -> None:
+    """Check the training by a first step, and print what would be measured. Raises BadInput."""
+    measuring, ways, notes = _planned(config, stem, source_folder, console.lines)
+    chosen = config.chosen_numbers
+    numbers = ", ".join(map(str, chosen)) if chosen is not None else f"1 to {config.most}"
+    console.lines([f"would measure {numbers} trainings at once, by: {', '.join(ways)}", *notes])
+    if measuring.workload.splits is None:
+        console.line(f"the {measuring.workload.source.kind} itself was not tried: it runs in the measurement alone")
+
+
+def _planned(
+    config: PackConfig, stem: str, source_folder: Path | None, say: Callable[[Sequence[str]], None]
+) -> tuple[_Measuring, list[Way], list[str]]:
+    """Return the training, the ways to measure, and why others are not; print what it is. Raises BadInput."""
+    measuring = _found(config, stem, source_folder, say)
+    say(_lines(measuring))
+    if measuring.prepared.gpus and (refusal := packing_refusal(measuring.prepared.gpus[0])) is not None:
+        raise BadInput(f"gpu: nothing can be measured: {refusal}")
+    return measuring, *_ways(measuring)
+
+
 def _write(profile: Profile, folder: RunDirectory, epochs: int) -> list[Path]:
     files = [folder.path / "profile.json", folder.path / "points.csv", folder.path / "curve.png"]
     files[0].write_text(json.dumps(profile.as_dict(), indent=1))
@@ -152,7 +171,7 @@ def compare(
     found = [p for p in store.all() if p.subject.same_training(measuring.subject) and p.best() is not None]
     if not found:
         raise BadInput(
-            f"--compare: {store.folder} has no profile of this training; measure it here by python -m raygpu.pack, and"
+            f"--compare: {store.folder} has no profile of this training; measure it here by {typed('pack')}, and"
             " put the files of other machines' profiles there too"
         )
     units = [None if (gib := p.subject.device_gib) is None else rgu(p.subject.device, gib) for p in found]
@@ -188,7 +207,7 @@ def _lines(measuring: _Measuring) -> list[str]:
     data = ", synthetic data" if config.data.synthetic else ""
     where = what.device if measuring.prepared.gpus else f"one simulated device, on the CPU: {what.device}"
     return [
-        f"pack {config.name}: {what.source}{data}; {chosen or 'no hyper-parameters'}",
+        f"pack {config.name}: {config.code_name}{data}; {chosen or 'no hyper-parameters'}",
         f"on {where}, {what.num_cpus:g} CPUs",
     ]
 
@@ -289,6 +308,9 @@ def _main(arguments: Arguments) -> Outcome:
     if "compare" in arguments.switches:
         compared = compare(config, stem=stem, source_folder=folder, console=console)
         return Outcome(0, [profile.as_dict() for profile in compared.profiles])
+    if "dry-run" in arguments.switches:
+        dry_run(config, stem=stem, source_folder=folder, console=console)
+        return Outcome(0)
     result = run(config, stem=stem, source_folder=folder, console=console)
     return Outcome(int(result.profile.best() is None), result.profile.as_dict())
 

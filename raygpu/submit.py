@@ -17,6 +17,7 @@ from raygpu.cli import job_view
 from raygpu.cli.command import Command, framed, reader_may_leave
 from raygpu.cli.console import print_faults
 from raygpu.cli.flags import Arguments, Flags
+from raygpu.config.command_names import as_typed, typed
 from raygpu.engines.cluster import ray_environment
 from raygpu.errors import BadInput
 from raygpu.workflow.submission import checked_submission
@@ -76,11 +77,12 @@ def _main(argv: list[str]) -> int:
 
 
 def _print_help() -> None:
-    usage = "python -m raygpu.submit COMMAND [CONFIG] [its flags] --address URL\n"
-    usage += "".join(f"       python -m raygpu.submit {verb:<7} {text}\n" for verb, text in VERBS.items())
-    usage += f"\nCOMMAND is one of {', '.join(COMMANDS)}; python -m raygpu.COMMAND --help lists its flags."
+    submit = typed("submit")
+    usage = f"{submit} COMMAND [CONFIG] [its flags] --address URL\n"
+    usage += "".join(f"       {submit} {verb:<7} {text}\n" for verb, text in VERBS.items())
+    usage += f"\nCOMMAND is one of {', '.join(COMMANDS)}; {typed('COMMAND')} --help lists its flags."
     token = "The cluster's token is read from RAY_AUTH_TOKEN, or from the file that RAY_AUTH_TOKEN_PATH names."
-    print(FLAGS.parser(usage, __doc__ or "", token).format_help())
+    print(FLAGS.parser(usage, as_typed(__doc__ or ""), token).format_help())
 
 
 def _jobs(options: Mapping[str, str]) -> Jobs:
@@ -152,7 +154,7 @@ def _status(jobs: Jobs, job_id: str) -> int:
 
 def _stop(jobs: Jobs, job_id: str) -> int:
     jobs.stop(job_id)
-    print(f"{job_id} is asked to end; it writes what it has first: python -m raygpu.submit logs -f {job_id}")
+    print(f"{job_id} is asked to end; it writes what it has first: {typed('submit')} logs -f {job_id}")
     return 0
 
 

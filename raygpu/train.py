@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from raygpu.cli.command import INCOMPLETE, Command, Outcome, incomplete
 from raygpu.cli.flags import Arguments
@@ -35,9 +34,6 @@ from raygpu.workflow.user_code import (
     training_problem,
 )
 from raygpu.workflow.validation import prepare_train
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT = Path("conf/train/digits.toml")
 SWITCHES = {

@@ -125,6 +125,13 @@ def test_a_function_of_a_cell_is_trained_for_production(fields: dict[str, Any]) 
         raygpu.run_training(run.best, cluster=fields["cluster"], name="other", workers=2)
 
 
+def test_a_fault_is_raised_and_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also one that is found while Ray starts, which a command prints before it ends Ray."""
+    with pytest.raises(BadInput, match=r"space: tests\.fused_cases:Small reads 'hidden'"):
+        raygpu.run_sweep("tests.fused_cases:Small", space={"lr": 0.1}, trials=2, epochs=1, runs_dir=str(tmp_path))
+    assert capsys.readouterr().err == ""
+
+
 def test_faults_are_exceptions_with_the_commands_words(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"run_sweep: epoch: unknown key \(did you mean 'epochs'\?\)"):
         raygpu.run_sweep("tests.fused_cases:Small", space={"hidden": 8}, trials=2, epoch=2)

@@ -121,10 +121,10 @@ def test_a_store_that_is_locked_throughout_gets_all_by_deliver(
         summary = work(session)
         said = session.close(summary, interrupted=False)
         assert "3 writes are not in MLflow (the store has taken nothing for 3 s)" in said[-1]
-        assert f"deliver by: python -m raygpu.deliver {folder}" in said[-1]
+        assert f"deliver by: raygpu deliver {folder}" in said[-1]
         assert summary["tracking"]["undelivered"] == 3
         assert deliver.main([str(folder)]) == 3
-        assert f"deliver by: python -m raygpu.deliver {folder}" in capsys.readouterr().out
+        assert f"deliver by: raygpu deliver {folder}" in capsys.readouterr().out
     no_delivery_hangs()
     assert deliver.main([str(folder)]) == 0
     assert "3 writes that an earlier start had left were delivered" in (out := capsys.readouterr().out)

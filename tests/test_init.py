@@ -49,7 +49,7 @@ def test_an_empty_folder_is_told_of_it(
 
     monkeypatch.chdir(tmp_path)
     assert sweep.main([]) == 2
-    assert "python -m raygpu.init writes examples into this folder" in capsys.readouterr().err
+    assert "raygpu init writes examples into this folder" in capsys.readouterr().err
 
 
 @pytest.mark.timeout(300)

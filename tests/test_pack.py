@@ -186,6 +186,15 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not (here / "runs").exists()
 
 
+def test_a_dry_run_starts_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(SMALL, "--dry-run", "--ways", "process,fused,mps", "--numbers", "1,3") == 0
+    out = capsys.readouterr().out
+    assert "would measure 1, 3 trainings at once, by: process, fused\nmps: not measured: no NVIDIA GPU here" in out
+    assert not (here / "runs").exists()
+    assert command(STEADY, "--dry-run") == 0
+    assert "the function itself was not tried" in capsys.readouterr().out
+
+
 def test_no_such_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pack.main(["nothing.toml"]) == 2
     assert "nothing.toml: no such file" in capsys.readouterr().err

@@ -170,7 +170,7 @@ def test_what_a_locked_store_does_not_take_is_told_and_delivered_by_a_resume(
     summary = json.loads((result.folder / "summary.json").read_text())
     assert summary["tracking"]["undelivered"] > 0
     assert runs(config, result)[0].data.tags.get("raygpu.undelivered") is None, "the store was locked then, too"
-    assert f"deliver by: python -m raygpu.deliver {result.folder}" in shown
+    assert f"deliver by: raygpu deliver {result.folder}" in shown
     assert f"they lie in {result.folder / 'undelivered.jsonl'}" in shown
     folder = RunDirectory.existing(result.folder)
     resumed, shown = run_told(folder.read_config(), resume=folder)

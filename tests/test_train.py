@@ -221,7 +221,7 @@ def test_killed_interrupted_and_resumed_it_comes_to_the_same_end(
     assert 2 <= stopped.summary["epochs"] < 4
     out = capsys.readouterr().out
     assert "stopping after a checkpoint" in out
-    assert f"go on with: python -m raygpu.train --resume {stopped.folder}" in out
+    assert f"go on with: raygpu train --resume {stopped.folder}" in out
     client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
     run_id = stopped.summary["tracking"]["run_id"]
     assert client.get_run(run_id).info.status == "KILLED"
@@ -391,5 +391,5 @@ def test_another_command_s_folder_is_not_resumed(tmp_path: Path) -> None:
     folder = RunDirectory(tmp_path)
     folder.config.write_text("")
     folder.write_run({"kind": "sweep"})
-    with pytest.raises(BadInput, match=r"is a sweep's; go on with it by python -m raygpu\.sweep --resume"):
+    with pytest.raises(BadInput, match=r"is a sweep's; go on with it by raygpu sweep --resume"):
         RunDirectory.existing(tmp_path, "train")

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from raygpu import config
-from raygpu.cli.console import print_faults
+from raygpu.cli.console import in_command, print_faults
 from raygpu.cli.flags import Arguments, Flags, as_flag
+from raygpu.config.command_names import as_typed, typed
 from raygpu.config.source import code_folder
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.records import interrupts
@@ -45,6 +46,7 @@ def incomplete(summary: Mapping[str, Any]) -> bool:
 def framed(run: Callable[[], int], interrupted: str) -> int:
     """Call `run` and return its exit code; 2 for bad input, 1 for another fault, 130 after Ctrl-C, each printed in
     lines."""
+    token = in_command.set(True)
     try:
         return run()
     except BadInput as error:
@@ -57,6 +59,8 @@ def framed(run: Callable[[], int], interrupted: str) -> int:
     except KeyboardInterrupt as stop:
         print_faults([str(stop) or interrupted])
         return 130
+    finally:
+        in_command.reset(token)
 
 
 @contextmanager
@@ -109,11 +113,11 @@ class Command:
         return Flags(self.switches, self.options, self.schema)
 
     def _print_help(self) -> None:
-        usage = f"python -m raygpu.{self.name} [CONFIG] [flags]"
+        usage = f"{typed(self.name)} [CONFIG] [flags]"
         file = f"CONFIG is a TOML file, by default {self.default}; flags override it."
         file += "\n--no-FLAG is short for --FLAG false."
         with reader_may_leave():
-            print(self.flags.parser(usage, f"{self.description or ''}\n{file}").format_help())
+            print(self.flags.parser(usage, f"{as_typed(self.description or '')}\n{file}").format_help())
 
     def read_resumed(self, arguments: Arguments) -> dict[str, str]:
         """Return the flags in which a run that goes on may differ from its start. Raises BadInput for anything else."""
@@ -128,8 +132,10 @@ class Command:
             raise BadInput(f"--resume: takes the run's own configuration; give no file, and no flag but {flags}")
 
     def read(self, arguments: Arguments) -> tuple[Any, str, Path]:
-        """Return the configuration with the flags applied, its file's stem, and the folder of its code. Raises
-        BadInput."""
+        """Return the configuration with the flags applied, its file's stem, and the folder of its code; say which file
+        it is if none is named. Raises BadInput."""
         path = Path(arguments.file) if arguments.file else self.default
+        if arguments.file is None and path.exists():
+            print(f"configuration: {path}, as no other file is named", flush=True)
         found = config.load(path, arguments.overrides, self.schema)
         return found, path.stem, code_folder(found.experiment, path)

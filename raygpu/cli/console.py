@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -18,6 +19,8 @@ DRAW_INTERVAL_S = 1.0
 """Seconds between two tables of a notebook."""
 ALIVE_S = 60.0
 """Seconds between two lines with the same content."""
+in_command = ContextVar("in_command", default=False)
+"""Whether a command line runs, which prints its faults, or a person's Python."""
 
 
 class LiveConsole:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from raygpu.cli.formatting import duration
+from raygpu.config.command_names import typed
 from raygpu.records.submitted_job import SubmittedJob
 
 
@@ -27,5 +28,5 @@ def _state(job: SubmittedJob) -> str:
 
 def hints(job_id: str, address: str) -> tuple[str, str]:
     """Return the lines that tell how to follow a job, and how to end it."""
-    follow, stop = (f"python -m raygpu.submit {verb} {job_id} --address {address}" for verb in ("logs -f", "stop"))
+    follow, stop = (f"{typed('submit')} {verb} {job_id} --address {address}" for verb in ("logs -f", "stop"))
     return f"follow it: {follow}", f"end it: {stop}"

@@ -20,11 +20,10 @@ MOST_LINES = 6
 
 def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
     """State the search; also that its data is synthetic, or its device simulated, if so."""
-    what = config.experiment or config.command
     epochs = f", {config.epochs} epochs each" if config.epochs else ""
     direction = "highest" if config.maximize else "lowest"
     lines = [
-        f"sweep {config.name}: {config.trials} trials of {what}{epochs}; {config.search.algorithm} search,"
+        f"sweep {config.name}: {config.trials} trials of {config.code_name}{epochs}; {config.search.algorithm} search,"
         f" {_stopping(config)}, {direction} {config.metric} wins",
     ]
     if config.data.synthetic:
@@ -64,7 +63,7 @@ def _predicted_lines(decision: Decision) -> list[str]:
     told = "; ".join(option.told() for option in options)
     if len(options) > 1 and options[1].within_noise_of(options[0]):
         told += "; the first two are within noise of each other"
-    return [*notes, f"plan: predicted, by a {estimates.source}: {told}"]
+    return [*notes, f"plan: predicted time of the trials, by a {estimates.source}: {told}"]
 
 
 def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[str]:
@@ -94,16 +93,18 @@ def fused_lines(
     config: SweepConfig, made: ArrayPlan, groups: Sequence[Group] | None, names: Sequence[str]
 ) -> list[str]:
     """Return the plan of fused mode in lines. groups: of all trials; None if the search draws them as it goes."""
-    width = "width measured at their start" if config.gpu.width == "auto" else f"width {config.gpu.width}"
     arrays = made.arrays
+    alike = "similar trials train together, as one array of models"
+    if config.gpu.width != "auto":
+        alike += f", {config.gpu.width} at once"
     if len(arrays.parts) == 1:
         part = arrays.parts[0]
         lines = [
-            f"plan: fused mode, arrays {part.share}{_held(part)}; {width}; {arrays.slots} at once on"
-            f" {', '.join(names)}, {_per_trial(part)} per array"
+            f"plan: fused mode: {alike}; {_arrays(arrays.slots)} at a time on {', '.join(names)},"
+            f" {part.share}{_held(part)}, {_per_trial(part)} per array"
         ]
     else:
-        lines = [f"plan: fused mode, {width}; {arrays.slots} arrays at once on {len(arrays.parts)} types of GPU"]
+        lines = [f"plan: fused mode: {alike}; {arrays.slots} arrays at a time on {len(arrays.parts)} types of GPU"]
         lines += [
             f"plan: on {_cards(part)}: arrays {part.share}{_held(part)}; {_per_trial(part)} per array"
             for part in arrays.parts
@@ -118,11 +119,11 @@ def fused_lines(
     fused = {group.signature: group for group in groups if group.reason is None}
     numbers = cut({signature: len(group.trials) for signature, group in fused.items()}, arrays.slots)
     for signature, group in list(fused.items())[:MOST_LINES]:
-        lines.append(f"plan: {_arrays(numbers[signature])} of {len(group.trials)} trials, {_signature(signature)}")
+        lines.append(f"plan: {_arrays(numbers[signature])} of {len(group.trials)} trials{_values(signature)}")
     if len(fused) > MOST_LINES:
         rest = list(fused.values())[MOST_LINES:]
         trials, count = sum(len(group.trials) for group in rest), sum(numbers[group.signature] for group in rest)
-        lines.append(f"plan: {_arrays(count)} of {trials} trials, of {len(rest)} other signatures")
+        lines.append(f"plan: {_arrays(count)} of {trials} trials, with {len(rest)} other sets of values")
     return lines + _alone_lines(groups, made.alone)
 
 
@@ -162,8 +163,9 @@ def _alone_lines(groups: Sequence[Group], alone: Plan) -> list[str]:
     return lines
 
 
-def _signature(signature: Signature) -> str:
-    return f"signature {signature}" if str(signature) else "all of one signature"
+def _values(signature: Signature) -> str:
+    """Return the values by which this group of trials differs from others, as text."""
+    return f" with {signature}" if str(signature) else ""
 
 
 def _arrays(count: int) -> str:
@@ -172,7 +174,7 @@ def _arrays(count: int) -> str:
 
 def _held(part: DevicePlan) -> str:
     """Return the reason for a share that is not the requested one, in parentheses; empty otherwise."""
-    return "" if part.reason.startswith("asked for") and "," not in part.reason else f" ({part.reason})"
+    return "" if part.reason.startswith("gpu.fraction") and "," not in part.reason else f" ({part.reason})"
 
 
 def _cards(part: DevicePlan) -> str:

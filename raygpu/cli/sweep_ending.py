@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raygpu.cli.formatting import duration
+from raygpu.errors import kind
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_files import FILES
 
@@ -41,9 +42,11 @@ def ending(
             f"stopped: the first trials have all failed alike ({summary['common_failure']}); --no-fail-fast goes on"
         )
     if summary["failed"]:
-        lines.append(f"why trials failed{_commonest(failures)}: {folder.shared_trials}/<id>/error.txt")
+        why = "" if summary["common_failure"] is not None else _commonest(failures)
+        lines.append(f"why trials failed{why}: {folder.shared_trials}/<id>/error.txt")
         if not interrupted:
             lines.append(f"once the code is mended, train them again by: {folder.resumed_by('sweep')} --retry failed")
+            lines.append("a sweep keeps its configuration: once that is mended, start a new one")
     if summary["best"] is None:
         lines.append(_without_score(summary))
     else:
@@ -73,10 +76,11 @@ def _without_score(summary: Mapping[str, Any]) -> str:
 
 
 def _commonest(failures: Sequence[str]) -> str:
-    """Return the most common failure and its count, as text."""
+    """Return the most common type of error, its count and its first line, as text."""
     if not failures:
         return ""
-    line, count = Counter(failures).most_common(1)[0]
+    commonest, count = Counter(map(kind, failures)).most_common(1)[0]
+    line = next(line for line in failures if kind(line) == commonest)
     return f" ({count} of {len(failures)}: {line})"
 
 

@@ -25,12 +25,12 @@ class TrainConsole(LiveConsole):
 
     def __init__(self, *, json: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(json=json, stream=stream)
-        self._metric, self._best = "", "best"
+        self._metric, self._best = "", "best checkpoint"
 
     def start(self, history: History, *, synthetic: bool = False) -> None:
         """Begin the live table; plain lines when this is not a terminal. synthetic: the scores are of made-up data."""
         self._metric = history.scoring.metric
-        self._best = "best on synthetic data" if synthetic else "best"
+        self._best = "best checkpoint, on synthetic data" if synthetic else "best checkpoint"
         self._begin(self._table(history, {}))
 
     def update(self, history: History, readings: Mapping[int, Mapping[str, float]], trouble: str | None = None) -> None:
@@ -95,8 +95,8 @@ class TrainConsole(LiveConsole):
 
 def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
     """Return lines on the training that begins. simulated: whether it runs on one simulated device."""
-    what = config.experiment or config.command
-    lines = [f"train {config.name}: {what}, {config.epochs} epochs; {hyperparameters(config.hyperparameters)}"]
+    what = f"{config.code_name}, {config.epochs} epochs; {hyperparameters(config.hyperparameters)}"
+    lines = [f"train {config.name}: {what}"]
     if config.source:
         score = config.source.get("score")
         told = f", {config.metric} {score:.6g}" if score is not None else ""

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from raygpu.config.command_names import typed
 from raygpu.config.schemas import BalanceConfig, PackConfig, ProblemConfig, SweepConfig, TrainConfig
 from raygpu.config.sections import Section
 from raygpu.errors import BadInput
@@ -28,6 +29,15 @@ MAX_BYTES = 2**20
 """Size of the largest configuration file."""
 OWN_NAMES = "hyperparameters."
 """Prefix of flags whose names a person chooses all the same."""
+PLAINLY = {
+    "int_parsing": "a whole number is wanted",
+    "int_type": "a whole number is wanted",
+    "int_from_float": "a whole number is wanted",
+    "bool_parsing": "true or false is wanted",
+    "bool_type": "true or false is wanted",
+    "string_type": "text is wanted",
+}
+"""Messages in place of pydantic's, by its types of faults."""
 C = TypeVar("C", bound=ProblemConfig)
 SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig, BalanceConfig)
 
@@ -91,7 +101,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(
-            f"{path}: no such file; name a configuration file; python -m raygpu.init writes examples into this folder"
+            f"{path}: no such file; name a configuration file; {typed('init')} writes examples into this folder"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
@@ -134,11 +144,12 @@ def _fault(path: str, detail: ErrorDetails, overrides: Mapping[str, str], schema
     depth = 3 if ".".join(keys[:2]) in TABLES_OF_VALUES else 2 if keys and keys[0] in _tables(schema) else 1
     key = ".".join(keys[:depth])
     where = f"--{key.replace('_', '-')}" if key in overrides else f"{path}: {key}" if key else path
-    message = detail["msg"].removeprefix("Value error, ")
+    message = PLAINLY.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
         known = [name for name, _ in fields(schema)] + ["space"]
         known += ["script.metrics"] if "script" in schema.model_fields else []
-        return f"{where}: unknown key{suggestion(key, known)}; the keys are listed by --help"
+        command = schema.__name__.removesuffix("Config").lower()
+        return f"{where}: unknown key{suggestion(key, known)}; the keys are listed by {typed(command)} --help"
     if not keys:
         return f"{path}: {message}"
     read = redacted(detail["input"]) if isinstance(detail["input"], str) else detail["input"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -25,6 +26,7 @@ from raygpu.config.sections import (
     TrackingSection,
     Way,
 )
+from raygpu.config.source import PICKLED
 from raygpu.errors import BadInput
 from raygpu.storage import LOCAL, Storage
 
@@ -59,6 +61,13 @@ class ProblemConfig(Section):
     """Name of the table that holds the hyper-parameters."""
     REFUSED: ClassVar[Mapping[str, str]] = {}
     """Keys that this command refuses instead of leaving them out, and why."""
+
+    @property
+    def code_name(self) -> str:
+        """Name of the code for a person: the experiment's, of one from a notebook its class's, or the command."""
+        if self.experiment is not None and self.experiment.endswith(PICKLED):
+            return Path(self.experiment).stem.rpartition("-")[0]
+        return self.experiment or str(self.command)
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -268,6 +277,8 @@ class TrainConfig(StoredConfig):
 
 class BalanceConfig(TrainConfig):
     """A measurement of the best split of a training's batch over unequal devices."""
+
+    REFUSED: ClassVar[Mapping[str, str]] = {"space": "is for a search; a balance takes one set of [hyperparameters]"}
 
     batches: str = "auto"
     """Samples of each device in a step: auto (the configuration's global batch, split by measured speeds), or these by

@@ -20,7 +20,7 @@ def requested_share(nodes: Sequence[Node], fraction: float, needs: Mapping[str, 
     """Return the requested share by type, less on a GPU whose memory does not hold it. needs: GiB of n trials, by
     type."""
     found = by_type(nodes)
-    choice = Choice(snap(fraction), f"asked for {fraction:g}")
+    choice = Choice(snap(fraction), f"gpu.fraction {fraction:g}")
     if len(found) == 1:  # what a person asked for holds: there is no other GPU that it was meant for
         return dict.fromkeys(found, choice)
     return {device: _fitting(choice, of, needs.get(device)) for device, of in found.items()}

@@ -208,7 +208,7 @@ def auto_share(nodes: Sequence[Node]) -> Choice:
         for bound, most in found.items():
             bounds[bound] = min(max(1, math.floor(min(most, AUTO_LIMIT))), bounds.get(bound, AUTO_LIMIT))
     bound, count = min(bounds.items(), key=lambda item: item[1])
-    return Choice(Share(trials_per_gpu=count), f"plain rule, not measured: {bound}")
+    return Choice(Share(trials_per_gpu=count), f"plain rule: {bound}")
 
 
 def held_to(choice: Choice, most: int, reason: str) -> Choice:

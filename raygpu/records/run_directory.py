@@ -20,6 +20,7 @@ from typing import Any
 import tomli_w
 
 from raygpu.config import ProblemConfig, SweepConfig, load, read_toml
+from raygpu.config.command_names import typed
 from raygpu.errors import BadInput
 from raygpu.records import run_lock
 from raygpu.records.best_trial import training_values
@@ -53,11 +54,12 @@ class RunDirectory:
 
     def resumed_by(self, kind: str) -> str:
         """Return the command line that goes on with the run. kind: the command's name."""
-        return f"python -m raygpu.{'submit ' if is_job() else ''}{kind} --resume {shlex.quote(str(self))}"
+        command = f"{typed('submit')} {kind}" if is_job() else typed(kind)
+        return f"{command} --resume {shlex.quote(str(self))}"
 
     def delivered_by(self, kind: str) -> str:
         """Return the command line that delivers to MLflow what it lacks. kind: the command's name."""
-        return self.resumed_by(kind) if is_job() else f"python -m raygpu.deliver {shlex.quote(str(self))}"
+        return self.resumed_by(kind) if is_job() else f"{typed('deliver')} {shlex.quote(str(self))}"
 
     @property
     def name(self) -> str:
@@ -191,7 +193,7 @@ class RunDirectory:
                 raise BadInput(f"{flag}: {where} is no {whose}'s folder: it has no {needed.name}")
         own = folder.kind
         if kind not in (own, None):
-            other = f"; go on with it by python -m raygpu.{own} --resume {where}" if flag == "--resume" else ""
+            other = f"; go on with it by {typed(own)} --resume {where}" if flag == "--resume" else ""
             raise BadInput(f"{flag}: {where} is a {KINDS[own]}'s{other}")
         return folder
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
-from raygpu.errors import UnknownMetric, last_line
+from raygpu.errors import UnknownMetric, kind, last_line
 from raygpu.records.clock import command_age_s
 from raygpu.search.trials import EpochResult, Scoring, Status, Trial, TrialRecord
 
 SIMULATED = "one simulated GPU"
+ESTIMATED_FROM_S = 5.0
+"""Seconds of training after which the time left is estimated, if less than half of the work is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,10 @@ class Records:
         self.first_epoch_s: float | None = None
         """Seconds from the start of this process to the first result of any trial."""
         self._started = time.monotonic()
+        self._began = self._started
+        """Start of the training in this process; that of the process until an epoch tells how long it trained."""
+        self._done_before = 0.0
+        """Trials' worth of work that an earlier start of a resumed sweep has done."""
         self._gpu_samples: dict[int, int] = {}
         self._held_since: dict[str, float] = {}
         """Moment at which each holder of a share of a GPU was last charged, by the monotonic clock."""
@@ -113,6 +119,8 @@ class Records:
             new = [result for result in results if result.epoch > record.epochs]
             if new and self.first_epoch_s is None:
                 self.first_epoch_s = command_age_s()
+                if all(result.train_s is not None for result in new):  # the start of Ray's workers is over
+                    self._began = time.monotonic() - sum(result.train_s or 0.0 for result in new)
             for result in new:
                 record.epochs = result.epoch
                 record.metrics = dict(result.metrics)
@@ -175,7 +183,7 @@ class Records:
         with self._lock:
             ended = [record for record in self.by_id.values() if record.ended]
         lines = [last_line(record.error or "") for record in ended if record.status == "failed"]
-        alike = len({line.partition(":")[0] for line in lines}) == 1
+        alike = len(set(map(kind, lines))) == 1
         return lines[0] if alike and len(lines) == len(ended) >= least else None
 
     def failures(self) -> list[str]:
@@ -224,7 +232,7 @@ class Records:
                 failed=self.count("failed"),
                 best=ranked[0] if ranked and not ranked[0].diverged else None,
                 samples_per_s={device.index: self._rate(device.index) for device in self.devices},
-                time_left_s=self._time_left(elapsed_s),
+                time_left_s=self._time_left(),
                 diverged=self.count_diverged(),
             )
 
@@ -237,14 +245,24 @@ class Records:
         ]
         return sum(rates) if rates else None
 
-    def _time_left(self, elapsed_s: float) -> float | None:
-        """Estimate the seconds left by the share of work done; a running trial counts by its epochs if their number is
-        known."""
+    def _time_left(self) -> float | None:
+        """Estimate the seconds left by the work done since the training began; None while that is little."""
+        all_done = self._done()
+        done, left = all_done - self._done_before, self.num_trials - all_done
+        spent_s = time.monotonic() - self._began
+        if left <= 0:
+            return 0.0
+        if done <= 0 or (spent_s < ESTIMATED_FROM_S and done < left):
+            return None
+        return spent_s * left / done
+
+    def _done(self) -> float:
+        """Return the work done, in trials; a running trial counts by its epochs if their number is known."""
         done = float(sum(record.ended for record in self.by_id.values()))
         if self.epochs:
             running = (r for r in self.by_id.values() if r.status == "running")
             done += sum(min(1.0, record.epochs / self.epochs) for record in running)
-        return elapsed_s * (self.num_trials - done) / done if done else None
+        return done
 
     def gpu_throughput(self, wall_s: float) -> dict[int, float | None]:
         """Return the training samples/s of each GPU over the whole run; None for a GPU without samples."""
@@ -271,3 +289,4 @@ class Records:
             self.by_id, self._gpu_samples = state["by_id"], state["gpu_samples"]
             self.retries, self.out_of_memory = state["retries"], state["out_of_memory"]
             self._started = time.monotonic() - state["elapsed_s"]  # the time between the two does not count
+            self._done_before = self._done()

@@ -115,6 +115,13 @@ class Parameter:
         return None
 
 
+def listed(value: Any) -> str | None:
+    """Return advice on a constant that is a list, as somebody writes who wants to try each; None for another value."""
+    if not isinstance(value, list | tuple):
+        return None
+    return f"{list(value)!r} is one value of every trial; to try each: {{ choice = {list(value)!r} }}"
+
+
 def _with_lists(value: Any) -> str:
     """Return a value's text with tuples written as lists, as a configuration file has them."""
     return str(value).replace("(", "[").replace(",)", "]").replace(")", "]")

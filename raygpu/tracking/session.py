@@ -137,7 +137,7 @@ class Session(ABC):
         whose = "every trial's" if self.kind == "sweep" else "its"
         if tree.served:
             return f"{whose} curves: {tree.ui_url}"
-        return f"{whose} curves: {ui_command(tree.uri, UI_PORT)}, then {tree.ui_url}"
+        return f"{whose} curves: {tree.ui_url}, once the MLflow UI is started as told above"
 
     def identity(self, *, interrupted: bool) -> dict[str, str | int | None]:
         """Return the `tracking` section of `summary.json` as it is before the end; `close` completes it."""
@@ -301,9 +301,11 @@ class TrainSession(Session):
 
 
 def flat(config: ProblemConfig) -> dict[str, Any]:
-    """Return the configuration as MLflow parameters, by dotted name, without its `tracking` section."""
+    """Return the configuration as MLflow parameters, by dotted name, without its `tracking` section, and without
+    `script` where none is trained."""
     flat: dict[str, Any] = {}
-    for name, value in config.model_dump(exclude_none=True, exclude={"tracking"}).items():
+    left_out = {"tracking", *(["script"] if config.command is None else [])}
+    for name, value in config.model_dump(exclude_none=True, exclude=left_out).items():
         if isinstance(value, dict):
             flat |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:

@@ -18,6 +18,7 @@ from raygpu.config.source import Source
 from raygpu.errors import one_line
 from raygpu.experiment import Arrays, Experiment, MissingHyperparameter, Splits, named, num_samples, take
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.workflow.fault_advice import advice
 
 FEW = 8
 """Number of samples of the first attempt."""
@@ -35,7 +36,8 @@ class StepFailed(Exception):
 
     def __init__(self, cause: Exception, splits: Splits, folder: str) -> None:
         self.text = _text(cause)
-        super().__init__(f"{self.text}{_place(cause, folder)}; {_described(splits)}")
+        told = [f"{self.text}{_place(cause, folder)}", _described(splits), advice(self.text)]
+        super().__init__("; ".join(part for part in told if part is not None))
 
 
 @dataclass(frozen=True, slots=True)

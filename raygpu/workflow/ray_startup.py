@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
-from raygpu.cli.console import print_faults
+from raygpu.cli.console import in_command, print_faults
 from raygpu.config.sections import ClusterSection
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
@@ -85,10 +85,12 @@ def wait_for_ray(starting: Future[Cluster]) -> Cluster:
 
 @contextmanager
 def faults_printed_first() -> Iterator[None]:
-    """Print a fault before Ray is shut down, which takes its time."""
+    """Print a command's fault before Ray is shut down, which takes its time; from Python, faults are raised alone."""
     try:
         yield
     except BadInput as error:
+        if not in_command.get():
+            raise
         print_faults(error.faults)
         error.shown = True
         raise

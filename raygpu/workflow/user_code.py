@@ -18,7 +18,7 @@ from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import ALL_NAMES, Experiment, MissingHyperparameter, Splits, take
-from raygpu.search.space import Space
+from raygpu.search.space import Space, listed
 from raygpu.search.trials import Scoring
 from raygpu.storage import Storage
 from raygpu.training.hyperparameters import OptimizerSettings
@@ -101,9 +101,9 @@ def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits
         with contextlib.chdir(source.folder):
             splits = load()
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
-        raise BadInput(f"experiment: {config.experiment}: {name} failed: {one_line(error)}") from error
+        raise BadInput(f"experiment: {config.code_name}: {name} failed: {one_line(error)}") from error
     if not isinstance(splits, Splits):
-        raise BadInput(f"experiment: {config.experiment}: {name} returned {type(splits).__name__}, not Splits")
+        raise BadInput(f"experiment: {config.code_name}: {name} returned {type(splits).__name__}, not Splits")
     return splits
 
 
@@ -133,7 +133,7 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
         except MissingHyperparameter as error:
             if error.name in config.space:
                 continue  # a conditional one, which this draw happens to lack
-            raise BadInput(f"space: {config.experiment} reads {error.name!r}, which [space] does not have") from error
+            raise BadInput(f"space: {config.code_name} reads {error.name!r}, which [space] does not have") from error
         except StepFailed as error:
             failed.append((values, error))
             continue
@@ -144,7 +144,8 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
         return step.splits, [*step.notes, *near, *lines]
     for _, fault in failed[:1]:
         if config.fail_fast and config.cluster.is_local and not depends_on_device(fault):
-            raise BadInput(f"experiment: {config.experiment}: a first training step fails: {fault}")
+            lists = [f"space.{name}: {hint}" for name, value in config.space.items() if (hint := listed(value))]
+            raise BadInput([f"experiment: {config.code_name}: a first training step fails: {fault}", *lists])
     return splits, [f"a first step on this machine's CPU fails: {fault}" for _, fault in failed[:1]]
 
 
@@ -165,7 +166,8 @@ def _require_known_values(space: Space) -> None:
             try:
                 OptimizerSettings.of({parameter.name: value})
             except ValueError as error:
-                faults.append(f"space.{str(error).removeprefix('hyper-parameter ')}")
+                hint = f"; {told}" if (told := listed(value)) else ""
+                faults.append(f"space.{str(error).removeprefix('hyper-parameter ')}{hint}")
     if faults:
         raise BadInput(faults)
 
@@ -237,9 +239,9 @@ def tried_step(config: ProblemConfig, source: Source, code: Experiment, hp: Mapp
         return try_step(source, code, hp, load_data(config, source, code))
     except MissingHyperparameter as error:
         table = config.TABLE
-        raise BadInput(f"{table}: {config.experiment} reads {error.name!r}, which [{table}] does not have") from error
+        raise BadInput(f"{table}: {config.code_name} reads {error.name!r}, which [{table}] does not have") from error
     except StepFailed as error:
-        raise BadInput(f"experiment: {source.name}: a first training step fails: {error}") from error
+        raise BadInput(f"experiment: {config.code_name}: a first training step fails: {error}") from error
 
 
 def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoint: Storage, flag: str) -> None:

@@ -49,7 +49,7 @@ def faults(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
     ("text", "flags", "message"),
     [
         (GOOD, ["--trails", "3"], "--trails: unknown flag (did you mean 'trials'?)"),
-        (GOOD, ["--trials", "many"], "--trials: read 'many'; input should be a valid integer"),
+        (GOOD, ["--trials", "many"], "--trials: read 'many'; a whole number is wanted"),
         (GOOD, ["--trials", "0"], "--trials: read '0'; input should be greater than or equal to 1"),
         (GOOD, ["--trials"], "--trials: no value given; a whole number is wanted"),
         (GOOD, ["--gpu.fraction", "1.5"], '--gpu.fraction: read \'1.5\'; allowed: "auto", a fraction'),
@@ -66,7 +66,7 @@ def faults(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
         (GOOD, ["--resume", "runs/none", "--dry-run"], "--dry-run: shows the plan of a new sweep"),
         (GOOD, ["--resume", "runs/none"], "--resume: takes the run's own configuration"),
         ("trails = 3\n" + GOOD, [], "trails: unknown key (did you mean 'trials'?)"),
-        (GOOD.replace("trials = 2", "trials = 'x'"), [], "trials: read 'x'; input should be a valid integer"),
+        (GOOD.replace("trials = 2", "trials = 'x'"), [], "trials: read 'x'; a whole number is wanted"),
         (GOOD.replace("uniform = [0, 1]", "loguniform = [0, 1]"), [], "space.x: loguniform: low 0 is not above 0"),
         (GOOD.replace("uniform", "normal"), [], "space.x: read 'normal'"),
         (GOOD.replace("x = { uniform = [0, 1] }", ""), [], "space: empty"),
@@ -129,7 +129,7 @@ def test_dry_run_prints_the_plan_and_starts_nothing(here: Path, capsys: pytest.C
     assert sweep.main(["good.toml", "--dry-run", "--gpu.fraction", "0.18", "--name=mine"]) == 0
     out = capsys.readouterr().out
     assert "sweep mine: 2 trials of tests.cases:ramp" in out
-    assert "5 per GPU, 1/5 each (asked for 0.18)" in out
+    assert "5 per GPU, 1/5 each (gpu.fraction 0.18)" in out
     assert "no NVIDIA GPU here" in out
     assert not (here / "runs").exists()
 

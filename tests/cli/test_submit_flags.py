@@ -41,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["sweep", "mine.toml"], "--address: not given, and no RAY_API_SERVER_ADDRESS either; That of the Ray"),
         (["sweep", "none.toml", AT, NOWHERE], "none.toml: no such file; name a configuration"),
         (["sweep", "mine.toml", "--trils", "2", AT, NOWHERE], "--trils: unknown flag (did you mean 'trials'?)"),
-        (["sweep", "mine.toml", "--trials", "x", AT, NOWHERE], "--trials: read 'x'; input should be"),
+        (["sweep", "mine.toml", "--trials", "x", AT, NOWHERE], "--trials: read 'x'; a whole number is wanted"),
         (["sweep", "mine.toml", AT, "127.0.0.1:8265"], "--address: read '127.0.0.1:8265'; wanted: that of"),
         (["sweep", "mine.toml", AT, "http://me:pw@host:1"], "--address: has credentials in it; set RAY_AUTH"),
         (["sweep", "mine.toml", AT], "--address: no value given; That of the Ray dashboard"),

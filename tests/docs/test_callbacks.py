@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import pytest
 
 from raygpu import reporting
 from raygpu.config import SweepConfig, load
+from tests.docs.blocks import blocks, written
 
-DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
     "lightning": ("lightning", {"lr": 0.01, "hidden": 32}, {"train_loss", "accuracy"}, "accuracy"),
     "huggingface": ("transformers", {"lr": 3e-3, "hidden": 16}, {"eval_loss", "eval_accuracy"}, "eval_accuracy"),
@@ -56,19 +55,11 @@ def page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     reporting.use(None)
 
 
-def blocks(page: str, language: str) -> list[str]:
-    found = re.findall(
-        rf"^```{language}\n(.*?)^```$", (DOCS / f"{page}.md").read_text(), flags=re.MULTILINE | re.DOTALL
-    )
-    assert found
-    return found
-
-
 def function(page: str, num_blocks: int) -> Callable[[dict[str, Any]], None]:
-    """`train` as the first Python blocks of the page define it."""
+    """`train` as the first blocks of the page's train.py define it."""
     scope: dict[str, Any] = {"__name__": f"page_{page}"}
-    for block in blocks(page, "python")[:num_blocks]:
-        exec(compile(block, f"{page}.md", "exec"), scope)
+    for block in [block for block in blocks(page) if block.file == "train.py"][:num_blocks]:
+        exec(compile(block.text, f"{page}.md", "exec"), scope)
     train: Callable[[dict[str, Any]], None] = scope["train"]
     return train
 
@@ -106,7 +97,7 @@ def test_a_stopped_trial_goes_on(page: str) -> None:
 def test_the_configuration_is_read_and_fits(page: str, tmp_path: Path) -> None:
     _, hp, _, score = PAGES[page]
     file = tmp_path / "sweep.toml"
-    file.write_text(blocks(page, "toml")[0])
+    file.write_text(written(page, "sweep.toml"))
     config = load(file, {}, SweepConfig)
     assert config.experiment == "train.py:train"
     assert config.metric == score

@@ -88,6 +88,17 @@ def test_commands_are_taken(page: Path) -> None:
         check(submit.COMMANDS[name], words)
 
 
+def test_commands_have_one_name() -> None:
+    """Two pages say that `python -m raygpu.sweep` is `raygpu sweep`; all write the short one."""
+    counts = {
+        str(page.relative_to(ROOT)): page.read_text().count("python -m raygpu") for page in [ROOT / "README.md", *DOCS]
+    }
+    assert {name: count for name, count in counts.items() if count} == {
+        "docs/configuration.md": 1,
+        "docs/tutorial.md": 1,
+    }
+
+
 @by_page
 def test_flags_in_the_text_are_known(page: Path) -> None:
     """Each `--flag value` between backticks is one of some command's."""

@@ -43,11 +43,11 @@ def profile(device: str, each_gib: float, best: int) -> Profile:
 def test_what_is_asked_for_holds_unless_it_is_known_not_to_fit() -> None:
     nodes = [SMALL, LARGE]
     unknown = allocation.requested_share(nodes, 0.2, {})
-    assert unknown == {ON_LARGE: Choice(Share(5), "asked for 0.2"), ON_SMALL: Choice(Share(5), "asked for 0.2")}
+    assert unknown == {ON_LARGE: Choice(Share(5), "gpu.fraction 0.2"), ON_SMALL: Choice(Share(5), "gpu.fraction 0.2")}
     need = Affine(0.0, 4.0)
     held = allocation.requested_share(nodes, 0.2, {ON_LARGE: need, ON_SMALL: need})
     assert (held[ON_LARGE].share, held[ON_SMALL].share) == (Share(5), Share(1))
-    assert held[ON_SMALL].reason == "asked for 0.2, but 4.0 GiB each was measured, and 6.5 GiB are free"
+    assert held[ON_SMALL].reason == "gpu.fraction 0.2, but 4.0 GiB each was measured, and 6.5 GiB are free"
     alone = allocation.requested_share([SMALL], 0.2, {ON_SMALL: need})
     assert alone[ON_SMALL].share == Share(5), "a person who names a fraction for one card means that card"
 

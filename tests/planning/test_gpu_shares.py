@@ -120,7 +120,7 @@ def test_the_plan_of_one_type_is_told_as_ever_and_that_of_several_as_a_list() ->
         (Node(2, 1, 100), 2, "one per CPU core"),
         (Node(64, 1, 4), 2, "host memory"),
         (ROOMY, AUTO_LIMIT, "at most 8"),
-        (Node(1, 4, 1), 1, "plain rule, not measured"),
+        (Node(1, 4, 1), 1, "plain rule"),
         (Node(64, 1, 1000, device_gib=8.0, free_gib=7.0), 4, "device memory each (7.0 GiB free)"),
         (Node(64, 1, 1000, device_gib=24.0, free_gib=23.0), AUTO_LIMIT, "at most 8"),
     ],

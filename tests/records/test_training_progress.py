@@ -65,7 +65,7 @@ def test_the_console_shows_metrics_and_no_speed(history: History) -> None:
     console.update(history, {0: {"util_pct": 50.0}})
     console.stop(history)
     shown = stream.getvalue()
-    assert "epoch 2/5 | score 2 | best score 2 (epoch 2)" in shown
+    assert "epoch 2/5 | score 2 | best checkpoint score 2 (epoch 2)" in shown
     for word in ("samples/s", "learning rate", "together", "shares", "nan", "None"):
         assert word not in shown
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import math
+import time
+
+import pytest
 
 from raygpu.records.trial_records import Device, Records
 from raygpu.search.trials import EpochResult, Scoring, Trial, TrialRecord
@@ -86,14 +89,56 @@ def test_throughput_is_summed_over_the_trials_that_run_on_a_gpu() -> None:
     assert kept.gpu_throughput(10.0) == {0: 20.0, 1: 10.0}
 
 
-def test_time_left_follows_the_epochs_done() -> None:
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+def test_time_left_follows_the_epochs_done_since_the_first_one_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
     kept = records(num_trials=2)
     assert kept.snapshot().time_left_s is None
+    clock.now = 20.0  # Ray's workers have started
     kept.start(trial(0))
-    kept.add("t0000", [result(1, 0.5), result(2, 0.5)], 0)  # half of one of two trials: a quarter
-    snapshot = kept.snapshot()
-    assert snapshot.time_left_s is not None
-    assert 2.9 < snapshot.time_left_s / snapshot.elapsed_s < 3.1
+    clock.now = 23.0
+    kept.add("t0000", [result(1, 0.5, train_s=3.0)], 0)
+    assert kept.snapshot().time_left_s is None, "an eighth of the work, in 3 s, tells little"
+    clock.now = 26.0
+    kept.add("t0000", [result(2, 0.5, train_s=3.0)], 0)  # half of one of two trials: a quarter
+    assert kept.snapshot().time_left_s == 18.0
+    for index in (0, 1):
+        kept.start(trial(index))
+        kept.end(f"t000{index}", "finished")
+    assert kept.snapshot().time_left_s == 0.0
+
+
+def test_time_left_of_a_function_counts_its_whole_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three at once report at their ends alone: each took the time since the start."""
+    clock = Clock(monkeypatch)
+    kept = Records(12, Scoring("accuracy", True), DEVICES, epochs=None)
+    clock.now = 60.0
+    for index in range(3):
+        kept.start(trial(index))
+        kept.add(f"t000{index}", [EpochResult(1, {"accuracy": 0.5})], 0)
+        kept.end(f"t000{index}", "finished")
+    assert kept.snapshot().time_left_s == 180.0
+
+
+def test_time_left_of_a_resumed_sweep_leaves_the_earlier_trials_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    kept = records(num_trials=4)
+    for index in (0, 1):
+        kept.start(trial(index))
+        kept.end(f"t000{index}", "finished")
+    again = records(num_trials=4)
+    again.restore(kept.state())
+    clock.now = 30.0
+    again.start(trial(2))
+    again.add("t0002", [result(1, 0.5, train_s=10.0), result(2, 0.5, train_s=10.0)], 0)
+    assert again.snapshot().time_left_s == 60.0, "three halves of a trial, of 40 s each"
 
 
 def test_interrupt_tells_of_running_trials_and_of_missing_ones() -> None:

@@ -126,7 +126,7 @@ def test_a_kept_profile_is_used_again(config: Any, kept: Path) -> None:
     measured_at = json.loads(kept.read_text())["measured_at"]
     shown = planned(config())
     assert "measuring" not in shown
-    assert f"predicted, by a kept profile of {measured_at[:10]}: " in shown
+    assert f"by a kept profile of {measured_at[:10]}: " in shown
 
 
 @pytest.mark.usefixtures("long")
@@ -142,7 +142,7 @@ def test_a_profile_of_other_ways_hides_none(config: Any, kept: Path) -> None:
     values = json.loads(kept.read_text())
     values["points"] = [point for point in values["points"] if point["way"] == "process"]
     kept.write_text(json.dumps(values))
-    assert "predicted, by a kept profile" in planned(config(gpu={"mode": "process"}))
+    assert "by a kept profile" in planned(config(gpu={"mode": "process"}))
     assert "the sweep itself would first measure which way is fastest here" in planned(config())
 
 
@@ -151,7 +151,7 @@ def test_a_short_sweep_is_planned_by_a_few_steps(config: Any, tmp_path: Path, mo
     monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.samples_per_s", lambda *_: 10_000.0)
     monkeypatch.setattr("raygpu.training.quick_estimate.QuickEstimate.points", lambda *_: POINTS)
     shown = planned(config(trials=16, epochs=40))
-    assert "plan: predicted, by a few steps here, as the sweep is short (about " in shown
+    assert "plan: predicted time of the trials, by a few steps here, as the sweep is short (about " in shown
     assert "plan: fused mode" in shown
     assert not list((tmp_path / "profiles").glob("*")), "too rough to be kept"
 

@@ -247,6 +247,20 @@ def test_the_fault_beside_float64_is_told(tried: Callable[..., Problem]) -> None
         tried("TorchDoubleWrongLabel")
 
 
+class TorchHidden(Torch):
+    def model(self, hp: Any) -> Any:
+        from torch import nn
+
+        return nn.Linear(hp["hidden"], 2)
+
+
+def test_a_list_that_was_meant_as_a_choice_is_told(tried: Callable[..., Problem]) -> None:
+    with pytest.raises(BadInput) as error:
+        tried("TorchHidden", {"hidden": [8, 16]})
+    hint = "space.hidden: [8, 16] is one value of every trial; to try each: { choice = [8, 16] }"
+    assert error.value.faults[1:] == (hint,)
+
+
 @pytest.mark.parametrize(
     ("name", "line"),
     [
@@ -275,6 +289,11 @@ def test_what_only_a_gpu_can_run_is_left_to_the_trials(tried: Callable[..., Prob
 @pytest.mark.parametrize(
     ("space", "line"),
     [
+        (
+            {"lr": [0.1, 0.2]},
+            "space.lr: read [0.1, 0.2]; a number from 0 to inf is wanted; [0.1, 0.2] is one value of every trial; to"
+            " try each: { choice = [0.1, 0.2] }",
+        ),
         ({"lr": -1}, "space.lr: read -1; a number from 0 to inf is wanted"),
         ({"optimizer": {"choice": ["sgd", "lion"]}}, "space.optimizer: read 'lion'; allowed: sgd, adam, adamw"),
         ({"batch_size": {"randint": [0, 9]}}, "space.batch_size: read 0; a whole number of at least 1 is wanted"),

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from raygpu.config import SweepConfig
+from raygpu.config.command_names import typed
 from raygpu.config.sections import Way
 from raygpu.config.source import Source
 from raygpu.engines.profiling.profile_key import subject
@@ -165,7 +166,7 @@ class Measurer:
         if site.nodes[0].refusal is not None:
             return f"{site.device} takes one process at a time; --gpu.mode fused trains several trials in one"
         if self.splits is None:
-            return "raygpu cannot train a part of a function or script; python -m raygpu.pack measures it"
+            return f"raygpu cannot train a part of a function or script; {typed('pack')} measures it"
         if len(self.largest.trials) < 2:
             return "every trial is another program" if len(self.groups) > 1 else "there is one trial"
         return None
@@ -230,8 +231,8 @@ class Measurer:
         if profile.best() is None:
             found.source = f"one training alone failed ({profile.points[0].fault})"
             return found
-        self.store.keep(profile)
-        found.notes = tuple(note for note in profile.notes if note.startswith("mps:"))
+        kept = f"measured in {seconds:.0f} s; kept for later sweeps in {self.store.keep(profile)}"
+        found.notes = (kept, *(note for note in profile.notes if note.startswith("mps:")))
         if any(point.doubt is not None for point in profile.points):
             profile, found.source = roughly(profile), f"{found.source} on a busy machine, rough and not all kept"
         if self._tells(profile, self.largest, site):

@@ -68,7 +68,7 @@ class ArrayCallback(tune.Callback):
         """Record and log the members' new epochs and ends; retrain members alone, or enlarge a share, if needed."""
         live, config = self.live, ArrayConfig.of(trial.config)
         for line in result["lines"]:
-            live.say(f"{config.name}: {line}")
+            live.say(f"{_named(config)}: {line}")
         if config.fused:
             for activity, seconds in result["seconds"].items():
                 live.seconds[activity] = live.seconds.get(activity, 0.0) + seconds
@@ -158,7 +158,7 @@ class ArrayCallback(tune.Callback):
         left = [name for name in config.trial_ids if not self._has_ended(name)]
         if config.fused and divided:
             last_line = error.strip().splitlines()[-1]
-            self.live.say(f"{config.name} failed ({last_line}); its {len(left)} trials go on in smaller parts")
+            self.live.say(f"{_named(config)} failed ({last_line}); its {len(left)} trials go on in smaller parts")
             return
         for name in left:
             if name not in self.live.records.by_id:  # lost before it had begun
@@ -219,3 +219,8 @@ class ArrayCallback(tune.Callback):
         self.live.checkpoints, self.live.arrays = state["checkpoints"], state["arrays"]
         if self.live.rule is not None and state["rule"] is not None:
             ray.get(self.live.rule.restore.remote(state["rule"]))
+
+
+def _named(config: ArrayConfig) -> str:
+    """Return a Tune trial's name for a person: that of its one trial, or of its array."""
+    return f"array {config.name}" if config.fused else config.name

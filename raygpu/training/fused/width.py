@@ -44,21 +44,21 @@ def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: f
     step_s, most = _measured_widths(array, memory_limit)
     if not step_s:
         array.width = level(count, most)
-        lines.append(f"width {array.width} of {count} trials: more do not fit in the GPU's memory")
+        lines.append(f"{_at_once(array.width, count)}: more do not fit in the GPU's memory")
     else:
         array.eager = Affine.fit(step_s)
         best = min(most, best_width(step_s, max(most, min(step_s))))
         array.width = level(count, best)
         curve = ", ".join(f"{w}: {_rate(array, w, s)}" for w, s in step_s.items())
-        lines.append(f"width {array.width} of {count} trials (measured {curve})")
+        lines.append(f"{_at_once(array.width, count)} (measured: {curve})")
         epochs = min(epochs_to_come or array.epochs, array.epochs - array.epoch)
         eager_s = epochs * array.steps_per_epoch * count * step_s.get(best, array.eager.at(best)) / best
         if repays(array.device.type, eager_s, first=_nothing_compiled()):
             most_compiled = array.width if array.asked_width else MOST_COMPILED[array.device.type]
             width = level(count, min(most, most_compiled))
-            lines.append(_compile(array, width, f"{eager_s:.0f} s of steps to come"))
+            lines.append(_compile(array, width, f"{eager_s:.0f} s of training are left"))
         else:
-            lines.append(f"step not compiled: {eager_s:.1f} s of steps to come do not repay it")
+            lines.append(f"step not compiled: the {eager_s:.1f} s of training that are left do not repay torch.compile")
     array.rearrange()
     return lines
 
@@ -99,7 +99,7 @@ def use_graphs(array: TorchArray) -> list[str]:
         array.graphs = False
         return [f"step not recorded as a CUDA graph: {one_line(error)[:200]}"]
     array.graphs = replayed_s < launched_s
-    times = f"{1e3 * replayed_s:.2f} ms replayed, {1e3 * launched_s:.2f} ms launched, at width {width}"
+    times = f"{1e3 * replayed_s:.2f} ms replayed, {1e3 * launched_s:.2f} ms launched, with {width} trials at once"
     return [f"step {'recorded' if array.graphs else 'not recorded'} as a CUDA graph: {times}"]
 
 
@@ -113,7 +113,7 @@ def resettle(array: TorchArray) -> list[str]:
     seconds = (array.epochs - array.epoch) * array.steps_per_epoch * array.eager.at(count)
     if not repays(array.device.type, seconds):
         return []
-    line = _compile(array, width, f"{count} trials are left, {seconds:.0f} s of steps to come")
+    line = _compile(array, width, f"{seconds:.0f} s of training of {count} trials are left")
     array.rearrange()
     return [line]
 
@@ -174,15 +174,18 @@ def _compile(array: TorchArray, width: int, why: str) -> str:
     if step_s >= eager_s:
         array.program.forget(width, array.batch_size)
         array.not_compiled.add(width)
-        return (
-            f"step not compiled: at width {width} it is no faster ({1e3 * step_s:.2f} ms, {1e3 * eager_s:.2f} ms eager)"
-        )
+        times = f"{1e3 * step_s:.2f} ms, {1e3 * eager_s:.2f} ms eager"
+        return f"step not compiled: for {width} trials at once it is no faster ({times})"
     array.width = max(array.width if array.compiled_s else 0, width)
     array.compiled_s[width] = step_s
     return (
-        f"step compiled in {compile_s:.1f} s at width {width}, since {why}: {_rate(array, width, step_s)},"
+        f"step compiled in {compile_s:.1f} s for {width} trials at once, since {why}: {_rate(array, width, step_s)},"
         f" {eager_s / step_s:.1f}x the eager step"
     )
+
+
+def _at_once(width: int, count: int) -> str:
+    return f"all {count} trials train at once" if width == count else f"{width} of {count} trials train at once"
 
 
 def _rate(array: TorchArray, width: int, step_s: float) -> str:

@@ -64,7 +64,7 @@ def test_fused_and_process_mode_give_the_same(config: Any) -> None:
     fused, shown = run(config("fused", space=space, trials=10, gpu={"mode": "fused", "fraction": 0.5}))
     assert fused.summary["mode"] == "fused"
     assert "go on in smaller parts" not in shown, "no array may fail"
-    assert "signature batch_size=16 hidden=16" in shown
+    assert "with batch_size=16 hidden=16" in shown
     assert {name: (s, e) for name, (s, _, e) in outcome(fused).items()} == {
         name: (s, e) for name, (s, _, e) in outcome(alone).items()
     }

@@ -107,7 +107,7 @@ def test_an_array_that_runs_out_of_memory_goes_on_at_half_its_width(sweep_config
         tracking={"enabled": False},
     )
     result = sweep.run(config, console=SweepConsole(stream=shown))
-    assert "out of memory at width 6; goes on at 3 from the beginning" in shown.getvalue()
+    assert "out of memory with 6 trials at once; goes on with 3 from the beginning" in shown.getvalue()
     assert result.summary["completed"] == 6
     found = rows(result)
     trials = [

@@ -1,0 +1,30 @@
+"""The lines at a sweep's end say why trials failed, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from raygpu.cli.sweep_ending import ending
+from raygpu.records.run_directory import RunDirectory
+
+SUMMARY: dict[str, Any] = {
+    "best": None, "data": "real", "completed": 0, "diverged": 0, "stopped_early": 0, "failed": 3, "interrupted": 0,
+    "wall_s": 5.0, "command_s": 20.0, "predicted": {}, "metric": "accuracy", "common_failure": None,
+}  # fmt: skip
+FAILURES = ["OSError: disk", "ValueError: no digits in line 3", "ValueError: no digits in line 4"]
+
+
+def lines(**changed: Any) -> list[str]:
+    return ending(SUMMARY | changed, FAILURES, RunDirectory(Path("/runs/x")), None, interrupted=False)
+
+
+def test_failures_are_counted_by_their_type() -> None:
+    why = next(line for line in lines() if line.startswith("why"))
+    assert why == "why trials failed (2 of 3: ValueError: no digits in line 3): /runs/x/trials/<id>/error.txt"
+
+
+def test_a_failure_of_all_is_told_once() -> None:
+    found = lines(common_failure="ValueError: no digits in line 3")
+    assert sum("ValueError" in line for line in found) == 1
+    assert "why trials failed: /runs/x/trials/<id>/error.txt" in found

@@ -1,0 +1,68 @@
+"""Faults of a first training step come with advice: each message is raised by torch itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raygpu.workflow.fault_advice import advice
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+functional = torch.nn.functional
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (
+            lambda: functional.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 3])),
+            "labels run from 0 to one less than the number of outputs",
+        ),
+        (
+            lambda: nn.Embedding(4, 2)(torch.tensor([4])),
+            "an embedding needs one row more than the largest index in the inputs",
+        ),
+        (lambda: nn.Linear(9, 3)(torch.zeros(2, 8)), "a linear layer for 9 features is given 8"),
+        (
+            lambda: nn.Conv2d(3, 4, 2)(torch.zeros(2, 8, 8, 3)),
+            "a convolution takes (samples, channels, height, width), here with 3 channels",
+        ),
+        (
+            lambda: functional.binary_cross_entropy_with_logits(torch.zeros(2, 1), torch.zeros(2)),
+            "reshape one of both in loss(), as targets.reshape(outputs.shape)",
+        ),
+        (
+            lambda: functional.cross_entropy(torch.zeros(2, 3), torch.zeros(2)),
+            "labels of classes are whole numbers: convert them to int64 in data()",
+        ),
+        (
+            lambda: nn.Embedding(4, 2)(torch.zeros(2)),
+            "an embedding takes whole numbers: convert the inputs to int64 in data()",
+        ),
+        (lambda: torch.as_tensor(np.array(["a", "b"])), "convert text to numbers in data()"),
+        (
+            lambda: functional.cross_entropy(torch.zeros(2, 3), torch.zeros(2, 4, dtype=torch.int64)),
+            "cross_entropy takes one label for each sample, or probabilities of as many classes as there are outputs",
+        ),
+        (
+            lambda: torch.empty_like(nn.LazyLinear(3).weight),
+            "call a model with lazy layers once in model(), on a sample",
+        ),
+        (
+            lambda: functional.cross_entropy((torch.zeros(2, 3), 0), torch.tensor([0, 1])),
+            "the model returns a tuple: unpack it in loss()",
+        ),
+    ],
+)
+def test_a_common_fault_comes_with_advice(fault: Callable[[], Any], told: str) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - torch's own, of several types
+        fault()
+    assert advice(f"{caught.type.__name__}: {caught.value}") == told
+
+
+def test_of_other_faults_nothing_is_told() -> None:
+    assert advice("ValueError: no such layer") is None
