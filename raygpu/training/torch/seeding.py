@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +12,13 @@ import torch
 
 
 def seed_all(seed: int) -> None:
-    """Seed torch's generators of all devices, and the global generators of NumPy and Python."""
-    torch.manual_seed(seed)
+    """Seed torch's generators of the CPU and of all GPUs, and the global generators of NumPy and Python.
+
+    `torch.manual_seed` would also call backends that are not there, and each keeps the call's stack trace for good.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.backends.cuda.is_built():
+        torch.cuda.manual_seed_all(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
@@ -20,7 +26,7 @@ def seed_all(seed: int) -> None:
 def numpy_has_drawn(seed: int) -> bool:
     """Return whether NumPy's global generator was used since `seed_all(seed)`."""
     fresh = np.random.RandomState(seed % 2**32).get_state(legacy=False)
-    return repr(np.random.get_state(legacy=False)) != repr(fresh)
+    return pickle.dumps(np.random.get_state(legacy=False)) != pickle.dumps(fresh)
 
 
 def python_has_drawn(seed: int) -> bool:
