@@ -15,8 +15,8 @@ UI_PORT ?= 5000
 sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
 
-# Files are spread over two processes: a test of a whole run waits for Ray's workers more than it computes.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Files are spread over three processes, which keep two cores busy: a test of a whole run often waits for Ray.
+PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/installed-dev
 	$(PYTEST) -m "not slow and not gpu"

@@ -31,7 +31,7 @@ from raygpu.cli.formatting import hyperparameters
 from raygpu.config import BalanceConfig, TrainConfig
 from raygpu.config.command_names import typed
 from raygpu.engines.profiling.workload import Workload
-from raygpu.errors import BadInput, RaygpuError
+from raygpu.errors import BadInput, RaygpuError, redacted
 from raygpu.planning.batch_balancing import (
     LARGEST_PART,
     BalanceResult,
@@ -52,7 +52,6 @@ from raygpu.planning.gpu_shares import Node
 from raygpu.planning.worker_placement import Placing, place_workers
 from raygpu.records.run_directory import RunDirectory, rounded
 from raygpu.records.trial_records import Device
-from raygpu.redaction import redacted
 from raygpu.training.distributed.batch_split import require_batch, spread
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
 from raygpu.workflow.user_code import Problem, find, require_experiment, training_problem

@@ -1,4 +1,4 @@
-"""The exceptions that raygpu raises when it can name the fault.
+"""The exceptions that raygpu raises when it can name the fault, and what may be shown of other libraries' messages.
 
 RaygpuError
  +-- BadInput         the user's configuration, flags, experiment or files: exit code 2, one line for each fault
@@ -8,7 +8,20 @@ RaygpuError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from urllib.parse import unquote
+
+HIDDEN = "***"
+_PASSWORD = re.compile(r"(://[^/:@\s]*):(.*)@")
+_TOKEN = re.compile(r"(https?://)([^/:@\s]+)@", re.IGNORECASE)
+"""Web address with a user and no password: what stands there is a token."""
+_WORDS = "password|passwd|pwd|secret|token|api[_-]?key|access[_-]?key|sig|signature|credential|auth|key"
+_SECRET_OPTION = re.compile(
+    rf"([?&](?!ssl)(?:[\w.-]*[_.-])?(?:{_WORDS})(?:[_.-][\w.-]*)?="
+    r"|[?&][\w-]*(?:password|passwd|pwd|secret|token)[\w-]*=)([^&#\s]*)",
+    re.IGNORECASE,
+)
 
 
 class RaygpuError(Exception):
@@ -49,3 +62,20 @@ def last_line(traceback: str) -> str:
     """Return the last line of a traceback, shortened."""
     lines = traceback.strip().splitlines()
     return lines[-1][:300] if lines else ""
+
+
+def redacted(uri: str) -> str:
+    """Return the URI with `***` in place of passwords, even of one that contains / or @."""
+    uri = _TOKEN.sub(rf"\1{HIDDEN}@", _PASSWORD.sub(rf"\1:{HIDDEN}@", uri))
+    return _SECRET_OPTION.sub(rf"\1{HIDDEN}", uri)
+
+
+def cleaned(text: str, uri: str) -> str:
+    """Return a library's message about `uri` without the secrets that it may repeat."""
+    text = text.replace(uri, redacted(uri))
+    secrets = [match[2] for pattern in (_PASSWORD, _TOKEN, _SECRET_OPTION) for match in pattern.finditer(uri)]
+    for secret in secrets:
+        for form in (secret, unquote(secret)):
+            if len(form) > 2:  # shorter ones occur in ordinary words, and hide little
+                text = text.replace(form, HIDDEN)
+    return text

@@ -24,8 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from raygpu import scratch
-from raygpu.errors import BadInput, RaygpuError, one_line
-from raygpu.redaction import redacted
+from raygpu.errors import BadInput, RaygpuError, one_line, redacted
 
 BEGUN_IN = Path.cwd()
 """The working directory of this process, before anything changes it."""

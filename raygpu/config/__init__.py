@@ -1,7 +1,7 @@
 """The configuration of every command: its schema, and how a file and flags become one.
 
 Gives `load` and a schema for each command; the tables that they share are in `sections`, and `source` finds the user's
-code by its name. Imports `errors`, `redaction`, `storage` and `experiment`; never torch, TensorFlow, Ray or MLflow.
+code by its name. Imports `errors`, `storage` and `experiment`; never torch, TensorFlow, Ray or MLflow.
 """
 
 from raygpu.config.loading import fields, literal, load, read_toml, suggestion, validated

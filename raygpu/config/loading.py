@@ -20,8 +20,7 @@ from pydantic_core import ErrorDetails
 from raygpu.config.command_names import typed
 from raygpu.config.schemas import BalanceConfig, PackConfig, ProblemConfig, SweepConfig, TrainConfig
 from raygpu.config.sections import Section
-from raygpu.errors import BadInput
-from raygpu.redaction import redacted
+from raygpu.errors import BadInput, redacted
 
 TABLES_OF_VALUES = ("space", "hyperparameters", "source", "script.metrics")
 """Fields without flags of their own, since their keys are names that a person chooses."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from raygpu.redaction import URI_VARIABLE, completed
+from raygpu.errors import HIDDEN, BadInput, redacted
 
 Direction = Literal["max", "min"]
 Precision = Literal["float32", "tf32", "bf16"]
@@ -22,6 +22,7 @@ OWN_RAY = "local"
 """Address for a Ray of the run's own, in place of a cluster's."""
 ROUNDED = 0.015
 """Relative error of fractions that a person rounds: 0.33 is a third, 0.66 two thirds."""
+URI_VARIABLE = "MLFLOW_TRACKING_URI"
 METRIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
 
 
@@ -143,6 +144,17 @@ class GpuSection(DevicesSection):
         if 0.001 <= number <= 1 or (1 < number < 1e6 and number == int(number)):
             return number
         raise ValueError('allowed: "auto", a fraction from 0.001 to 1, or a whole number of GPUs')
+
+
+def completed(uri: str) -> str:
+    """Return a tracking URI that was kept without its password with the password from the environment. Raises
+    BadInput."""
+    if uri != redacted(uri) or HIDDEN not in uri:
+        return uri
+    known = os.environ.get(URI_VARIABLE, "")
+    if redacted(known) == uri:
+        return known
+    raise BadInput(f"tracking.uri: read {uri!r}: passwords are not kept; set {URI_VARIABLE} to the whole of it")
 
 
 class TrackingSection(Section):

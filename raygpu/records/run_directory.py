@@ -21,11 +21,10 @@ import tomli_w
 
 from raygpu.config import ProblemConfig, SweepConfig, load, read_toml
 from raygpu.config.command_names import typed
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, redacted
 from raygpu.records import run_lock
 from raygpu.records.best_trial import training_values
 from raygpu.records.json_files import as_json, read_json
-from raygpu.redaction import redacted
 from raygpu.search.trials import Trial, TrialRecord
 from raygpu.storage import LOCAL, Storage, is_job
 

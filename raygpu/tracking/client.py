@@ -12,8 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from raygpu.errors import TrackingError, one_line
-from raygpu.redaction import cleaned, redacted
+from raygpu.errors import TrackingError, cleaned, one_line, redacted
 from raygpu.tracking import sqlite_file
 from raygpu.tracking.stores import check, scheme, sqlite_path, with_driver
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from raygpu.config.sections import URI_VARIABLE
 from raygpu.experiment import Arrays
-from raygpu.redaction import URI_VARIABLE
 from raygpu.tracking import client
 from raygpu.tracking.runs import RunTree
 

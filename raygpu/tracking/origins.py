@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from raygpu.errors import BadInput, TrackingError
-from raygpu.redaction import redacted
+from raygpu.errors import BadInput, TrackingError, redacted
 from raygpu.tracking import client
 from raygpu.tracking.client import Refused
 

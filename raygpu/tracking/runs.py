@@ -18,8 +18,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from raygpu.errors import TrackingError
-from raygpu.redaction import redacted
+from raygpu.errors import TrackingError, redacted
 from raygpu.search.trials import Status, Trial
 from raygpu.tracking import client
 from raygpu.tracking.client import Refused

@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from raygpu.config import ProblemConfig, TrainConfig
-from raygpu.errors import TrackingError, one_line
+from raygpu.errors import TrackingError, one_line, redacted
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_files import kept_files
-from raygpu.redaction import redacted
 from raygpu.search.trials import Status
 from raygpu.storage import StorageError
 from raygpu.tracking.null_writer import NullWriter

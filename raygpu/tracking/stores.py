@@ -14,8 +14,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from raygpu.errors import TrackingError, one_line
-from raygpu.redaction import cleaned, redacted
+from raygpu.errors import TrackingError, cleaned, one_line, redacted
 
 ALLOWED = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql+pymysql://USER@HOST/DATABASE, http(s)://SERVER"
 TIMEOUT_S = 5.0

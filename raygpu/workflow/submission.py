@@ -12,10 +12,9 @@ from raygpu import config
 from raygpu.cli.command import Command
 from raygpu.cli.flags import Arguments
 from raygpu.config.source import code_folder
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, redacted
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.submitted_job import Submission
-from raygpu.redaction import redacted
 from raygpu.storage import LOCAL, Storage
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

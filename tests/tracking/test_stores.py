@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.errors import TrackingError
-from raygpu.redaction import cleaned, redacted
+from raygpu.errors import TrackingError, cleaned, redacted
 from raygpu.tracking.stores import check, ui_command, with_driver
 from tests.tracking.services import Server, free_port
 

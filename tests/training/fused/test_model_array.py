@@ -146,8 +146,8 @@ def test_five_epochs_of_the_mlp_in_float32(optimizer: str, own: list[dict[str, A
 @pytest.mark.parametrize("name", ["cnn", "resnet"])
 def test_batchnorm_in_float32_differs_as_rounding_does(name: str) -> None:
     """Rounding grows from step to step in these models: an array is as far from a training alone as that training is
-    from itself with the last bits of its initial parameters changed at random, twice: an activation that is zero but for
-    rounding shows with some of them."""
+    from itself with the last bits of its initial parameters changed. They are changed at random, and twice, so that an
+    activation that is zero but for rounding shows."""
     kind, shape = MODELS[name]
     experiment = kind()
     trials = members(shape, [{"lr": 0.1, "momentum": 0.9}] * 4)

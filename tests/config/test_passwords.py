@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from raygpu.config import SweepConfig, load
-from raygpu.config.sections import TrackingSection
+from raygpu.config.sections import TrackingSection, completed
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
-from raygpu.redaction import completed
 
 WHOLE = "postgresql://me:s3cret-word@host/runs"
 KEPT = "postgresql://me:***@host/runs"
