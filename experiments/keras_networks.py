@@ -61,3 +61,26 @@ def crop_and_flip(images: Any, padding: int) -> Any:
     columns = left + across + mirrored * (width - 1 - 2 * across)
     moved = ops.take_along_axis(padded, rows[:, :, None, None], axis=1)
     return ops.take_along_axis(moved, columns[:, None, :, None], axis=2)
+
+
+def two_towers(num_words: int, embedding: int, filters: int, latent: int, middle: float) -> keras.Model:
+    """`torch_networks.TwoTowers`: inputs `user` and `item` (batch, words) to the stars (batch,)."""
+    user, item = (keras.Input((None,), dtype="int32", name=name) for name in ("user", "item"))
+    one = _tower("user_tower", num_words, embedding, filters, latent)(user)
+    other = _tower("item_tower", num_words, embedding, filters, latent)(item)
+    joined = layers.Concatenate(name="joined")([one, other, layers.Multiply(name="product")([one, other])])
+    stars = layers.Dense(1, bias_initializer=keras.initializers.Constant(middle), name="join")(joined)
+    return keras.Model({"user": user, "item": item}, layers.Reshape((), name="stars")(stars))
+
+
+def _tower(name: str, num_words: int, embedding: int, filters: int, latent: int) -> keras.Model:
+    return keras.Sequential(
+        [
+            keras.Input((None,), dtype="int32"),
+            layers.Embedding(num_words, embedding, embeddings_initializer="random_normal"),
+            layers.Conv1D(filters, 5, padding="same", activation="tanh"),
+            layers.GlobalMaxPooling1D(),
+            layers.Dense(latent, activation="relu"),
+        ],
+        name=name,
+    )

@@ -1,4 +1,4 @@
-"""What the experiments' networks in PyTorch are made of: pixels scaled, residual blocks, a residual network.
+"""What the experiments' networks in PyTorch are made of: pixels scaled, a residual network, two towers.
 
 Imported inside `model()`: an experiment's module loads no framework.
 """
@@ -109,3 +109,34 @@ def crop_and_flip(images: torch.Tensor, padding: int) -> torch.Tensor:
         rows[:, None, :, None],
         columns[:, None, None, :],
     ]
+
+
+class TwoTowers(nn.Module):
+    """The documents of a user and of an item, int (batch, words), each through a tower of its own; joined to the stars,
+    (batch,). middle: what the untrained model predicts, about."""
+
+    def __init__(self, num_words: int, embedding: int, filters: int, latent: int, middle: float) -> None:
+        super().__init__()
+        self.user_tower = Tower(num_words, embedding, filters, latent)
+        self.item_tower = Tower(num_words, embedding, filters, latent)
+        self.join = nn.Linear(3 * latent, 1)
+        nn.init.constant_(self.join.bias, middle)
+
+    def forward(self, user: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
+        one, other = self.user_tower(user), self.item_tower(item)
+        return self.join(torch.cat([one, other, one * other], -1)).squeeze(-1)
+
+
+class Tower(nn.Module):
+    """A document of word numbers (batch, words): embedded, convolved five words at a time, tanh, its maximum over the
+    document, and a dense layer: (batch, latent)."""
+
+    def __init__(self, num_words: int, embedding: int, filters: int, latent: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_words, embedding)
+        self.convolution = nn.Conv1d(embedding, filters, 5, padding=2)
+        self.dense = nn.Linear(filters, latent)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        maps = self.convolution(self.embedding(words).transpose(1, 2)).tanh()
+        return self.dense(maps.amax(-1)).relu()

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.benchmarks.ranks import on_keras_ranks
 from raygpu.training.distributed.ranks import ParallelSettings
+from tests.ranks import on_keras_ranks
 from tests.training.distributed.keras_losses import results
 
 

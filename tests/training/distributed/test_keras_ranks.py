@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.benchmarks.ranks import on_keras_ranks
 from raygpu.experiment import KerasExperiment, Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import ParallelSettings
 from tests.models import few
+from tests.ranks import on_keras_ranks
 
 HP = {"hidden": 16, "lr": 0.05, "momentum": 0.9, "batch_size": 50, "clip_norm": 1.0, "weight_decay": 0.01}
 SETTINGS = Settings(epochs=2, threads=1, precision="float32", folder=Path())

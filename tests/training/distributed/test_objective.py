@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.benchmarks.ranks import on_ranks
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
+from tests.ranks import on_ranks
 from tests.training.distributed.parallel_cases import CASES, Masked, Plain
 from tests.training.distributed.parts import parameters, training
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.benchmarks.ranks import on_ranks
 from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
@@ -21,6 +20,7 @@ from raygpu.training.distributed.torch_ranks import TorchParallel
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Cnn, Mlp, few
+from tests.ranks import on_ranks
 from tests.training.distributed.parts import gradient, parameters, training
 
 HP = {"hidden": 16, "lr": 0.05, "momentum": 0.9, "batch_size": 32, "clip_norm": 1.0}

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.benchmarks.ranks import on_keras_ranks
 from tests.models import few
+from tests.ranks import on_keras_ranks
 
 
 def network(keras: Any, *, named: bool = False) -> Any:

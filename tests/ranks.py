@@ -1,0 +1,37 @@
+"""`on_ranks` and `on_keras_ranks` in processes that stay for the next test: their start is the slowest part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from experiments.benchmarks.ranks import Group
+
+_torch, _keras = cache(Group.torch), cache(Group.keras)
+
+
+def on_ranks(world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """`function(ranks, *arguments)` in each of `world` processes, with TorchRanks; what they returned, by rank."""
+    try:
+        return _torch(world).run(function, *arguments)
+    except RuntimeError:
+        _torch.cache_clear()
+        raise
+
+
+def on_keras_ranks(world: int, function: Callable[..., Any], *arguments: Any, local: int = 1) -> list[Any]:
+    """As `on_ranks`, with KerasRanks, and float32. local: logical devices of each process."""
+    try:
+        return _keras(world, local).run(_in_float32, function, *arguments)
+    except RuntimeError:
+        _keras.cache_clear()
+        raise
+
+
+def _in_float32(ranks: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the function as a new process would, whatever the one before has set."""
+    from raygpu.training.keras.quiet_import import keras
+
+    keras.config.set_floatx("float32")
+    return function(ranks, *arguments)
