@@ -6,7 +6,11 @@ import threading
 
 import pytest
 
-keras = pytest.importorskip("keras")
+
+@pytest.fixture(autouse=True)
+def needs_keras() -> None:
+    """Not imported with this module: TensorFlow takes seconds, in a process that may run none of these tests."""
+    pytest.importorskip("keras")
 
 
 def test_a_thread_draws_from_the_generator_that_it_was_given() -> None:
@@ -29,6 +33,8 @@ def test_a_thread_draws_from_the_generator_that_it_was_given() -> None:
 
 
 def test_attributes_are_set_without_being_tracked() -> None:
+    import keras
+
     from raygpu.training.keras.private_api import untracked
 
     class Model(keras.Model):
