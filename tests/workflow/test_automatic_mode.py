@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,11 @@ def probed(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 @pytest.fixture
 def kept(probed: tuple[Result, str, Path], tmp_path: Path) -> Path:
-    """The profile that a probe has kept, for a sweep below tmp_path."""
+    """The profile that a probe has kept, with points that no busy machine has put in doubt; for a sweep below tmp_path."""
     shutil.copytree(probed[2], tmp_path / "profiles")
-    (path,) = (tmp_path / "profiles").glob("*.json")
-    return path
+    store = ProfileStore(tmp_path / "profiles")
+    (profile,) = store.all()
+    return store.keep(replace(profile, points=tuple(POINTS), notes=()))
 
 
 def test_a_probe_chooses_the_way_and_is_kept(probed: tuple[Result, str, Path]) -> None:
