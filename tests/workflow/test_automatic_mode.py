@@ -93,7 +93,7 @@ def probed(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 @pytest.fixture
 def kept(probed: tuple[Result, str, Path], tmp_path: Path) -> Path:
-    """The profile that a probe has kept, with points that no busy machine has put in doubt; for a sweep below tmp_path."""
+    """The profile that a probe has kept below tmp_path, with points that no busy machine has put in doubt."""
     shutil.copytree(probed[2], tmp_path / "profiles")
     store = ProfileStore(tmp_path / "profiles")
     (profile,) = store.all()
