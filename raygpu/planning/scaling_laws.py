@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 NOTHING = 1e-9
 """Effects below this share of the single-training time, at the most trainings measured, are treated as zero."""
@@ -35,7 +34,12 @@ class Affine:
         n, y = _columns(measured)
         if len(n) == 1:
             return cls(0.0, float(y[0] / n[0]))
-        fixed, each = nnls(np.column_stack([1 / y, n / y]), np.ones(len(n)))[0]
+        terms, ones = np.column_stack([1 / y, n / y]), np.ones(len(n))
+        fixed, each = np.linalg.lstsq(terms, ones, rcond=None)[0]
+        if fixed < 0:  # then the best fit has 0 in its place
+            fixed, each = 0.0, np.linalg.lstsq(terms[:, 1:], ones, rcond=None)[0][0]
+        elif each < 0:
+            fixed, each = np.linalg.lstsq(terms[:, :1], ones, rcond=None)[0][0], 0.0
         return cls(float(fixed), float(each))
 
 
@@ -73,6 +77,8 @@ class Usl:
 
         Two points cannot tell contention from coherency, and are taken for contention; one is taken as linear.
         """
+        from scipy.optimize import nnls  # half a second, which a worker that fits `Affine` alone has no use for
+
         n, x = _columns(measured)
         # n / X is linear in 1 / rate, contention / rate and coherency / rate.
         terms = np.column_stack([np.ones(len(n)), n - 1, n * (n - 1)])[:, : len(n)] * (x / n)[:, None]

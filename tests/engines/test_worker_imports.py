@@ -19,6 +19,7 @@ HEAVY = {"torch", "tensorflow", "keras", "scipy", "sklearn", "mlflow", "optuna",
         ("raygpu.engines.profiling.turns_worker", {*HEAVY, "ray.tune"}),
         ("raygpu.engines.train.worker_reports", {*HEAVY, "ray.train", "pandas"}),
         ("raygpu.engines.profiling.probe_actor", {*HEAVY, "ray.tune", "pandas"}),
+        ("raygpu.training.fused.width", {*HEAVY, "ray", "pandas"} - {"torch"}),
     ],
 )
 def test_nothing_that_is_slow_to_load(module: str, unwanted: set[str]) -> None:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
 from raygpu.planning.scaling_laws import Affine, Usl
 
@@ -51,6 +53,17 @@ def test_affine_is_found_again(fixed: float, each: float) -> None:
     line = Affine(fixed, each)
     found = Affine.fit({n: line.at(n) for n in (1, 4, 16)})
     assert found.at(64) == pytest.approx(line.at(64), rel=1e-6)
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=5))
+def test_affine_is_the_best_without_a_negative_part(values: list[float]) -> None:
+    """SciPy's solver of such problems finds nothing better."""
+    n, y = np.array([2.0**place for place in range(len(values))]), np.array(values)
+    found = Affine.fit(dict(zip(map(int, n), values, strict=True)))
+    terms = np.column_stack([1 / y, n / y])
+    _, residual = nnls(terms, np.ones(len(n)))
+    assert min(found.fixed, found.each) >= 0
+    assert np.linalg.norm(terms @ [found.fixed, found.each] - 1) <= residual + 1e-6
 
 
 def test_affine_of_one_point_is_proportional() -> None:
