@@ -106,7 +106,8 @@ def ray_address() -> Iterator[str]:
     """A local Ray cluster of one node with 2 CPUs (as it is told) and one simulated GPU."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1, "include_dashboard": False})
+    node = {"num_cpus": 2, "num_gpus": 1, "include_dashboard": False, "include_log_monitor": False}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
     yield cluster.address
     cluster.shutdown()
 
