@@ -1,0 +1,155 @@
+"""Placements of a model's parts on several devices: their names, checked, and what measurements say about them. Pure.
+
+    parts = resolve({"user_tower": 0, "item_tower": 1}, known=names, num_devices=2)
+    found = compare([one, towers, alternating])      # the fastest, and its speed-up over one device
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from raygpu.errors import BadInput
+from raygpu.planning.confidence import Interval, ratio
+
+ONE = "one_device"
+"""Placement of all parts on device 0, with which the others are compared."""
+ALTERNATING = "alternating"
+"""Placement of the smallest parts on one device after the other: the most copies that the model can need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation of a framework, such as `aten::mm`, in one optimizer step."""
+
+    name: str
+    seconds: float
+    """Its own time on the devices, without that of operations that it calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepProfile:
+    """The mean optimizer step under the framework's profiler."""
+
+    device_s: float
+    """Seconds in which devices worked, added up over the devices."""
+    copy_s: float
+    """Seconds of `device_s` in copies between devices."""
+    num_copies: float
+    """Copies between devices, forward and backward."""
+    copied_bytes: float
+    operations: tuple[Operation, ...]
+    """The costliest first; copies between devices are one of them."""
+
+    @property
+    def copy_share(self) -> float:
+        """Share of the devices' time in copies between devices, 0 to 1."""
+        return self.copy_s / self.device_s if self.device_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a placement: the model made anew, warmed up, and trained for an epoch."""
+
+    epoch_s: float
+    """Seconds of the epoch's training, without the evaluation."""
+    loss: float
+    """Mean training loss of the epoch, which no placement changes but by rounding."""
+    memory_gib: tuple[float, ...]
+    """Largest memory in use on each device; of logical devices of a CPU, computed from what a step keeps."""
+    profile: StepProfile | None = None
+    trace: bytes | None = None
+    """The profiled steps in the Chrome trace format, compressed by gzip, which ui.perfetto.dev opens."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPlacement:
+    """A placement with its turns; without any if it failed."""
+
+    name: str
+    parts: Mapping[str, int]
+    """Device of each placed part by the part's name; all else is on device 0."""
+    turns: tuple[Turn, ...] = ()
+    fault: str | None = None
+    """Why it could not be trained, in one line."""
+
+    @property
+    def epoch_s(self) -> float:
+        """Mean seconds of an epoch."""
+        return fmean(turn.epoch_s for turn in self.turns)
+
+    @property
+    def profile(self) -> StepProfile | None:
+        """The step under the profiler, of the first turn."""
+        return self.turns[0].profile if self.turns else None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The fastest placement, and what was gained over one device."""
+
+    best: MeasuredPlacement
+    speedups: Mapping[str, Interval]
+    """Seconds on one device over a placement's, by the placement's name; without those that failed."""
+    loss_differences: Mapping[str, float]
+    """Largest relative difference of a turn's loss from that on one device, by the placement's name."""
+
+    @property
+    def pays(self) -> bool:
+        """Whether a placement on several devices is faster than one device beyond the spread of the turns."""
+        return self.best.name != ONE
+
+
+def resolve(parts: Mapping[str, int], known: Collection[str], num_devices: int, name: str) -> dict[str, int]:
+    """Return a placement's parts, checked.
+
+    known: names of the model's parts that can be placed. name: the placement's, for the message. Raises BadInput with a
+    line for each fault.
+    """
+    faults = []
+    for part, device in parts.items():
+        if part not in known:
+            near = difflib.get_close_matches(part, known, n=1)
+            there = f"did you mean {near[0]!r}? " if near else ""
+            faults.append(f"placements.{name}: the model has no part {part!r}; {there}it has: {_few(known)}")
+        elif not 0 <= device < num_devices:
+            faults.append(f"placements.{name}.{part}: read device {device}; there are devices 0 to {num_devices - 1}")
+    if faults:
+        raise BadInput(faults)
+    return dict(parts)
+
+
+def _few(names: Collection[str], most: int = 20) -> str:
+    shown = list(names)[:most]
+    return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def alternating(units: Sequence[str], num_devices: int) -> dict[str, int]:
+    """Return the placement of the smallest parts on one device after the other. units: in the order of their calls."""
+    return {unit: place % num_devices for place, unit in enumerate(units)}
+
+
+def compare(measured: Sequence[MeasuredPlacement]) -> Comparison:
+    """Compare the placements with the one device, turn by turn.
+
+    The best is the fastest by its mean, unless the turns do not show that it differs from one device. Raises
+    ValueError if one device was not measured.
+    """
+    sound = [placement for placement in measured if placement.turns]
+    one = next((placement for placement in sound if placement.name == ONE), None)
+    if one is None:
+        raise ValueError(f"{ONE} was not measured")
+    seconds = [turn.epoch_s for turn in one.turns]
+    speedups = {each.name: ratio(seconds, [turn.epoch_s for turn in each.turns]) for each in sound if each is not one}
+    faster = [each for each in sound if each is not one and speedups[each.name].low > 1]
+    best = min(faster, key=lambda each: each.epoch_s, default=one)
+    differences = {
+        each.name: max(
+            abs(turn.loss - same.loss) / max(abs(same.loss), 1e-12)
+            for turn, same in zip(each.turns, one.turns, strict=False)
+        )
+        for each in sound
+    }
+    return Comparison(best, {ONE: Interval.exactly(1.0)} | speedups, differences)
