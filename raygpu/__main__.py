@@ -17,6 +17,7 @@ COMMANDS = {
     "pack": "Measure how many trainings one GPU carries, and in which way.",
     "train": "Train one set of hyper-parameters on all GPUs.",
     "balance": "Measure how to split a batch over unequal GPUs.",
+    "place": "Compare placements of a model's parts on several devices.",
     "deliver": "Deliver to MLflow what it lacks of a run.",
     "submit": "Run one of the other commands on a Ray cluster.",
 }

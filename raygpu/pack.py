@@ -124,7 +124,7 @@ def run(
 
             best = profile.best()
             metrics = {"pack/best/n": best and best.n, "pack/best/gain": best and best.gain}
-            console.line(f"MLflow: {tracking.log(config, str(config.name), profile, metrics, files)}")
+            console.line(f"MLflow: {tracking.log(config, profile, metrics, files)}")
     finally:
         console.lines(verdict)  # the last words, whatever the tracking server says
     return Result(profile, folder.path, verdict)

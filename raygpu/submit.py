@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from raygpu import balance, config, pack, sweep, train
+from raygpu import balance, config, pack, place, sweep, train
 from raygpu.cli import job_view
 from raygpu.cli.command import Command, framed, reader_may_leave
 from raygpu.cli.console import print_faults
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from raygpu.engines.cluster.jobs import Jobs
 
 COMMANDS: dict[str, Command] = {
-    command.name: command for command in (sweep.COMMAND, pack.COMMAND, train.COMMAND, balance.COMMAND)
+    command.name: command for command in (sweep.COMMAND, pack.COMMAND, train.COMMAND, balance.COMMAND, place.COMMAND)
 }
 VERBS = {
     "status": "JOB: whether it runs, since when, and how it ended.",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from raygpu.cli.formatting import throughput
+from raygpu.cli.formatting import aligned, throughput
 from raygpu.planning.batch_balancing import LARGEST_PART, BalanceResult, MeasuredSplit, relative
 from raygpu.planning.batches import num_batches
 from raygpu.planning.confidence import interval, spread_text
@@ -28,8 +28,7 @@ def table(devices: Sequence[Device], verdict: BalanceResult, readings: Mapping[i
         row += [str(share), throughput(share / curve.step_s(share))]
         known = readings.get(device.index, {})
         rows.append(row + [READINGS[name][1].format(known[name]) if name in known else "" for name in told])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return aligned(rows)
 
 
 def lines(verdict: BalanceResult) -> list[str]:

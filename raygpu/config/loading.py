@@ -18,11 +18,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from raygpu.config.command_names import typed
-from raygpu.config.schemas import BalanceConfig, PackConfig, ProblemConfig, SweepConfig, TrainConfig
+from raygpu.config.schemas import BalanceConfig, PackConfig, PlaceConfig, ProblemConfig, SweepConfig, TrainConfig
 from raygpu.config.sections import Section
 from raygpu.errors import BadInput, redacted
 
-TABLES_OF_VALUES = ("space", "hyperparameters", "source", "script.metrics")
+TABLES_OF_VALUES = ("space", "hyperparameters", "placements", "source", "script.metrics")
 """Fields without flags of their own, since their keys are names that a person chooses."""
 MAX_BYTES = 2**20
 """Size of the largest configuration file."""
@@ -38,7 +38,7 @@ PLAINLY = {
 }
 """Messages in place of pydantic's, by its types of faults."""
 C = TypeVar("C", bound=ProblemConfig)
-SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig, BalanceConfig)
+SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig, BalanceConfig, PlaceConfig)
 
 
 def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given: Mapping[str, Any] | None = None) -> C:

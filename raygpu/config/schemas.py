@@ -11,6 +11,8 @@ from pydantic import Field, field_validator, model_validator
 
 from raygpu.config.metric_direction import direction_of
 from raygpu.config.sections import (
+    ALTERNATING,
+    ONE,
     WAYS,
     CheckpointSection,
     ClusterSection,
@@ -199,6 +201,37 @@ class PackConfig(TrialsConfig):
         """Requested ways to share the GPU, in the order of `WAYS`."""
         words = [word.strip() for word in self.ways.split(",")]
         return tuple(way for way in WAYS if self.ways == "all" or way in words)
+
+
+class PlaceConfig(ProblemConfig):
+    """A comparison of placements: the parts of one model on one device, or on several."""
+
+    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    """The hyper-parameters; also as flags, --hyperparameters.lr 0.1."""
+    placements: dict[Annotated[str, Field(pattern=NAME_PATTERN)], dict[str, Annotated[int, Field(ge=0)]]] = Field(
+        default_factory=dict
+    )
+    """Placements to compare with one_device and alternating: the device of each part, a submodule or a layer, as in
+    towers = { user_tower = 0, item_tower = 1 }. What is not named is on device 0."""
+    devices: Literal["all"] | Annotated[int, Field(ge=2)] = "all"
+    """Number of devices: all GPUs of this machine, but at least 2. Where GPUs are missing, logical devices share one
+    GPU or the CPU."""
+    rounds: Annotated[int, Field(ge=2)] = 5
+    """Epochs that are timed of each placement, by turns, each after a warm-up."""
+    memory_gib: Annotated[float, Field(gt=0)] | None = None
+    """Memory of each device in GiB, which a placement may not exceed. Default: the device's own."""
+
+    TABLE: ClassVar[str] = "hyperparameters"
+    REFUSED: ClassVar[Mapping[str, str]] = {"space": "is for a search; a placement takes one set of [hyperparameters]"}
+
+    @field_validator("placements")
+    @classmethod
+    def _not_reserved(cls, value: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+        if taken := [name for name in (ONE, ALTERNATING) if name in value]:
+            raise ValueError(f"{taken[0]} is always there; choose another name")
+        if empty := [name for name, parts in value.items() if not parts]:
+            raise ValueError(f"{empty[0]} names no part, which is {ONE}; name a part and its device")
+        return value
 
 
 class TrainConfig(StoredConfig):

@@ -17,6 +17,10 @@ Precision = Literal["float32", "tf32", "bf16"]
 Way = Literal["process", "mps", "fused", "split", "threads"]
 """Way in which trainings share a GPU: processes side by side, the same under CUDA MPS, one array of models, one
 TensorFlow process with a logical device for each, or threads of one process."""
+ONE = "one_device"
+"""Placement of all parts of a model on device 0, with which others are compared."""
+ALTERNATING = "alternating"
+"""Placement of a model's smallest parts on one device after the other, which needs the most copies."""
 WAYS: tuple[Way, ...] = get_args(Way)
 OWN_RAY = "local"
 """Address for a Ray of the run's own, in place of a cluster's."""

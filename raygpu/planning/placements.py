@@ -1,7 +1,7 @@
 """Placements of a model's parts on several devices: their names, checked, and what measurements say about them. Pure.
 
-    parts = resolve({"user_tower": 0, "item_tower": 1}, known=names, num_devices=2)
-    found = compare([one, towers, alternating])      # the fastest, and its speed-up over one device
+parts = resolve({"user_tower": 0, "item_tower": 1}, known=names, num_devices=2)
+found = compare([one, towers, alternating])      # the fastest, and its speed-up over one device
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from raygpu.config.sections import ONE
 from raygpu.errors import BadInput
 from raygpu.planning.confidence import Interval, ratio
 
-ONE = "one_device"
-"""Placement of all parts on device 0, with which the others are compared."""
-ALTERNATING = "alternating"
-"""Placement of the smallest parts on one device after the other: the most copies that the model can need."""
+SMALLEST_LOSS = 1e-12
+"""Loss below which a difference is no longer relative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +80,11 @@ class MeasuredPlacement:
         return fmean(turn.epoch_s for turn in self.turns)
 
     @property
+    def memory_gib(self) -> tuple[float, ...]:
+        """Largest memory of each device over the turns, in GiB."""
+        return tuple(max(found) for found in zip(*(turn.memory_gib for turn in self.turns), strict=True))
+
+    @property
     def profile(self) -> StepProfile | None:
         """The step under the profiler, of the first turn."""
         return self.turns[0].profile if self.turns else None
@@ -90,16 +94,13 @@ class MeasuredPlacement:
 class Comparison:
     """The fastest placement, and what was gained over one device."""
 
-    best: MeasuredPlacement
+    best: MeasuredPlacement | None
+    """None if every placement failed."""
     speedups: Mapping[str, Interval]
-    """Seconds on one device over a placement's, by the placement's name; without those that failed."""
+    """Seconds on one device over a placement's, by the placement's name; without those that failed, and empty if one
+    device failed."""
     loss_differences: Mapping[str, float]
-    """Largest relative difference of a turn's loss from that on one device, by the placement's name."""
-
-    @property
-    def pays(self) -> bool:
-        """Whether a placement on several devices is faster than one device beyond the spread of the turns."""
-        return self.best.name != ONE
+    """Largest relative difference of a turn's loss from that on one device, likewise."""
 
 
 def resolve(parts: Mapping[str, int], known: Collection[str], num_devices: int, name: str) -> dict[str, int]:
@@ -132,24 +133,24 @@ def alternating(units: Sequence[str], num_devices: int) -> dict[str, int]:
 
 
 def compare(measured: Sequence[MeasuredPlacement]) -> Comparison:
-    """Compare the placements with the one device, turn by turn.
+    """Compare the placements with one device, turn by turn.
 
-    The best is the fastest by its mean, unless the turns do not show that it differs from one device. Raises
-    ValueError if one device was not measured.
+    The best is the fastest by its mean among those that the turns show to be faster than one device; else one device.
+    If one device does not hold the model, it is the fastest of the others.
     """
     sound = [placement for placement in measured if placement.turns]
     one = next((placement for placement in sound if placement.name == ONE), None)
     if one is None:
-        raise ValueError(f"{ONE} was not measured")
+        return Comparison(min(sound, key=lambda each: each.epoch_s, default=None), {}, {})
     seconds = [turn.epoch_s for turn in one.turns]
     speedups = {each.name: ratio(seconds, [turn.epoch_s for turn in each.turns]) for each in sound if each is not one}
     faster = [each for each in sound if each is not one and speedups[each.name].low > 1]
     best = min(faster, key=lambda each: each.epoch_s, default=one)
-    differences = {
-        each.name: max(
-            abs(turn.loss - same.loss) / max(abs(same.loss), 1e-12)
-            for turn, same in zip(each.turns, one.turns, strict=False)
-        )
-        for each in sound
-    }
+    differences = {each.name: _difference(each.turns, one.turns) for each in sound}
     return Comparison(best, {ONE: Interval.exactly(1.0)} | speedups, differences)
+
+
+def _difference(turns: Sequence[Turn], others: Sequence[Turn]) -> float:
+    """Return the largest relative difference between the losses of turns in pairs."""
+    pairs = zip(turns, others, strict=True)
+    return max(abs(turn.loss - other.loss) / max(abs(other.loss), SMALLEST_LOSS) for turn, other in pairs)

@@ -28,7 +28,7 @@ from raygpu.records.json_files import as_json, read_json
 from raygpu.search.trials import Trial, TrialRecord
 from raygpu.storage import LOCAL, Storage, is_job
 
-KINDS = {"sweep": "sweep", "train": "training", "balance": "balance"}
+KINDS = {"sweep": "sweep", "train": "training", "balance": "balance", "place": "comparison of placements"}
 """Words for a run of each command, in messages."""
 CHECKPOINTS = "checkpoints"
 MEMBERS = "members"

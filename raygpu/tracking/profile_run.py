@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from raygpu.config import PackConfig
 from raygpu.planning.profiles import Profile
-from raygpu.search.trials import Status
-from raygpu.tracking.runs import RunTree
-from raygpu.tracking.session import flat
+from raygpu.tracking import measurement_run
+from raygpu.tracking.measurement_run import Measurement
 from raygpu.tracking.values import MetricValue
 
 READINGS = (
@@ -20,16 +18,11 @@ READINGS = (
 )  # fmt: skip
 
 
-def log(config: PackConfig, name: str, profile: Profile, verdict: Mapping[str, Any], files: Sequence[Path]) -> str:
+def log(config: PackConfig, profile: Profile, verdict: Mapping[str, float | None], files: Sequence[Path]) -> str:
     """Log a profile as one run and return the URL of its page in the MLflow UI.
 
     verdict: metrics of the whole profile; None values are left out. files: artifacts. Raises TrackingError.
     """
-    tree = RunTree.open(config.tracking.uri, config.tracking.experiment)
-    if profile.synthetic:
-        tree.tags["raygpu.data"] = "synthetic"
-    tags = {"raygpu.device": profile.subject.device}
-    run_id = tree.start_run(name, tags, flat(config) | dict(profile.subject.hyperparameters), kind="pack")
     now_ms = int(time.time() * 1000)
     sound = [p for p in profile.points if p.doubt is None]
     points = [
@@ -43,9 +36,6 @@ def log(config: PackConfig, name: str, profile: Profile, verdict: Mapping[str, A
         for p in sound
         if (seconds := profile.time_per_training_s(p, config.epochs or 1)) is not None
     ]
-    tree.log(run_id, points)
-    for path in files:
-        tree.log_artifact(run_id, path)
-    ended: Status = "failed" if profile.best() is None else "finished"
-    tree.end_run(run_id, ended, {name: value for name, value in verdict.items() if value is not None})
-    return tree.ui_url
+    subject = profile.subject
+    what = Measurement("pack", subject.device, dict(subject.hyperparameters), failed=profile.best() is None)
+    return measurement_run.log(config, what, points, verdict, files)

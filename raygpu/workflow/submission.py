@@ -23,8 +23,8 @@ LOCAL_ALONE = {
     "write": "of a job, it would be a file of the head node; the run's folder has it as train.toml",
 }
 """Flags of commands that a job cannot have, and why."""
-DRIVER_GPUS = {"pack": 1.0}
-"""GPUs of the job's own process: a measurement runs in it, others have workers."""
+MEASURING = ("pack", "place")
+"""Commands that use GPUs in the job's own process; others have workers."""
 
 
 def checked_submission(
@@ -40,6 +40,7 @@ def checked_submission(
             raise BadInput(f"--{flag}: {LOCAL_ALONE[flag]}")
     own_cluster = {"cluster.address": "auto"} if "cluster" in command.schema.model_fields else {}
     file = _file(command, arguments)
+    num_gpus = float(command.name in MEASURING)
     folder, name = Path.cwd(), arguments.overrides.get("name")
     if file is not None and "from" in arguments.options:
         config.read_toml(file)  # what it lacks comes from the sweep
@@ -47,6 +48,8 @@ def checked_submission(
         problem = config.load(file, arguments.overrides | own_cluster, command.schema)
         folder, name = code_folder(problem.experiment, file).resolve(), problem.name
         _require_reachable(problem, say)
+        if isinstance(problem, config.PlaceConfig) and problem.devices != "all":
+            num_gpus = problem.devices
     _require_elsewhere(arguments, folder)
     name = name or f"{file.stem if file is not None else command.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if not re.fullmatch(config.NAME_PATTERN, name):
@@ -63,7 +66,7 @@ def checked_submission(
         config=file,
         environment=environment,
         requirements=requirements,
-        num_gpus=DRIVER_GPUS.get(command.name, 0),
+        num_gpus=num_gpus,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from raygpu.config import PackConfig, ProblemConfig, StoredConfig, SweepConfig, TrainConfig
+from raygpu.config import PackConfig, PlaceConfig, ProblemConfig, StoredConfig, SweepConfig, TrainConfig
 from raygpu.config.metric_direction import direction_of
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu, gpus
@@ -112,6 +112,38 @@ def prepare_pack(config: PackConfig, stem: str) -> PreparedPack:
         raise BadInput(faults)
     trial = Trial(Trial.name(0), trial_seed(config.seed, 0), hyperparameters)
     return PreparedPack(located, trial, chosen, profiles)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPlace:
+    """A comparison of placements whose configuration is sound."""
+
+    config: PlaceConfig
+    """The configuration with name and absolute paths filled in."""
+    trial: Trial
+    gpus: list[Gpu]
+    """GPUs of this machine that are used; none where devices are simulated."""
+    left_out: list[str]
+    """A line for each GPU that cannot be used."""
+    num_devices: int
+
+
+def prepare_place(config: PlaceConfig, stem: str) -> PreparedPlace:
+    """Check everything about a comparison of placements that can be checked cheaply.
+
+    stem: first part of the name of a run that is not named. Raises BadInput with a line for each fault.
+    """
+    faults: list[str] = []
+    chosen: list[Gpu] = []
+    left_out: list[str] = []
+    with _noted(faults):
+        chosen, left_out = host.computing(chosen_gpus(config))
+    located = _located(config, stem, faults, resuming=False)
+    if faults:
+        raise BadInput(faults)
+    trial = Trial(Trial.name(0), config.seed, config.hyperparameters)
+    num_devices = max(2, len(chosen)) if config.devices == "all" else config.devices
+    return PreparedPlace(located, trial, chosen[:num_devices], left_out, num_devices)
 
 
 @dataclass(frozen=True, slots=True)

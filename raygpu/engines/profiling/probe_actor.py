@@ -79,7 +79,7 @@ class ProbeActor:
             self._bench = Bench(way, self._source, self._code, splits, trials, settings, memory_gib)
             return Made(self._bench.warm_up(), self._bench.evaluation_s())
         except BaseException as error:  # noqa: BLE001 - the user's code: what it raises is the answer
-            return _fault(error)
+            return fault_of(error)
 
     def compile(self) -> float | Fault:
         """Compile the array's step and return the seconds that it took."""
@@ -88,7 +88,7 @@ class ProbeActor:
         try:
             self._bench.compile()
         except BaseException as error:  # noqa: BLE001 - no compiler here, or an operator that it does not know
-            return _fault(error)
+            return fault_of(error)
         return time.perf_counter() - started
 
     def threads(self, count: int) -> None:
@@ -104,7 +104,7 @@ class ProbeActor:
         try:
             return self._bench.window(start_at, seconds)
         except BaseException as error:  # noqa: BLE001 - the user's code: what it raises is the answer
-            return _fault(error)
+            return fault_of(error)
 
     def taken(self) -> Taken:
         """Return the memory that this process holds now."""
@@ -122,7 +122,7 @@ class ProbeActor:
             bench.close()
 
 
-def _fault(error: BaseException) -> Fault:
+def fault_of(error: BaseException) -> Fault:
     return Fault("".join(traceback.format_exception(error)), is_out_of_memory(error))
 
 

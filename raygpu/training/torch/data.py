@@ -47,6 +47,11 @@ class DeviceData:
             num_samples(splits.validation_targets),
         )
 
+    def on_device(self) -> list[torch.Tensor]:
+        """Return the tensors that stay on the device."""
+        parts = (self.train_inputs, self.train_targets, self.validation_inputs, self.validation_targets)
+        return [tensor for part in parts for tensor in (part.values() if isinstance(part, dict) else [part])]
+
 
 def _home(splits: Splits, device: torch.device) -> torch.device:
     """Return the device if the data fits in half of its free memory, otherwise the host."""

@@ -62,9 +62,12 @@ class TorchSolo:
         self.optimizer_settings = optimizer_settings or OptimizerSettings.of(self.hp)
         self.batch_size = min(self.optimizer_settings.batch_size, self.num_train)
         self.steps_per_epoch = num_batches(self.num_train, self.batch_size)
-        self.model = cast_model(initial_model(experiment, self.hp, trial.seed), dtype).to(self.device)
+        self.model = self._on_device(cast_model(initial_model(experiment, self.hp, trial.seed), dtype))
         self.optimizer = Optimizer(self.optimizer_settings, self.model.parameters())
         self.epoch = 0
+
+    def _on_device(self, model: nn.Module) -> nn.Module:
+        return model.to(self.device)
 
     def run_epoch(self) -> EpochResult | None:
         """Train and evaluate the next epoch; return None after the last one."""

@@ -1,0 +1,129 @@
+"""The view of compared placements: a table, the costliest operations, the verdict, and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import stdev
+
+from raygpu.cli.formatting import aligned
+from raygpu.config.sections import ONE
+from raygpu.planning.confidence import Interval, spread_text
+from raygpu.planning.placements import Comparison, MeasuredPlacement, StepProfile
+
+NUM_OPERATIONS = 4
+NOTABLE = 1e-3
+"""Relative difference of losses that rounding does not explain."""
+
+
+def table(measured: Sequence[MeasuredPlacement], found: Comparison) -> list[str]:
+    """Return a table with a line for each placement."""
+    num_devices = max((len(each.memory_gib) for each in measured), default=0)
+    head = ["placement", "s an epoch", "speed-up", "copies a step", "MiB a step", "share of device time"]
+    rows = [[*head, *(f"GiB on {index}" for index in range(num_devices))]]
+    for each in measured:
+        if not each.turns:
+            rows.append([each.name, "failed", *[""] * (len(head) - 2 + num_devices)])
+            continue
+        seconds = [turn.epoch_s for turn in each.turns]
+        speedup = found.speedups.get(each.name)
+        told = "" if speedup is None or each.name == ONE else _times(speedup)
+        memory = [f"{gib:.3g}" for gib in each.memory_gib]
+        rows.append([each.name, f"{each.epoch_s:.3g} ± {stdev(seconds):.1g}", told, *_copies(each.profile), *memory])
+    return aligned(rows)
+
+
+def _copies(profile: StepProfile | None) -> list[str]:
+    if profile is None:
+        return ["", "", ""]
+    return [f"{profile.num_copies:g}", f"{profile.copied_bytes / 2**20:.3g}", f"{100 * profile.copy_share:.1f} %"]
+
+
+def _times(value: Interval) -> str:
+    return f"{value.middle:.2f}x{spread_text(value.low, value.high, '{:.2f}')}"
+
+
+def parts(placement: Mapping[str, int]) -> str:
+    """Return a placement's parts as text, `user_tower on 0, item_tower on 1`."""
+    return ", ".join(f"{name} on {device}" for name, device in placement.items()) or "all on 0"
+
+
+def details(measured: Sequence[MeasuredPlacement]) -> list[str]:
+    """Return lines on the costliest operations of each placement, and on those that failed."""
+    lines = []
+    for each in measured:
+        if each.fault is not None:
+            lines.append(f"{each.name}: {each.fault}")
+        elif (profile := each.profile) is not None:
+            costly = [
+                f"{operation.name} {100 * operation.seconds / profile.device_s:.0f} %"
+                for operation in profile.operations[:NUM_OPERATIONS]
+            ]
+            lines.append(f"{each.name}: costliest operations: {', '.join(costly)}")
+    return lines
+
+
+def verdict(measured: Sequence[MeasuredPlacement], found: Comparison, *, simulated: bool, device: str) -> list[str]:
+    """Return the verdict in a sentence, and lines on what it cannot say. device: name of the devices."""
+    lines = [f"verdict: {_sentence(measured, found)}"]
+    for name, difference in found.loss_differences.items():
+        if difference > NOTABLE:
+            lines.append(
+                f"{name}: its loss differs from that on one device by {difference:.2g} of it; dropout draws other"
+                " numbers on another device, and anything else that differs would be a fault"
+            )
+    if simulated:
+        lines.append(
+            f"the devices are logical ones of {device}: a copy between them stays in its memory and costs next to"
+            " nothing, and parts on different ones do not work at the same time; separate GPUs will differ"
+        )
+    return lines
+
+
+def _sentence(measured: Sequence[MeasuredPlacement], found: Comparison) -> str:
+    best = found.best
+    if best is None:
+        return "no placement could be trained"
+    if not found.speedups:
+        return f"one device does not hold the training; {best.name} does, {best.epoch_s:.3g} s an epoch"
+    others = [each for each in measured if each.turns and each.name != ONE]
+    if best.name != ONE:
+        return f"{best.name} is {_times(found.speedups[best.name])} as fast as one device{_cost(best)}"
+    told = [f"{each.name} is {_times(found.speedups[each.name])} as fast{_cost(each)}" for each in others]
+    return "; ".join([f"one device: no placement is shown to be faster than its {best.epoch_s:.3g} s an epoch", *told])
+
+
+def _cost(placement: MeasuredPlacement) -> str:
+    profile = placement.profile
+    return "" if profile is None else f", with {100 * profile.copy_share:.1f} % of device time in copies"
+
+
+def plot(title: str, measured: Sequence[MeasuredPlacement], path: Path) -> None:
+    """Plot the seconds of each placement's epochs, and beside them a step's device time, in copies and in all else."""
+    from matplotlib.figure import Figure
+
+    sound = [each for each in measured if each.turns]
+    figure = Figure(figsize=(11, 1.6 + 0.8 * max(2, len(sound))), dpi=110, layout="constrained")
+    figure.suptitle(title)
+    epochs, steps = figure.subplots(1, 2, sharey=True)
+    for place, each in enumerate(sound):
+        seconds = [turn.epoch_s for turn in each.turns]
+        epochs.barh(place, each.epoch_s, color=f"C{place}", height=0.6)
+        epochs.plot(seconds, [place] * len(seconds), "o", color="0.2", markersize=5, markerfacecolor="white")
+        epochs.annotate(f"{each.epoch_s:.3g} s", (max(seconds), place), xytext=(8, 0), textcoords="offset points",
+                        va="center")  # fmt: skip
+        if (profile := each.profile) is not None:
+            rest, copies = 1e3 * (profile.device_s - profile.copy_s), 1e3 * profile.copy_s
+            steps.barh(place, rest, color=f"C{place}", height=0.6)
+            steps.barh(place, copies, left=rest, color="0.2", height=0.6, label="copies" if place == 0 else None)
+            steps.annotate(f"{100 * profile.copy_share:.1f} %", (rest + copies, place), xytext=(8, 0),
+                           textcoords="offset points", va="center")  # fmt: skip
+    epochs.set_yticks(range(len(sound)), [each.name for each in sound])
+    epochs.invert_yaxis()
+    epochs.set_xlabel("seconds of an epoch (circles: each turn)")
+    steps.set_xlabel("milliseconds of device time in a step (dark: copies between devices, with their share)")
+    for axes in (epochs, steps):
+        axes.margins(x=0.2)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="x", alpha=0.25)
+    figure.savefig(path)

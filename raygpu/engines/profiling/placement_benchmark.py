@@ -1,0 +1,135 @@
+"""Train each placement of a model in turns, in one process that sees all devices.
+
+A turn makes the model anew, so that the placements never hold memory beside each other; and a turn that fails, or is
+killed for its memory, takes the process with it, not the other placements.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.cluster.pinned import pinned
+from raygpu.engines.profiling.probe_actor import Fault, fault_of
+from raygpu.engines.profiling.probe_workers import answers
+from raygpu.engines.profiling.workload import Workload
+from raygpu.errors import last_line
+from raygpu.planning.placements import MeasuredPlacement, Turn
+from raygpu.training.base import Settings, surroundings
+from raygpu.training.placed import Placements, start_placed
+
+QUIET = {"KINETO_LOG_LEVEL": "5", "TF_CPP_MIN_LOG_LEVEL": "3"}
+"""Variables that keep the profilers' own messages off the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSettings:
+    """Settings of a comparison of placements."""
+
+    rounds: int
+    """Turns of each placement."""
+    num_devices: int
+    epochs: int
+    """Number of epochs of the learning rate's schedule."""
+    memory_gib: float | None
+    """Memory of each device that a placement may not exceed; None for the device's own."""
+
+
+class PlacementActor:
+    """Ray actor that trains turns of placements; returns a `Fault` if a training raises."""
+
+    def __init__(
+        self, workload: Workload, settings: Settings, num_devices: int, environment: Mapping[str, str]
+    ) -> None:
+        os.environ.update(environment)
+        os.chdir(workload.source.folder)
+        self._workload, self._settings, self._num_devices = workload, settings, num_devices
+        self._code = workload.source.resolve()
+
+    def turn(self, splits: Any, parts: Mapping[str, int], profiled: bool) -> Turn | Fault:
+        """Train a turn of one placement."""
+        work = self._workload
+        try:
+            training = start_placed(
+                work.source, self._code, splits, work.trial, self._settings, parts, self._num_devices
+            )
+            try:
+                return training.turn(profiled=profiled)
+            finally:
+                training.close()
+        except BaseException as error:  # noqa: BLE001 - the user's code: what it raises is the answer
+            return fault_of(error)
+
+
+class PlacementBenchmark:
+    """Turns of placements on the devices of a local cluster. say: called with a line for each round."""
+
+    def __init__(
+        self, cluster: Cluster, workload: Workload, settings: PlacementSettings, say: Callable[[str], None]
+    ) -> None:
+        self._cluster, self._settings, self._say = cluster, settings, say
+        self._splits = ray.put(workload.splits)
+        self._workload = replace(workload, splits=None)
+        self._actor: Any = None
+
+    def measure(self, placements: Placements) -> list[MeasuredPlacement]:
+        """Return the placements with their turns, in the order given; a placement that fails once is left out of the
+        next rounds."""
+        found = {name: MeasuredPlacement(name, parts) for name, parts in placements.items()}
+        for number in range(self._settings.rounds):
+            going = [name for name, placement in found.items() if placement.fault is None]
+            for name in reversed(going) if number % 2 else going:  # none has always the quieter moment
+                found[name] = self._with_turn(found[name], profiled=number == 0)
+            told = ", ".join(f"{each.name} {_told(each)}" for each in found.values())
+            self._say(f"round {number + 1} of {self._settings.rounds}: {told}")
+        return list(found.values())
+
+    def _with_turn(self, placement: MeasuredPlacement, *, profiled: bool) -> MeasuredPlacement:
+        """Return the placement with one more turn, or with its fault and without turns."""
+        actor = self._actor = self._actor or self._spawn()
+        answer = answers([actor.turn.remote(self._splits, placement.parts, profiled)])
+        fault = _fault(answer) if isinstance(answer, Fault) else self._excess(answer[0])
+        if fault is None:
+            assert not isinstance(answer, Fault)
+            return replace(placement, turns=(*placement.turns, answer[0]))
+        if isinstance(answer, Fault):
+            self.close()
+        return replace(placement, turns=(), fault=fault)
+
+    def _excess(self, turn: Turn) -> str | None:
+        """Return what a turn takes beyond the memory of a device; None if nothing."""
+        limit = self._settings.memory_gib
+        for index, gib in enumerate(turn.memory_gib):
+            if limit is not None and gib > limit:
+                return f"out of memory: takes {gib:.3g} GiB of {limit:g} on device {index}"
+        return None
+
+    def _spawn(self) -> Any:
+        devices, node = self._cluster.devices, self._cluster.nodes[0]
+        threads = max(1, int(node.num_cpus))
+        variables = surroundings(threads) | QUIET
+        if devices[0].uuid is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(str(device.uuid) for device in devices)
+        settings = Settings(self._settings.epochs, threads, self._workload.precision, Path())
+        actor = pinned(PlacementActor, devices[0].node_id, max_concurrency=1)
+        return actor.remote(self._workload, settings, self._settings.num_devices, variables)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._actor is not None:
+            ray.kill(self._actor)
+            self._actor = None
+
+
+def _fault(fault: Fault) -> str:
+    return f"out of memory: {last_line(fault.text)}" if fault.out_of_memory else last_line(fault.text)
+
+
+def _told(placement: MeasuredPlacement) -> str:
+    return placement.fault or f"{placement.turns[-1].epoch_s:.3g} s"

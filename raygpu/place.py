@@ -1,0 +1,227 @@
+"""Compare placements of one model's parts on several devices: is a training faster with a part on each, or on one?
+
+python -m raygpu.place conf/place/reviews.toml --data.synthetic
+python -m raygpu.place conf/place/reviews.toml --devices 4 --rounds 7
+python -m raygpu.place runs/digits/best.toml          any experiment, on one device and with alternating parts
+
+Each placement is trained by turns, and some of its steps are profiled: how long an epoch takes, what memory each
+device needs, how many copies go between devices and what they cost. Two placements are always there: all on one device,
+and the smallest parts on one device after the other, the worst case. Where GPUs are missing, logical devices take their
+place, and the verdict says what they cannot show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from raygpu.cli import placement_view
+from raygpu.cli.command import Command, Outcome
+from raygpu.cli.console import LiveConsole
+from raygpu.cli.flags import Arguments
+from raygpu.cli.formatting import hyperparameters
+from raygpu.config import PlaceConfig
+from raygpu.config.source import Source
+from raygpu.engines.cluster import ray_environment
+from raygpu.engines.profiling.workload import Workload
+from raygpu.errors import BadInput
+from raygpu.experiment import Experiment
+from raygpu.planning.placements import Comparison, MeasuredPlacement, compare
+from raygpu.records import interrupts
+from raygpu.records.run_directory import RunDirectory, rounded
+from raygpu.training.placed import Placements, placements
+from raygpu.workflow.user_code import find, tried_step
+from raygpu.workflow.validation import PreparedPlace, prepare_place
+
+DEFAULT = Path("conf/place/reviews.toml")
+SWITCHES = {
+    "json": "Print the summary as JSON on standard output, and all else on standard error.",
+    "dry-run": "Check everything, print the placements, and stop.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a comparison: its summary and its run's folder."""
+
+    summary: dict[str, Any]
+    """The content of `summary.json`."""
+    folder: Path
+    verdict: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A comparison about to begin."""
+
+    prepared: PreparedPlace
+    workload: Workload
+    placements: Placements
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the devices are logical ones."""
+        return len(self.prepared.gpus) < self.prepared.num_devices
+
+    @property
+    def device(self) -> str:
+        """Name of the devices."""
+        gpus = self.prepared.gpus
+        if not gpus:
+            return "this machine's CPU"
+        names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+        return f"one {names}" if self.simulated else names
+
+
+def run(
+    config: PlaceConfig, *, stem: str = "place", source_folder: Path | None = None, console: LiveConsole | None = None
+) -> Result:
+    """Train each placement by turns, and leave table, plot, traces and data in `runs/<name>/`.
+
+    stem: first part of the name of a run that is not named. source_folder: the start of the experiment's relative
+    paths. Raises BadInput, with a line for each fault.
+    """
+    console = console or LiveConsole()
+    planned = _plan(config, stem, source_folder, console)
+    config = planned.prepared.config
+    folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
+    try:
+        measured = _measured(planned, console)
+    except BaseException:
+        folder.remove()
+        raise
+    found = compare(measured)
+    folder.trials.rmdir()
+    folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="place")
+    files = _write(planned, measured, folder)
+    summary = _summary(planned, measured, found)
+    folder.write_summary(summary)
+    console.lines(["", *placement_view.table(measured, found), "", *placement_view.details(measured)])
+    console.line(f"table, plot and traces (for ui.perfetto.dev) in {folder.path}")
+    verdict = placement_view.verdict(measured, found, simulated=planned.simulated, device=planned.device)
+    try:
+        if config.tracking.enabled:
+            from raygpu.tracking import placement_run
+
+            console.line(f"MLflow: {placement_run.log(config, planned.device, measured, found, files)}")
+    finally:
+        console.lines(verdict)  # the last words, whatever the tracking server says
+    return Result(summary, folder.path, verdict)
+
+
+def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: LiveConsole) -> _Planned:
+    """Check everything, by a first step and a look at the model's parts, and print it. Raises BadInput."""
+    prepared = prepare_place(config, stem)
+    config = prepared.config
+    source, code = find(config, (source_folder or Path.cwd()).resolve())
+    _require_experiment(source, code)
+    step = tried_step(config, source, code, config.hyperparameters)
+    splits = step.splits.part(config.data.fraction, config.seed)
+    found = placements(source, code, splits, prepared.trial, config.placements, prepared.num_devices)
+    planned = _Planned(prepared, Workload(source, splits, prepared.trial, config.gpu.precision), found)
+    data = ", synthetic data" if config.data.synthetic else ""
+    logical = "logical devices of " if planned.simulated else ""
+    console.lines(
+        [
+            f"place {config.name}: {config.code_name}{data}; {hyperparameters(config.hyperparameters)}",
+            *prepared.left_out,
+            *step.notes,
+            f"on {prepared.num_devices} {logical}{planned.device}; placements: {', '.join(found)}",
+        ]
+    )
+    return planned
+
+
+def _require_experiment(source: Source, code: Any) -> None:
+    if not isinstance(code, Experiment):
+        kind, key = ("script", "command") if code is None else ("function", "experiment")
+        raise BadInput(f"{key}: {source.name} is a {kind}; a placement needs a TorchExperiment or a KerasExperiment")
+
+
+def _measured(planned: _Planned, console: LiveConsole) -> list[MeasuredPlacement]:
+    """Train all placements by turns on a local Ray."""
+    ray_environment.prepare(local=True)
+    from raygpu.engines.cluster.local_cluster import start_local
+    from raygpu.engines.profiling.placement_benchmark import PlacementBenchmark, PlacementSettings
+
+    config = planned.prepared.config
+    settings = PlacementSettings(
+        config.rounds, planned.prepared.num_devices, config.epochs or config.rounds, config.memory_gib
+    )
+    with contextlib.ExitStack() as ending:
+        cluster = start_local(planned.prepared.gpus)
+        interrupts.retake_signals()
+        ending.callback(cluster.close)
+        benchmark = PlacementBenchmark(cluster, planned.workload, settings, console.line)
+        ending.callback(benchmark.close)
+        return benchmark.measure(planned.placements)
+
+
+def _write(planned: _Planned, measured: Sequence[MeasuredPlacement], folder: RunDirectory) -> list[Path]:
+    """Write the turns, the plot and the traces; return their paths."""
+    files = [folder.path / "turns.csv", folder.path / "placements.png"]
+    with files[0].open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["placement", "turn", "epoch_s", "loss"])
+        for each in measured:
+            writer.writerows([each.name, i, turn.epoch_s, turn.loss] for i, turn in enumerate(each.turns, 1))
+    config = planned.prepared.config
+    logical = "logical devices of " if planned.simulated else ""
+    title = f"{config.code_name} on {planned.prepared.num_devices} {logical}{planned.device}"
+    placement_view.plot(title, measured, files[1])
+    for each in measured:
+        if each.turns and (trace := each.turns[0].trace) is not None:
+            files.append(folder.path / f"{each.name}.trace.json.gz")
+            files[-1].write_bytes(trace)
+    return files
+
+
+def _summary(planned: _Planned, measured: Sequence[MeasuredPlacement], found: Comparison) -> dict[str, Any]:
+    """Return the content of `summary.json`."""
+    return {
+        "name": planned.prepared.config.name,
+        "devices": planned.prepared.num_devices,
+        "device": planned.device,
+        "logical": planned.simulated,
+        "best": found.best.name if found.best is not None else None,
+        "placements": {
+            each.name: {
+                "parts": dict(each.parts),
+                "fault": each.fault,
+                "epoch_s": [rounded(turn.epoch_s) for turn in each.turns],
+                "loss": [turn.loss for turn in each.turns],
+                "memory_gib": [rounded(gib) for gib in each.memory_gib],
+                "speedup": None if (speedup := found.speedups.get(each.name)) is None else asdict(speedup),
+                "step": None if (profile := each.profile) is None else asdict(profile),
+            }
+            for each in measured
+        },
+    }
+
+
+COMMAND = Command("place", __doc__, PlaceConfig, DEFAULT, SWITCHES)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    return COMMAND.main(argv, _main)
+
+
+def _main(arguments: Arguments) -> Outcome:
+    config, stem, folder = COMMAND.read(arguments)
+    console = LiveConsole(json="json" in arguments.switches)
+    if "dry-run" in arguments.switches:
+        planned = _plan(config, f"{stem}-place", folder, console)
+        console.lines([f"{name}: {placement_view.parts(parts)}" for name, parts in planned.placements.items()])
+        return Outcome(0)
+    result = run(config, stem=f"{stem}-place", source_folder=folder, console=console)
+    return Outcome(int(result.summary["best"] is None), result.summary)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Placement of a torch or Keras model on several devices: its parts by name, and a training of each placement."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Protocol
+
+from raygpu.config.sections import ALTERNATING, ONE
+from raygpu.config.source import Source
+from raygpu.errors import BadInput
+from raygpu.experiment import Experiment, Splits
+from raygpu.planning.placements import Turn, alternating, resolve
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+
+Placements = dict[str, dict[str, int]]
+"""Device of each part, by placement."""
+
+
+class PlacedTraining(Protocol):
+    """Interface of a training whose model is on several devices."""
+
+    def turn(self, *, profiled: bool) -> Turn:
+        """Warm up and train an epoch; profile some more steps, if asked for. Called once."""
+
+    def close(self) -> None:
+        """Free the memory of all devices."""
+
+
+def placements(
+    source: Source, code: Experiment, splits: Splits, trial: Trial, asked: Mapping[str, Mapping[str, int]], devices: int
+) -> Placements:
+    """Return the placements to compare: one device, those that are asked for, and alternating; by a look at the model.
+
+    devices: number of devices. Raises BadInput with a line for each fault.
+    """
+    if source.kind == "torch":
+        from raygpu.training.torch.placement import calls, require_together, without_shared
+
+        with contextlib.chdir(source.folder):
+            found = calls(code, splits, trial)
+        chosen = _resolved(asked, found.order, devices)
+        for name, parts in chosen.items():
+            require_together(name, parts, found)
+        worst = without_shared(alternating(found.units, devices), found)
+    else:
+        from raygpu.training.keras.placement import part_names
+
+        with contextlib.chdir(source.folder):
+            known, units = part_names(code, splits, trial)
+        chosen = _resolved(asked, known, devices)
+        worst = alternating(units, devices)
+    if len(set(worst.values())) < 2:
+        raise BadInput(
+            f"experiment: {source.name}: its model has a single part, on one device: give it submodules to place"
+        )
+    return {ONE: {}, **chosen, ALTERNATING: worst}
+
+
+def _resolved(asked: Mapping[str, Mapping[str, int]], known: list[str], devices: int) -> Placements:
+    faults: list[str] = []
+    chosen: Placements = {}
+    for name, parts in asked.items():
+        try:
+            chosen[name] = resolve(parts, known, devices, name)
+        except BadInput as error:
+            faults += error.faults
+    if faults:
+        raise BadInput(faults)
+    return chosen
+
+
+def start_placed(
+    source: Source,
+    code: Experiment,
+    splits: Splits,
+    trial: Trial,
+    settings: Settings,
+    parts: Mapping[str, int],
+    devices: int,
+) -> PlacedTraining:
+    """Make the training of one placement. devices: number of devices; logical ones where there are fewer GPUs."""
+    if source.kind == "torch":
+        from raygpu.training.torch.placement import TorchPlaced, placed_devices
+
+        return TorchPlaced(code, splits, trial, settings, parts, placed_devices(devices))
+    from raygpu.training.keras.placement import KerasPlaced
+
+    return KerasPlaced(code, splits, trial, settings, parts, devices)

@@ -1,0 +1,84 @@
+"""Which submodules a model's forward pass calls, in which order, and whose parameters each of them uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+
+@dataclass(slots=True)
+class ModuleCalls:
+    """Calls of a model's submodules in one forward pass."""
+
+    order: list[str] = field(default_factory=list)
+    """Names of the submodules that were called, in the order of their first calls; the model itself is left out."""
+    uses: set[tuple[str, str]] = field(default_factory=set)
+    """Submodules whose parameters were used, each with the submodule under way that used them; "" is the model."""
+
+    @property
+    def units(self) -> list[str]:
+        """Smallest parts that can be placed: submodules that were called and that called no other."""
+        return [name for name in self.order if not any(inner.startswith(f"{name}.") for inner in self.order)]
+
+
+def record_calls(model: nn.Module, forward: Callable[[], Any]) -> ModuleCalls:
+    """Run `forward()`, which calls the model, and return the calls of its submodules."""
+    found = ModuleCalls()
+    under_way = [""]
+    owners = {
+        id(tensor): name
+        for name, module in model.named_modules()
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    }
+
+    def begin(name: str, module: nn.Module, arguments: Any) -> None:
+        under_way.append(name)
+        if name not in found.order:
+            found.order.append(name)
+
+    def end(module: nn.Module, arguments: Any, outputs: Any) -> None:
+        under_way.pop()
+
+    def use(tensor: torch.Tensor) -> None:
+        if (owner := owners.get(id(tensor))) is not None:
+            found.uses.add((owner, under_way[-1]))
+
+    with torch.no_grad(), _hooked(model, begin, end), _Uses(use):
+        forward()
+    return found
+
+
+@contextmanager
+def _hooked(model: nn.Module, begin: Callable[..., None], end: Callable[..., None]) -> Iterator[None]:
+    """Call `begin(name, module, arguments)` and `end(module, arguments, outputs)` around calls of submodules."""
+    handles = []
+    for name, module in model.named_modules():
+        if name:
+            handles += [module.register_forward_pre_hook(partial(begin, name)), module.register_forward_hook(end)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _Uses(TorchFunctionMode):
+    """Tells of each tensor that a torch function gets."""
+
+    def __init__(self, use: Callable[[torch.Tensor], None]) -> None:
+        super().__init__()
+        self._use = use
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for leaf in tree_leaves((args, kwargs or {})):
+            if isinstance(leaf, torch.Tensor):
+                self._use(leaf)
+        return function(*args, **(kwargs or {}))
