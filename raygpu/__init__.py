@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         run_balance,
         run_delivery,
         run_pack,
+        run_placement,
         run_submission,
         run_sweep,
         run_training,
@@ -48,6 +49,7 @@ __all__ = [
     "run_balance",
     "run_delivery",
     "run_pack",
+    "run_placement",
     "run_submission",
     "run_sweep",
     "run_training",
@@ -56,7 +58,17 @@ __all__ = [
 _HOMES = dict.fromkeys(("KerasExperiment", "Mean", "Splits", "Sum", "TorchExperiment"), "experiment")
 _HOMES |= dict.fromkeys(("checkpoint", "load", "report"), "reporting") | {"Trial": "search.trials"}
 _HOMES |= dict.fromkeys(
-    ("open_run", "run_balance", "run_delivery", "run_pack", "run_submission", "run_sweep", "run_training"), "api"
+    (
+        "open_run",
+        "run_balance",
+        "run_delivery",
+        "run_pack",
+        "run_placement",
+        "run_submission",
+        "run_sweep",
+        "run_training",
+    ),
+    "api",
 )
 _HOMES |= dict.fromkeys(
     ("choice", "grid_search", "lograndint", "loguniform", "quniform", "randint", "uniform"), "search.distributions"

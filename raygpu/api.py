@@ -15,18 +15,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raygpu import balance, deliver, pack, submit, sweep, train
+from raygpu import balance, deliver, pack, place, submit, sweep, train
 from raygpu.cli.flags import as_flag
-from raygpu.config import BalanceConfig, PackConfig, ProblemConfig, SweepConfig, TrainConfig, validated
+from raygpu.config import BalanceConfig, PackConfig, PlaceConfig, ProblemConfig, SweepConfig, TrainConfig, validated
 from raygpu.errors import BadInput
 from raygpu.records.best_trial import training_values
 from raygpu.records.clock import begin_call
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.by_value import named
-from raygpu.workflow.opened_run import BalanceRun, PackRun, SweepRun, SweepTrial, TrainRun, as_trial, open_run
+from raygpu.workflow.opened_run import BalanceRun, PackRun, PlaceRun, SweepRun, SweepTrial, TrainRun, as_trial, open_run
 from raygpu.workflow.promotion import with_sweep_settings
 
-__all__ = ["open_run", "run_balance", "run_delivery", "run_pack", "run_submission", "run_sweep", "run_training"]
+__all__ = [
+    "open_run",
+    "run_balance",
+    "run_delivery",
+    "run_pack",
+    "run_placement",
+    "run_submission",
+    "run_sweep",
+    "run_training",
+]
 CODE = ".experiments"
 """Folder below runs_dir for experiments that travel by value."""
 
@@ -109,6 +118,18 @@ def run_balance(what: Any = None, *, hyperparameters: Mapping[str, Any] | None =
     config = validated(start.values, BalanceConfig, "run_balance")
     result = balance.run(config, stem=start.stem, source_folder=start.folder)
     return BalanceRun(RunDirectory.existing(result.folder, "balance"))
+
+
+def run_placement(what: Any = None, *, hyperparameters: Mapping[str, Any] | None = None, **fields: Any) -> PlaceRun:
+    """Compare placements of a model's parts on several devices.
+
+    what, hyperparameters: as of `run_training`. fields: those of `raygpu.config.PlaceConfig`, as
+    `placements={"towers": {"user_tower": 0, "item_tower": 1}}`. Raises BadInput, RaygpuError and KeyboardInterrupt.
+    """
+    start = _start(what, fields, hyperparameters, PlaceConfig)
+    config = validated(start.values, PlaceConfig, "run_placement")
+    result = place.run(config, stem=start.stem, source_folder=start.folder)
+    return PlaceRun(RunDirectory.existing(result.folder, "place"))
 
 
 def run_delivery(run: Path | str | SweepRun | TrainRun) -> bool:

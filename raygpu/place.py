@@ -99,11 +99,11 @@ def run(
     folder.trials.rmdir()
     folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="place")
     files = _write(planned, measured, folder)
-    summary = _summary(planned, measured, found)
+    verdict = placement_view.verdict(measured, found, simulated=planned.simulated, device=planned.device)
+    summary = _summary(planned, measured, found) | {"verdict": verdict}
     folder.write_summary(summary)
     console.lines(["", *placement_view.table(measured, found), "", *placement_view.details(measured)])
     console.line(f"table, plot and traces (for ui.perfetto.dev) in {folder.path}")
-    verdict = placement_view.verdict(measured, found, simulated=planned.simulated, device=planned.device)
     try:
         if config.tracking.enabled:
             from raygpu.tracking import placement_run

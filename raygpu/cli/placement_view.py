@@ -121,9 +121,9 @@ def plot(title: str, measured: Sequence[MeasuredPlacement], path: Path) -> None:
     epochs.set_yticks(range(len(sound)), [each.name for each in sound])
     epochs.invert_yaxis()
     epochs.set_xlabel("seconds of an epoch (circles: each turn)")
-    steps.set_xlabel("milliseconds of device time in a step (dark: copies between devices, with their share)")
+    steps.set_xlabel("ms of device time in a step (dark: copies between devices)")
     for axes in (epochs, steps):
-        axes.margins(x=0.2)
+        axes.set_xlim(0, 1.25 * max(axes.dataLim.xmax, 1e-9))
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", alpha=0.25)
     figure.savefig(path)

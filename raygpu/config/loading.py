@@ -131,7 +131,7 @@ def _distinct(details: list[ErrorDetails]) -> list[ErrorDetails]:
     seen: dict[tuple[Any, ...], ErrorDetails] = {}
     for detail in details:
         keys = _keys(detail)
-        first = seen.setdefault(tuple(keys) if ".".join(keys[:2]) in TABLES_OF_VALUES else detail["loc"][:2], detail)
+        first = seen.setdefault(tuple(keys) if _in_table_of_values(keys) else detail["loc"][:2], detail)
         if first is not detail:
             first["msg"] += f" or {detail['msg'].removeprefix('Input should be ')}"
     return list(seen.values())
@@ -140,7 +140,7 @@ def _distinct(details: list[ErrorDetails]) -> list[ErrorDetails]:
 def _fault(path: str, detail: ErrorDetails, overrides: Mapping[str, str], schema: type[ProblemConfig]) -> str:
     """Return one line: the place, the key, the value read and the values allowed."""
     keys = _keys(detail)
-    depth = 3 if ".".join(keys[:2]) in TABLES_OF_VALUES else 2 if keys and keys[0] in _tables(schema) else 1
+    depth = 3 if _in_table_of_values(keys) else 2 if keys and keys[0] in _tables(schema) else 1
     key = ".".join(keys[:depth])
     where = f"--{key.replace('_', '-')}" if key in overrides else f"{path}: {key}" if key else path
     message = PLAINLY.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
@@ -158,6 +158,11 @@ def _fault(path: str, detail: ErrorDetails, overrides: Mapping[str, str], schema
 def _keys(detail: ErrorDetails) -> list[str]:
     """Return the place of a fault as keys; pydantic's mark of a key in a table of values is left out."""
     return [str(part) for part in detail["loc"] if part != "[key]"]
+
+
+def _in_table_of_values(keys: list[str]) -> bool:
+    """Return whether a fault is in a table whose keys a person chooses."""
+    return ".".join(keys[:2]) in TABLES_OF_VALUES or ".".join(keys[:1]) in TABLES_OF_VALUES
 
 
 def _tables(schema: type[ProblemConfig]) -> set[str]:

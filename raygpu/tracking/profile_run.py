@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from raygpu.config import PackConfig
 from raygpu.planning.profiles import Profile
@@ -18,7 +19,7 @@ READINGS = (
 )  # fmt: skip
 
 
-def log(config: PackConfig, profile: Profile, verdict: Mapping[str, float | None], files: Sequence[Path]) -> str:
+def log(config: PackConfig, profile: Profile, verdict: Mapping[str, Any], files: Sequence[Path]) -> str:
     """Log a profile as one run and return the URL of its page in the MLflow UI.
 
     verdict: metrics of the whole profile; None values are left out. files: artifacts. Raises TrackingError.

@@ -210,6 +210,28 @@ class BalanceRun(_Run):
         return _with_picture(repr(self).splitlines(), self.folder / "balance.png")
 
 
+class PlaceRun(_Run):
+    """A comparison of placements of a model's parts, as its run folder keeps it."""
+
+    @property
+    def best(self) -> str | None:
+        """Name of the fastest placement; `one_device` if no other is shown to be faster, None if all failed."""
+        name: str | None = self.summary["best"]
+        return name
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """Return the turns of all placements as a data frame, the columns of `turns.csv`."""
+        import pandas
+
+        return pandas.read_csv(self.folder / "turns.csv")
+
+    def __repr__(self) -> str:
+        return "\n".join([*self.summary["verdict"], f"all of it in {self.folder}"])
+
+    def _repr_html_(self) -> str:
+        return _with_picture(repr(self).splitlines(), self.folder / "placements.png")
+
+
 @dataclass(frozen=True, slots=True)
 class PackRun:
     """A measurement of how many trainings one GPU carries."""
@@ -244,11 +266,13 @@ def _cell(row: Mapping[str, str], name: str) -> str:
     return row[f"space.{name}"] if f"space.{name}" in row else row.get(name, "")
 
 
-def open_run(where: Path | str) -> SweepRun | TrainRun | BalanceRun:
+def open_run(where: Path | str) -> SweepRun | TrainRun | BalanceRun | PlaceRun:
     """Read a run again. where: its folder, or its URI in object storage. Raises BadInput if it is no run's."""
     directory = RunDirectory.existing(where, None, flag="open_run")
-    kinds: dict[str, type[SweepRun | TrainRun | BalanceRun]] = {"sweep": SweepRun, "train": TrainRun}
-    return kinds.get(directory.kind, BalanceRun)(directory)
+    kinds: dict[str, type[SweepRun | TrainRun | BalanceRun | PlaceRun]] = {
+        "sweep": SweepRun, "train": TrainRun, "balance": BalanceRun, "place": PlaceRun,
+    }  # fmt: skip
+    return kinds[directory.kind](directory)
 
 
 def _model(config: ProblemConfig, directory: RunDirectory, checkpoint: Path, hp: Mapping[str, Any]) -> Any:

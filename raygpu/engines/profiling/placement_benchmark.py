@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 
@@ -20,6 +20,7 @@ from raygpu.engines.profiling.probe_actor import Fault, fault_of
 from raygpu.engines.profiling.probe_workers import answers
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import last_line
+from raygpu.experiment import Experiment
 from raygpu.planning.placements import MeasuredPlacement, Turn
 from raygpu.training.base import Settings, surroundings
 from raygpu.training.placed import Placements, start_placed
@@ -50,7 +51,7 @@ class PlacementActor:
         os.environ.update(environment)
         os.chdir(workload.source.folder)
         self._workload, self._settings, self._num_devices = workload, settings, num_devices
-        self._code = workload.source.resolve()
+        self._code = cast(Experiment, workload.source.resolve())
 
     def turn(self, splits: Any, parts: Mapping[str, int], profiled: bool) -> Turn | Fault:
         """Train a turn of one placement."""

@@ -1,0 +1,110 @@
+"""The command as a person types it: placements by turns, as small as can be, and faults in one line each."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+import raygpu
+from raygpu import place
+
+pytestmark = pytest.mark.timeout(600)
+SMALL = 'experiment = "tests.models:Mlp"\n[hyperparameters]\nhidden = 8\nlr = 0.1\nbatch_size = 32\n'
+SPLIT = SMALL + '[placements]\nends = { "0" = 0, "2" = 1 }\n'
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the user's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    return tmp_path
+
+
+def command(text: str, *flags: str) -> int:
+    Path("mine.toml").write_text(text)
+    return place.main(["mine.toml", "--rounds", "2", "--name", "x", *flags])
+
+
+def test_placements_by_turns(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(SPLIT) == 0
+    out = capsys.readouterr().out
+    assert "on 2 logical devices of this machine's CPU; placements: one_device, ends, alternating" in out
+    assert "round 2 of 2: one_device" in out
+    assert "verdict: " in out
+    assert "the devices are logical ones of this machine's CPU" in out
+    folder = here / "runs" / "x"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert list(summary["placements"]) == ["one_device", "ends", "alternating"]
+    assert summary["verdict"][0] in out
+    one, ends, _ = summary["placements"].values()
+    assert one["loss"] == ends["loss"]
+    assert len(set(one["loss"])) == 1, "each turn begins with the same parameters"
+    assert (one["step"]["num_copies"], ends["step"]["num_copies"]) == (0, 4)
+    assert one["memory_gib"][1] == 0 < ends["memory_gib"][1]
+    assert (folder / "placements.png").stat().st_size > 10_000
+    with (folder / "turns.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["placement"] for row in rows] == [name for name in summary["placements"] for _ in range(2)]
+    assert json.loads(gzip.decompress((folder / "ends.trace.json.gz").read_bytes()))["traceEvents"]
+    client = MlflowClient("sqlite:///runs/mlflow.db")
+    (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert run.data.metrics["place/ends/copies_per_step"] == 4
+    assert run.data.params["best"] == summary["best"]
+    assert {each.path for each in client.list_artifacts(run.info.run_id)} >= {"placements.png", "ends.trace.json.gz"}
+    again = raygpu.open_run(folder)
+    assert isinstance(again, raygpu.api.PlaceRun)
+    assert (again.best, len(again.to_dataframe())) == (summary["best"], 6)
+    assert "image/png;base64" in again._repr_html_()
+
+
+def test_a_placement_beyond_the_memory_of_a_device_fails_and_the_others_go_on(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = 'experiment = "experiments.digits:Mlp"\n[tracking]\nenabled = false\n[hyperparameters]\nhidden = 4000\n'
+    parts = '[placements]\nlast = { "2" = 1 }\nfirst = { "0" = 1 }\n'
+    assert command(whole + parts, "--memory-gib", "0.0031") == 0
+    out = capsys.readouterr().out
+    summary = json.loads((here / "runs" / "x" / "summary.json").read_text())
+    faults = {name: each["fault"] for name, each in summary["placements"].items()}
+    assert "out of memory: takes 0.003" in faults["one_device"]
+    assert "of 0.0031 on device 0" in faults["one_device"]
+    assert faults["last"] is None
+    assert "verdict: one device does not hold the training; " in out
+
+
+def test_a_dry_run_names_the_parts(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(SPLIT, "--devices", "3", "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "one_device: all on 0\nends: 0 on 0, 2 on 1\nalternating: 0 on 0, 1 on 1, 2 on 2" in out
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "line"),
+    [
+        (SPLIT.replace('"2"', '"5"'), [], "placements.ends: the model has no part '5'; it has: 0, 1, 2"),
+        (SPLIT.replace("1 }", "2 }"), [], "placements.ends.2: read device 2; there are devices 0 to 1"),
+        (SPLIT.replace("ends", "one_device"), [], "one_device is always there; choose another name"),
+        (SPLIT.replace('"0" = 0, "2" = 1', ""), [], "ends names no part, which is one_device"),
+        (SPLIT.replace("= 1 }", '= "cuda:1" }'), [], "placements.ends.2: read 'cuda:1'; a whole number is wanted"),
+        (SMALL, ["--devices", "1"], "devices"),
+        (SMALL, ["--rounds", "1"], "rounds"),
+        (SMALL.replace("Mlp", "Nothing"), [], "tests.models has no 'Nothing'"),
+        ('experiment = "tests.pack_cases:steady"\n', [], "is a function; a placement needs a TorchExperiment"),
+        (SMALL + "[space]\nlr = 0.1\n", [], "space: is for a search; a placement takes one set of [hyperparameters]"),
+    ],
+)
+def test_faults_are_a_line(
+    text: str, flags: list[str], line: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(text, *flags) == 2
+    err = capsys.readouterr().err
+    assert line in err
+    assert "Traceback" not in err
+    assert not (here / "runs" / "x").exists()
