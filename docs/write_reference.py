@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 import raygpu
 from raygpu.config.loading import TABLES_OF_VALUES
-from raygpu.config.schemas import BalanceConfig, PackConfig, SweepConfig, TrainConfig
+from raygpu.config.schemas import BalanceConfig, PackConfig, PlaceConfig, SweepConfig, TrainConfig
 from raygpu.config.sections import Section
 
 FOLDER = Path(__file__).parent / "reference"
@@ -30,6 +30,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "pack": PackConfig,
     "train": TrainConfig,
     "balance": BalanceConfig,
+    "place": PlaceConfig,
 }
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "table"}
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}

@@ -195,7 +195,7 @@ def _summary(planned: _Planned, measured: Sequence[MeasuredPlacement], found: Co
                 "fault": each.fault,
                 "epoch_s": [rounded(turn.epoch_s) for turn in each.turns],
                 "loss": [turn.loss for turn in each.turns],
-                "memory_gib": [rounded(gib) for gib in each.memory_gib],
+                "memory_gib": [float(f"{gib:.4g}") for gib in each.memory_gib],
                 "speedup": None if (speedup := found.speedups.get(each.name)) is None else asdict(speedup),
                 "step": None if (profile := each.profile) is None else asdict(profile),
             }

@@ -21,6 +21,7 @@ ray_environment.prepare(local=False)
 from ray._private.ray_constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL as CHANNEL
 from ray.experimental.internal_kv import _internal_kv_get
 from raygpu.engines.cluster.remote_cluster import Wanted, connect
+from raygpu.errors import RaygpuError
 
 def requested():
     return json.loads(_internal_kv_get(CHANNEL) or b"null")

@@ -202,7 +202,7 @@ def test_a_lost_process_beside_others(climb: Make) -> None:
 @pytest.mark.slow
 def test_a_script(climb: Make, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "import os, time\nopen(f'pid-{os.getpid()}', 'w')\nwhile True:\n"
+        f"import os, time\nopen(f'{tmp_path}/pid-{{os.getpid()}}', 'w')\nwhile True:\n"
         "    print('{\"loss\": 1}', flush=True)\n    time.sleep(0.01)\n"
     )
     own = climb(Source("command", "python train.py", str(tmp_path)), "process")
