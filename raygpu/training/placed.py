@@ -78,13 +78,18 @@ def start_placed(
     trial: Trial,
     settings: Settings,
     parts: Mapping[str, int],
-    devices: int,
+    num_devices: int,
+    device_gib: float | None,
 ) -> PlacedTraining:
-    """Make the training of one placement. devices: number of devices; logical ones where there are fewer GPUs."""
+    """Make the training of one placement; on logical devices where there are fewer GPUs than `num_devices`.
+
+    device_gib: memory of a GPU.
+    """
     if source.kind == "torch":
         from raygpu.training.torch.placement import TorchPlaced, placed_devices
 
-        return TorchPlaced(code, splits, trial, settings, parts, placed_devices(devices))
-    from raygpu.training.keras.placement import KerasPlaced
+        return TorchPlaced(code, splits, trial, settings, parts, placed_devices(num_devices))
+    from raygpu.training.keras import placement
 
-    return KerasPlaced(code, splits, trial, settings, parts, devices)
+    devices = placement.placed_devices(num_devices, device_gib)
+    return placement.KerasPlaced(code, splits, trial, settings, parts, devices)

@@ -46,11 +46,17 @@ class PlacementActor:
     """Ray actor that trains turns of placements; returns a `Fault` if a training raises."""
 
     def __init__(
-        self, workload: Workload, settings: Settings, num_devices: int, environment: Mapping[str, str]
+        self,
+        workload: Workload,
+        settings: Settings,
+        num_devices: int,
+        device_gib: float | None,
+        environment: Mapping[str, str],
     ) -> None:
         os.environ.update(environment)
         os.chdir(workload.source.folder)
-        self._workload, self._settings, self._num_devices = workload, settings, num_devices
+        self._workload, self._settings = workload, settings
+        self._num_devices, self._device_gib = num_devices, device_gib
         self._code = cast(Experiment, workload.source.resolve())
 
     def turn(self, splits: Any, parts: Mapping[str, int], profiled: bool) -> Turn | Fault:
@@ -58,7 +64,7 @@ class PlacementActor:
         work = self._workload
         try:
             training = start_placed(
-                work.source, self._code, splits, work.trial, self._settings, parts, self._num_devices
+                work.source, self._code, splits, work.trial, self._settings, parts, self._num_devices, self._device_gib
             )
             try:
                 return training.turn(profiled=profiled)
@@ -119,7 +125,8 @@ class PlacementBenchmark:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(str(device.uuid) for device in devices)
         settings = Settings(self._settings.epochs, threads, self._workload.precision, Path())
         actor = pinned(PlacementActor, devices[0].node_id, max_concurrency=1)
-        return actor.remote(self._workload, settings, self._settings.num_devices, variables)
+        num_devices = self._settings.num_devices
+        return actor.remote(self._workload, settings, num_devices, devices[0].memory_gib, variables)
 
     def close(self) -> None:
         """End the process."""

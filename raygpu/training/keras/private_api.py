@@ -1,14 +1,22 @@
 """Private API of Keras 3, all of it that raygpu uses. `tests/training/keras/test_private_api.py` tells when it changes.
 
-Keras has no public way to share one seed generator between threads, or to set an attribute without tracking it.
+Keras has no public way to share one seed generator between threads, to set an attribute without tracking it, to number
+names from the start, or to move a built layer's variable to another device. TensorFlow has none to read what its
+profiler has recorded.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
-from raygpu.training.keras.quiet_import import keras
+from raygpu.training.keras.quiet_import import keras, tf
+
+NAME_COUNTS = "object_name_uids"
+"""Global attribute of Keras with the number of objects that have each name."""
 
 
 def global_seed_generator() -> Any:
@@ -26,3 +34,31 @@ def untracked() -> AbstractContextManager[Any]:
     """Return a context in which attributes of layers and models are set without being tracked as their state."""
     scope: AbstractContextManager[Any] = keras.src.utils.tracking.DotNotTrackScope()
     return scope
+
+
+@contextmanager
+def names_from_the_start() -> Iterator[None]:
+    """Number the names that Keras gives to layers as in a fresh process: each model made so has the same names."""
+    state = keras.src.backend.common.global_state
+    kept = state.get_global_attribute(NAME_COUNTS)
+    state.set_global_attribute(NAME_COUNTS, defaultdict(int))
+    try:
+        yield
+    finally:
+        state.set_global_attribute(NAME_COUNTS, kept)
+
+
+def move_variable(variable: Any, device: str) -> None:
+    """Move a variable of a built layer to a device, by a new tf.Variable of the same value there."""
+    old = variable._value
+    with tf.device(device):
+        variable._value = tf.Variable(old, trainable=old.trainable, name=old.name.partition(":")[0])
+
+
+def read_profile(path: Path) -> Any:
+    """Return the planes that TensorFlow's profiler has written to a file, an XSpace."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(path.read_bytes())
+    return space

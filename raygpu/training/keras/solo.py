@@ -65,13 +65,17 @@ class KerasSolo:
         configure(settings)
         self.train_data = tensors(splits.train_inputs), tensors(splits.train_targets)
         self.validation_data = tensors(splits.validation_inputs), tensors(splits.validation_targets)
-        self.model = initial_model(experiment, self.hp, trial.seed, splits.train_inputs, settings.precision)
+        model = initial_model(experiment, self.hp, trial.seed, splits.train_inputs, settings.precision)
+        self.model = self._on_devices(model)
         self.optimizer = make_optimizer(self.optimizer_settings)
         self.optimizer.build(self.model.trainable_variables)
         self.epoch = 0
         self._train_steps: Any = None
         self._evaluate_rows: Any = tf.function(self._evaluate_batch)
         self._random_states: list[Any] = []
+
+    def _on_devices(self, model: keras.Model) -> keras.Model:
+        return model
 
     def run_epoch(self) -> EpochResult | None:
         """Train and evaluate the next epoch; return None after the last one."""

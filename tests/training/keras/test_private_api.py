@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +47,46 @@ def test_attributes_are_set_without_being_tracked() -> None:
     model.seen_layer = keras.layers.Dense(3)
     assert model.hidden_layer not in model._layers
     assert model.seen_layer in model._layers
+
+
+def test_names_are_numbered_from_the_start_and_then_as_before() -> None:
+    import keras
+
+    from raygpu.training.keras.private_api import names_from_the_start
+
+    first = keras.layers.Dropout(0.5).name
+    with names_from_the_start():
+        assert [keras.layers.Dropout(0.5).name for _ in range(2)] == ["dropout", "dropout_1"]
+    assert keras.layers.Dropout(0.5).name not in (first, "dropout", "dropout_1")
+
+
+def test_a_moved_variable_keeps_its_value_and_trains() -> None:
+    import keras
+    import tensorflow as tf
+
+    from raygpu.training.keras.private_api import move_variable
+
+    layer = keras.layers.Dense(2)
+    layer.build((None, 3))
+    before, kernel = layer.get_weights()[0], layer.kernel._value
+    move_variable(layer.kernel, "/CPU:0")
+    assert layer.kernel._value is not kernel
+    assert (layer.get_weights()[0] == before).all()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(tf.ones((1, 3))))
+    assert tape.gradient(loss, layer.trainable_variables)[0].shape == (3, 2)
+
+
+def test_the_profiler_writes_operations_with_their_names(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from raygpu.training.keras.private_api import read_profile
+
+    step = tf.function(lambda x: tf.linalg.matmul(x, x, name="product"))
+    step(tf.ones((4, 4)))
+    tf.profiler.experimental.start(str(tmp_path))
+    step(tf.ones((4, 4)))
+    tf.profiler.experimental.stop()
+    (path,) = tmp_path.rglob("*.xplane.pb")
+    names = {meta.name for plane in read_profile(path).planes for meta in plane.event_metadata.values()}
+    assert any(name.startswith("product:") for name in names)
