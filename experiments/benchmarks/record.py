@@ -15,17 +15,23 @@ from raygpu.devices.host import available_memory_gib, num_cpus
 from raygpu.devices.nvml import gpus
 
 RECORDS = Path(__file__).parent / "records"
+EXPERIMENTS = Path(__file__).parents[1]
 LOAD_BEFORE = [round(load, 2) for load in os.getloadavg()]
 """When the benchmark began: this module is imported before anything is measured."""
 PACKAGES = ("raygpu", "ray", "torch", "tensorflow", "mlflow", "optuna", "numpy")
 
 
-def write(name: str, results: dict[str, Any], configuration: dict[str, Any], part: str | None = None) -> Path:
-    """Write `records/<date>-<name>.json`, or `...-<name>-<part>.json`; returns its path."""
+def write(
+    name: str, results: dict[str, Any], configuration: dict[str, Any], part: str | None = None, kind: str = "benchmarks"
+) -> Path:
+    """Write `records/<date>-<name>.json`, or `...-<name>-<part>.json`; returns its path.
+
+    kind: the folder of `experiments` that the measurement belongs to, benchmarks or studies.
+    """
     content = {
         "benchmark": name,
         "date": datetime.date.today().isoformat(),
-        "command": " ".join(["python", "-m", f"experiments.benchmarks.{name}", *sys.argv[1:]]),
+        "command": " ".join(["python", "-m", f"experiments.{kind}.{name}", *sys.argv[1:]]),
         "machine": {
             "processor": _processor(),
             "cpus": num_cpus(),
@@ -37,8 +43,9 @@ def write(name: str, results: dict[str, Any], configuration: dict[str, Any], par
         "configuration": configuration,
         "results": results,
     }
-    RECORDS.mkdir(exist_ok=True)
-    path = RECORDS / f"{content['date']}-{name}{f'-{part}' if part else ''}.json"
+    folder = EXPERIMENTS / kind / RECORDS.name
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{content['date']}-{name}{f'-{part}' if part else ''}.json"
     path.write_text(json.dumps(content, indent=2, default=str) + "\n")
     print(json.dumps(results.get("ratios", results), indent=2))
     print(f"record: {path}")

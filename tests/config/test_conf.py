@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.config import PackConfig, SweepConfig, TrainConfig, load
+from raygpu.config import PackConfig, PlaceConfig, SweepConfig, TrainConfig, load
 from raygpu.config.source import locate
 from raygpu.experiment import Experiment
 from raygpu.pack import DEFAULT
@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "conf" / "sweep").glob("*.toml"))
 TRAINS = sorted((ROOT / "conf" / "train").glob("*.toml"))
 PACKS = sorted((ROOT / "conf" / "pack").glob("*.toml"))
+PLACES = sorted((ROOT / "conf" / "place").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -58,6 +59,15 @@ def test_pack(path: Path) -> None:
     assert f"python -m raygpu.pack conf/pack/{path.name}" in path.read_text() or path == ROOT / DEFAULT
 
 
+@pytest.mark.parametrize("path", PLACES, ids=lambda path: path.stem)
+def test_place(path: Path) -> None:
+    config = load(path, {}, PlaceConfig)
+    _, code = locate(str(config.experiment), ROOT)
+    names = {name for name, _ in code.model(config.hyperparameters).named_modules()}
+    assert all(part in names for parts in config.placements.values() for part in parts)
+    assert f"python -m raygpu.place conf/place/{path.name}" in path.read_text()
+
+
 def test_there_is_a_file_for_each_published_curve() -> None:
     assert {path.stem for path in PACKS} == {
         "digits",
@@ -82,7 +92,7 @@ def test_a_sweeps_file_says_what_to_pack(path: Path) -> None:
 def test_the_documents_name_files_that_exist() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     named = set(re.findall(r"conf/[\w/]+\.toml", text))
-    assert named == {path.relative_to(ROOT).as_posix() for path in (*FILES, *TRAINS, *PACKS)}
+    assert named == {path.relative_to(ROOT).as_posix() for path in (*FILES, *TRAINS, *PACKS, *PLACES)}
     readme = (ROOT / "README.md").read_text()
     for page in ("docs/lightning.md", "docs/huggingface.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"):
         assert f"({page})" in readme

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from raygpu.config import SweepConfig, load
+from raygpu.config import PlaceConfig, SweepConfig, load
 from raygpu.search.space import parse
 from tests.docs.blocks import LANGUAGES, NOT_RUN, PAGES, RUN, blocks, written
 
@@ -52,6 +52,7 @@ SHORTENED: Mapping[str, Mapping[str, str]] = {
         "raygpu pack": "--numbers 1,2 --rounds 1 --window-s 0.3",
         "raygpu pack conf/sweep/digits_cnn.toml": "--numbers 1,2 --rounds 1 --window-s 0.3",
     },
+    "studies": {"raygpu place conf/place/reviews.toml --data.synthetic": "--rounds 2"},
     "sweeps": {
         "raygpu sweep conf/sweep/digits.toml --name digits": "--trials 4 --epochs 3",
         "raygpu sweep --resume runs/digits --trials 128": "--trials 8",
@@ -137,6 +138,11 @@ def test_configurations_are_read(page: str, tmp_path: Path) -> None:
         if block.language != "toml":
             continue
         values = tomllib.loads(block.text)
+        if "placements" in values:
+            file = tmp_path / "read.toml"
+            file.write_text(block.text)
+            assert load(file, {}, PlaceConfig).placements
+            continue
         if not set(values) <= set(SweepConfig.model_fields):
             values = {"space": values}
         if block.file is None:
