@@ -16,7 +16,7 @@ from raygpu.tracking.values import MetricValue
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What was measured."""
+    """The subject of a measurement, and whether there is a result."""
 
     kind: str
     """The command's name."""

@@ -123,6 +123,7 @@ class ProbeActor:
 
 
 def fault_of(error: BaseException) -> Fault:
+    """Return an exception as a fault, with its traceback."""
     return Fault("".join(traceback.format_exception(error)), is_out_of_memory(error))
 
 

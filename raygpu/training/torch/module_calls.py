@@ -1,4 +1,4 @@
-"""Which submodules a model's forward pass calls, in which order, and whose parameters each of them uses."""
+"""Calls of submodules in a model's forward pass: their order, and whose parameters each of them uses."""
 
 from __future__ import annotations
 
@@ -40,14 +40,17 @@ def record_calls(model: nn.Module, forward: Callable[[], Any]) -> ModuleCalls:
     }
 
     def begin(name: str, module: nn.Module, arguments: Any) -> None:
+        """Note the call of a submodule."""
         under_way.append(name)
         if name not in found.order:
             found.order.append(name)
 
     def end(module: nn.Module, arguments: Any, outputs: Any) -> None:
+        """Return to the submodule that has called."""
         under_way.pop()
 
     def use(tensor: torch.Tensor) -> None:
+        """Note who uses a parameter or buffer."""
         if (owner := owners.get(id(tensor))) is not None:
             found.uses.add((owner, under_way[-1]))
 

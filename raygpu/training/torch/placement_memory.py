@@ -46,6 +46,7 @@ class KeptMemory:
         self._saved = {}
 
         def pack(value: torch.Tensor) -> torch.Tensor:
+            """Note a saved tensor's storage, unless it is a parameter's."""
             storage = value.untyped_storage()
             if storage.data_ptr() not in self._own:
                 self._saved.setdefault(storage.data_ptr(), (storage.nbytes(), under_way()))
