@@ -1,0 +1,117 @@
+"""A torch model cut into the stages of a pipeline by tracing, and what a cut does not allow, in one line each."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from raygpu.errors import BadInput, one_line
+from raygpu.training.torch.data import Tensors
+
+INNER = "model"
+"""Name of the model inside `_OfPositions`, which begins the names of a stage's parameters."""
+SHOWN = 20
+"""Largest number of a model's submodules in a message."""
+
+
+def cut_model(model: nn.Module, inputs: Tensors, stages: Sequence[str]) -> Any:
+    """Cut a model before each of the submodules `stages`; return torch's `Pipe`, with len(stages) + 1 stages.
+
+    inputs: a micro-batch, on the model's device; all micro-batches must have its shape. The model is of no use
+    afterwards. Raises BadInput if it cannot be cut so.
+    """
+    from torch.distributed.pipelining import SplitPoint, pipeline  # imports torch's compiler, which takes seconds
+
+    require_submodules(model, stages)
+    names = tuple(inputs) if isinstance(inputs, dict) else None
+    arguments = tuple(inputs.values()) if isinstance(inputs, dict) else (inputs,)
+    spec = {f"{INNER}.{name}": SplitPoint.BEGINNING for name in stages}
+    try:
+        pipe = pipeline(_OfPositions(model, names), arguments, split_spec=spec)
+    except Exception as error:  # what the user's code and the tracer raise
+        raise BadInput(
+            f"stages: the model cannot be traced: {one_line(_first_cause(error))}; keep Python's if, .item() and"
+            " data-dependent shapes out of forward(), or place parts without a pipeline"
+        ) from error
+    _require_sound(pipe, stages)
+    return pipe
+
+
+def require_submodules(model: nn.Module, stages: Sequence[str]) -> None:
+    """Raise BadInput with a line for each name that is no submodule of the model, or named twice."""
+    known = [name for name, _ in model.named_modules() if name]
+    some = ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
+    faults = [
+        f"stages: the model has no submodule {name!r}; it has: {some or 'none'}" for name in stages if name not in known
+    ]
+    faults += [f"stages: {name!r} is named twice" for name in sorted(set(stages)) if list(stages).count(name) > 1]
+    if faults:
+        raise BadInput(faults)
+
+
+def notes(model: nn.Module) -> list[str]:
+    """Return lines for a person on what micro-batches change in the training of a model."""
+    if any(isinstance(module, _BatchNorm) and module.training for module in model.modules()):
+        return ["BatchNorm: its statistics are those of each micro-batch, not of the whole batch"]
+    return []
+
+
+class _OfPositions(nn.Module):
+    """A model whose inputs are all positional and all arrive at the first stage.
+
+    torch hands a pipeline's inputs to its first stage alone. A copy made there is a value like any other, which it
+    sends to the stage that reads it.
+    """
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...] | None) -> None:
+        super().__init__()
+        self.model = model
+        self._names = names
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        copies = [tensor.clone() for tensor in inputs]
+        return self.model(*copies) if self._names is None else self.model(**dict(zip(self._names, copies, strict=True)))
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    return error if error.__cause__ is None else _first_cause(error.__cause__)
+
+
+def _require_sound(pipe: Any, stages: Sequence[str]) -> None:
+    """Raise BadInput for a cut that torch makes but cannot train, or would train otherwise."""
+    if pipe.num_stages != len(stages) + 1:
+        raise BadInput(
+            f"stages: {', '.join(stages)} cut the model into {pipe.num_stages} stages, not {len(stages) + 1}: each must"
+            " be called once, and not be the first or begin where another one does"
+        )
+    first = pipe.get_stage_module(0).graph.nodes
+    if all(node.op in ("placeholder", "output") or node.target is torch.ops.aten.clone.default for node in first):
+        raise BadInput(
+            f"stages: a stage of {', '.join(stages)} begins where the model does: nothing is left for stage 0"
+        )
+    if pipe.replicated_params:
+        name = next(iter(pipe.replicated_params[0].values())).removeprefix(f"{INNER}.")
+        raise BadInput(f"stages: several stages read the parameter {name}; cut the model so that one of them does")
+    nodes = [node for node in pipe.split_gm.graph.nodes if node.op == "call_module"]
+    for place, node in enumerate(nodes):
+        for value, readers in _values(node):
+            later = sorted({nodes.index(reader) for reader in readers if reader in nodes})
+            if len(later) > 1:
+                raise BadInput(
+                    f"stages: a value of stage {place} ({value}) is read by stages {', '.join(map(str, later))}; torch"
+                    " sends it to one only: cut the model elsewhere"
+                )
+    output = next(node for node in pipe.split_gm.graph.nodes if node.op == "output")
+    if output.args[0] is not nodes[-1] and output.args[0] != (nodes[-1],):
+        raise BadInput("stages: the model's output is not a single tensor that the last stage makes")
+
+
+def _values(node: Any) -> list[tuple[str, list[Any]]]:
+    """Return the name of each value that a stage makes, with the nodes of the graph that read it."""
+    parts = [user for user in node.users if user.target is operator.getitem]
+    return [(part.name, list(part.users)) for part in parts] or [(node.name, list(node.users))]
