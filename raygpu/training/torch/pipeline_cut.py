@@ -39,6 +39,7 @@ def cut_model(model: nn.Module, inputs: Tensors, stages: Sequence[str]) -> Any:
             " data-dependent shapes out of forward(), or place parts without a pipeline"
         ) from error
     _require_sound(pipe, stages)
+    _copy_for_readers(pipe)
     return pipe
 
 
@@ -97,21 +98,51 @@ def _require_sound(pipe: Any, stages: Sequence[str]) -> None:
     if pipe.replicated_params:
         name = next(iter(pipe.replicated_params[0].values())).removeprefix(f"{INNER}.")
         raise BadInput(f"stages: several stages read the parameter {name}; cut the model so that one of them does")
-    nodes = [node for node in pipe.split_gm.graph.nodes if node.op == "call_module"]
-    for place, node in enumerate(nodes):
-        for value, readers in _values(node):
-            later = sorted({nodes.index(reader) for reader in readers if reader in nodes})
-            if len(later) > 1:
-                raise BadInput(
-                    f"stages: a value of stage {place} ({value}) is read by stages {', '.join(map(str, later))}; torch"
-                    " sends it to one only: cut the model elsewhere"
-                )
+    nodes = _stages(pipe)
     output = next(node for node in pipe.split_gm.graph.nodes if node.op == "output")
     if output.args[0] is not nodes[-1] and output.args[0] != (nodes[-1],):
         raise BadInput("stages: the model's output is not a single tensor that the last stage makes")
 
 
-def _values(node: Any) -> list[tuple[str, list[Any]]]:
-    """Return the name of each value that a stage makes, with the nodes of the graph that read it."""
-    parts = [user for user in node.users if user.target is operator.getitem]
-    return [(part.name, list(part.users)) for part in parts] or [(node.name, list(node.users))]
+def _copy_for_readers(pipe: Any) -> None:
+    """Have each stage make its values once for each stage that reads them, in the order in which that one does.
+
+    torch sends a value to several stages, but takes a gradient back from one alone. Of copies it takes all.
+    """
+    nodes = _stages(pipe)
+    for place, node in enumerate(nodes):
+        values = [user for user in node.users if user.target is operator.getitem] or [node]
+        wanted = [(reader, value) for reader in nodes[place + 1 :] for value in reader.args if value in values]
+        if len(wanted) > len(values):
+            _rebuild_outputs(pipe, place, wanted)
+        elif [value for _, value in wanted] != values and place < len(nodes) - 1:
+            raise BadInput(f"stages: stage {place} makes its values in another order than they are read; cut elsewhere")
+    pipe.split_gm.graph.lint()
+
+
+def _rebuild_outputs(pipe: Any, place: int, wanted: list[tuple[Any, Any]]) -> None:
+    """Let a stage return these values, each for one reader. wanted: stage that reads, and value: nodes of the whole."""
+    whole, node, module = pipe.split_gm.graph, _stages(pipe)[place], pipe.get_stage_module(place)
+    output = next(each for each in module.graph.nodes if each.op == "output")
+    before = output.args[0] if isinstance(output.args[0], list | tuple) else [output.args[0]]
+    made: list[Any] = []
+    last = node
+    for reader, value in wanted:
+        source = before[value.args[1] if value is not node else 0]
+        if source in made:
+            with module.graph.inserting_before(output):
+                source, meta = module.graph.call_function(torch.ops.aten.clone.default, (source,)), source.meta
+                source.meta = dict(meta)
+        with whole.inserting_after(last):
+            last = whole.call_function(operator.getitem, (node, len(made)))
+        made.append(source)
+        reader.args = tuple(last if each is value else each for each in reader.args)
+    output.args = (tuple(made),)
+    for user in [user for user in node.users if not user.users]:
+        whole.erase_node(user)
+    module.graph.lint()
+    module.recompile()
+
+
+def _stages(pipe: Any) -> list[Any]:
+    return [node for node in pipe.split_gm.graph.nodes if node.op == "call_module"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,6 +84,32 @@ class Cnn(Small):
         return Skipping()
 
 
+class Gated(Small):
+    """A second input of floating-point numbers, which all stages read."""
+
+    def data(self) -> Splits:
+        one = super().data()
+        return Splits(*(self.gated(each) for each in (one.train_inputs, one.train_targets)),
+                      *(self.gated(each) for each in (one.validation_inputs, one.validation_targets)))  # fmt: skip
+
+    def gated(self, arrays: Any) -> Any:
+        return arrays if arrays.ndim == 1 else {"inputs": arrays, "gate": np.abs(arrays)}
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return _Gated()
+
+
+class _Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, gate: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        early = self.first(inputs) * gate
+        middle = self.second(early) * gate
+        return self.third(middle + gate * early)
+
+
 class Towers(TorchExperiment):
     """Two towers, of named inputs."""
 
@@ -158,6 +185,8 @@ def require_equal(told: list[Any], losses: list[float], parameters: dict[str, np
         (Small(), ("2", "4"), 5),
         (Small(), ("2",), 13),
         (Cnn(), ("third",), 4),
+        (Cnn(), ("second", "third"), 4),  # the first maps are read by both of the later stages
+        (Gated(), ("second", "third"), 4),
         (Towers(), ("item_tower",), 4),
         (Towers(), ("item_tower", "join"), 4),
     ],
@@ -178,3 +207,93 @@ def test_losses_with_a_denominator_of_their_own_and_sums(experiment: Any) -> Non
 def test_the_norm_is_that_of_all_stages() -> None:
     hp = {"clip_norm": 0.05}
     require_equal(on_ranks(3, piped, Small(), hp, PipelineSettings(("2", "4"), 4)), *alone(Small(), **hp))
+
+
+def test_a_turn_is_a_warm_up_and_an_epoch() -> None:
+    solo = TorchSolo(Small(), Small().data(), trial(), SETTINGS, CPU)
+    for _ in solo._steps(epoch=1):  # three steps: fewer than the most of a warm-up
+        pass
+    solo.epoch = 1
+    loss = solo._train()
+    told = on_ranks(2, turned, Small(), PipelineSettings(("2",), 4))
+    for turn, parameters in told:
+        assert turn.loss == pytest.approx(loss, rel=1e-5)
+        assert turn.epoch_s == told[0][0].epoch_s
+        assert 0 < turn.busy_s < turn.epoch_s
+        floats = 3 * sum(value.size for value in parameters.values())  # with the gradient and SGD's momentum
+        assert 4 * floats < turn.memory_gib * 2**30 < 4 * floats + 10_000
+
+
+def test_one_after_the_other_keeps_fewer_activations_than_all_at_once() -> None:
+    memory = {}
+    for schedule in ("gpipe", "1f1b"):
+        told = on_ranks(2, turned, Wide(), PipelineSettings(("2",), 8, schedule))  # type: ignore[arg-type]
+        memory[schedule] = [turn.memory_gib for turn, _ in told]
+    assert all(less < more for less, more in zip(memory["1f1b"], memory["gpipe"], strict=True))
+
+
+class Wide(Small):
+    """Many activations that stay on their stage."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        layers = [nn.Linear(6, 500), nn.Linear(500, 3), nn.Linear(3, 500), nn.Linear(500, 3)]
+        return nn.Sequential(*(nn.Sequential(layer, nn.Tanh()) for layer in layers))
+
+
+class Branching(Small):
+    """Python's `if` on a number."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return _Branching()
+
+
+class _Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        maps = self.first(inputs)
+        return self.last(maps if maps.sum() > 0 else -maps)
+
+
+class Normalised(Small):
+    """BatchNorm in the first stage."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+class Tied(Small):
+    """Two stages with one parameter."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        layers = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 3))
+        layers[2].weight = layers[0].weight
+        return layers
+
+
+@pytest.mark.parametrize(
+    ("experiment", "pipeline", "told"),
+    [
+        (Small(), PipelineSettings(("first",), 4), "the model has no submodule 'first'; it has: 0, 1, 2, 3, 4"),
+        (Small(), PipelineSettings(("2",), 17), "micro_batches: read 17; a batch has 16 samples"),
+        (Small(), PipelineSettings(("2",), 1, "1f1b"), "1f1b needs one for each of the 2 stages"),
+        (Small(), PipelineSettings(("0",), 4), "nothing is left for stage 0"),
+        (Small(), PipelineSettings((), 4), "stages: read none"),
+        (Branching(), PipelineSettings(("last",), 4), "the model cannot be traced: "),
+        (Tied(), PipelineSettings(("2",), 4), "several stages read the parameter"),
+        (Normalised(), PipelineSettings(("2",), 4), "not refused"),
+    ],
+)
+def test_faults_are_told_in_a_line(experiment: Any, pipeline: PipelineSettings, told: str) -> None:
+    for faults in on_ranks(2, refused, experiment, pipeline, SETTINGS):
+        assert told in faults[0]
+        assert all("\n" not in fault for fault in faults)
+        assert ("BatchNorm" in faults[-1]) == isinstance(experiment, Normalised)
+
+
+def test_half_precision_is_refused() -> None:
+    settings = replace(SETTINGS, precision="bf16")
+    for faults in on_ranks(2, refused, Small(), PipelineSettings(("2",), 4), settings):
+        assert faults[0].startswith("precision: read bf16")
