@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -162,7 +163,7 @@ class TorchPipeline:
 
         kept: counts what the last of these steps keeps.
         """
-        seed_all(epoch_seed(self.seed, epoch))
+        seed_all(self._epoch_seed(epoch))
         order = torch.from_numpy(epoch_order(self.seed, epoch, self.num_train)).to(self.home)
         bounds = list(batch_bounds(self.num_train, self.batch_size))[:most]
         for number, (start, end) in enumerate(bounds):
@@ -173,6 +174,12 @@ class TorchPipeline:
             step = (epoch - 1) * self.steps_per_epoch + number
             self.optimizer.step(self.optimizer_settings.lr_at(step, self.steps_per_epoch, self.epochs))
             yield self._loss.value() if self.is_last else 0.0, end - start
+
+    def _epoch_seed(self, epoch: int) -> int:
+        """Return the seed of this stage's random numbers: stage 0, which augments, has that of one device."""
+        if self.is_first:
+            return epoch_seed(self.seed, epoch)
+        return int(np.random.SeedSequence([self.seed, epoch, self.rank]).generate_state(1, np.uint64)[0])
 
     def _run(self, chosen: torch.Tensor) -> None:
         """Run all micro-batches of a batch forward and backward."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,9 @@ def cut_model(model: nn.Module, inputs: Tensors, stages: Sequence[str]) -> Any:
     arguments = tuple(inputs.values()) if isinstance(inputs, dict) else (inputs,)
     spec = {f"{INNER}.{name}": SplitPoint.BEGINNING for name in stages}
     try:
-        pipe = pipeline(_OfPositions(model, names), arguments, split_spec=spec)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning)  # torch's tracer, of torch's own calls
+            pipe = pipeline(_OfPositions(model, names), arguments, split_spec=spec)
     except Exception as error:  # what the user's code and the tracer raise
         raise BadInput(
             f"stages: the model cannot be traced: {one_line(_first_cause(error))}; keep Python's if, .item() and"
@@ -58,7 +61,10 @@ def require_submodules(model: nn.Module, stages: Sequence[str]) -> None:
 def notes(model: nn.Module) -> list[str]:
     """Return lines for a person on what micro-batches change in the training of a model."""
     if any(isinstance(module, _BatchNorm) and module.training for module in model.modules()):
-        return ["BatchNorm: its statistics are those of each micro-batch, not of the whole batch"]
+        return [
+            "BatchNorm: its statistics are those of each micro-batch, not of the whole batch; one that is"
+            " smaller than the others counts some of its samples twice"
+        ]
     return []
 
 

@@ -110,6 +110,15 @@ class _Gated(nn.Module):
         return self.third(middle + gate * early)
 
 
+class Frozen(Small):
+    """A first stage that only scales its inputs, and a layer that is not trained."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        layers = nn.Sequential(nn.Tanh(), nn.Linear(6, 7), nn.Linear(7, 4), nn.Tanh(), nn.Linear(4, 3))
+        layers[1].requires_grad_(False)
+        return layers
+
+
 class Towers(TorchExperiment):
     """Two towers, of named inputs."""
 
@@ -187,6 +196,9 @@ def require_equal(told: list[Any], losses: list[float], parameters: dict[str, np
         (Cnn(), ("third",), 4),
         (Cnn(), ("second", "third"), 4),  # the first maps are read by both of the later stages
         (Gated(), ("second", "third"), 4),
+        (Frozen(), ("1",), 4),  # nothing to train in the first stage
+        (Frozen(), ("2", "4"), 4),
+        (Small(), ("1", "2"), 4),  # no parameters in the second stage
         (Towers(), ("item_tower",), 4),
         (Towers(), ("item_tower", "join"), 4),
     ],
