@@ -31,7 +31,7 @@ class DeviceData:
     @classmethod
     def of(cls, splits: Splits, device: torch.device, dtype: torch.dtype | None = None) -> DeviceData:
         """Convert splits to tensors. dtype: of floating-point data; None leaves it unchanged."""
-        home = _home(splits, device)
+        home = home_of(splits, device)
 
         def at_home(part: Arrays) -> Tensors:
             """Return one part of the splits as tensors, in place and in the dtype."""
@@ -53,7 +53,7 @@ class DeviceData:
         return [tensor for part in parts for tensor in (part.values() if isinstance(part, dict) else [part])]
 
 
-def _home(splits: Splits, device: torch.device) -> torch.device:
+def home_of(splits: Splits, device: torch.device) -> torch.device:
     """Return the device if the data fits in half of its free memory, otherwise the host."""
     if device.type != "cuda":
         return device

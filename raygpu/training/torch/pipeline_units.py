@@ -1,0 +1,197 @@
+"""Where a torch model can be cut into stages, and what each piece costs on one device.
+
+found = costs(model, inputs, num_buffers=2)      # in the order of execution, on the model's device
+stages = balanced(found, stages=3)               # the names with which stages 1 and 2 begin
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from raygpu.errors import BadInput
+from raygpu.planning.pipelines import cut
+from raygpu.training.torch.data import Tensors, copied
+from raygpu.training.torch.solo import forward
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A piece of a model, from the beginning of one submodule to that of the next one."""
+
+    name: str
+    """Of the submodule with which a stage can begin; the first unit begins with the model."""
+    seconds: float
+    """Of its forward and backward pass."""
+    memory_gib: float
+    """Its parameters with gradients and the optimizer's buffers, and what autograd saves of all samples at once."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """A unit: the submodules that begin there, one inside the other."""
+
+    names: list[str]
+    seconds: float = 0.0
+    parameter_bytes: int = 0
+    saved: dict[int, int] = field(default_factory=dict)
+    """Bytes of each memory block that autograd saves."""
+
+
+def units(model: nn.Module, inputs: Tensors) -> list[str]:
+    """Return the submodules with which a stage can begin, in the order of execution: those that are called once.
+
+    Of several that begin together, one inside the other, the outermost. The first one begins with the model: no stage
+    but stage 0 can begin with it. inputs: a few samples, on the model's device. The model is called once.
+    """
+    return [place.names[0] for place in _places(model, inputs)]
+
+
+def costs(model: nn.Module, inputs: Tensors, *, num_buffers: int = 0, repeats: int = 3) -> list[Unit]:
+    """Measure each unit of a model on its device, in the order of execution.
+
+    num_buffers: of the optimizer, for each parameter. repeats: measured passes, after one that warms up. The gradients
+    are dropped, and buffers such as those of BatchNorm change.
+    """
+    places = _places(model, inputs)
+    pass_ = _Pass(model, places, next(iter(tree_leaves(inputs))).device)
+    for number in range(repeats + 1):
+        pass_.run(inputs, measured=number > 0)
+    held = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    return [
+        Unit(
+            place.names[0],
+            place.seconds / repeats,
+            (
+                place.parameter_bytes * (2 + num_buffers)
+                + sum(size for block, size in place.saved.items() if block not in held)
+            )
+            / GIB,
+        )
+        for place in places
+    ]
+
+
+def balanced(found: Sequence[Unit], stages: int) -> tuple[str, ...]:
+    """Return the names with which the stages 1, 2 ... begin so that the slowest stage is as fast as possible.
+
+    Raises BadInput if there are fewer units than stages.
+    """
+    if not 2 <= stages <= len(found):
+        raise BadInput(
+            f"stages: read {stages}; the model has {len(found)} submodules that can begin a stage, so"
+            f" {len(found)} stages are the most, and 2 the fewest"
+        )
+    return tuple(found[start].name for start in cut([unit.seconds for unit in found], stages)[1:])
+
+
+def _places(model: nn.Module, inputs: Tensors) -> list[_Place]:
+    """Call the model once; return its units in the order of execution."""
+    called: list[str] = []
+    hooks = [
+        module.register_forward_pre_hook(lambda *_, name=name: called.append(name))
+        for name, module in model.named_modules()
+        if name
+    ]
+    try:
+        with torch.no_grad():
+            forward(model, copied(inputs))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    places: list[_Place] = []
+    last = ""
+    for name in called:
+        if called.count(name) > 1:
+            last = ""  # what begins inside is no part of the unit before
+            continue
+        if last and name.startswith(f"{last}."):
+            places[-1].names.append(name)
+        else:
+            places.append(_Place([name]))
+        last = name
+    if not places:
+        raise BadInput("stages: the model calls none of its submodules once; a pipeline is cut where one begins")
+    return places
+
+
+class _Pass:
+    """A forward and backward pass, whose time and memory go to the unit that began last."""
+
+    def __init__(self, model: nn.Module, places: list[_Place], device: torch.device) -> None:
+        self._model, self._places, self._device = model, places, device
+        self._begins = {name: number for number, place in enumerate(places) for name in place.names}
+        self._now = 0
+        self._since = 0.0
+        self._measured = False
+
+    def run(self, inputs: Tensors, *, measured: bool) -> None:
+        """Run the pass. measured: whether its times are added."""
+        self._measured = measured
+        for place in self._places:
+            place.parameter_bytes = 0
+            place.saved.clear()
+        hooks: list[Any] = []
+        for name, module in self._model.named_modules():
+            hooks.append(module.register_forward_pre_hook(partial(self._before, name)))
+            hooks.append(module.register_forward_hook(partial(self._after, name)))
+        try:
+            self._begin(0)
+            with torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor):
+                outputs = forward(self._model, copied(inputs))
+                total = sum(value.sum() for value in tree_leaves(outputs) if _has_gradient(value))
+            if not isinstance(total, torch.Tensor):
+                raise BadInput("stages: the model's output has no gradient, so its units cannot be measured")
+            total.backward()
+            self._begin(0)
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._model.zero_grad(set_to_none=True)
+
+    def _begin(self, place: int) -> None:
+        """Give the time so far to the unit that began last, and begin another one."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        now = time.perf_counter()
+        if self._measured:
+            self._places[self._now].seconds += now - self._since
+        self._now, self._since = place, now
+
+    def _before(self, name: str, module: nn.Module, _: Any) -> None:
+        place = self._begins.get(name)
+        if place is not None and self._places[place].names[0] == name:
+            self._begin(place)
+        own = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
+        self._places[self._now].parameter_bytes += sum(parameter.nbytes for parameter in own)
+
+    def _after(self, name: str, module: nn.Module, arguments: Any, outputs: Any) -> None:
+        """Begin the unit again where the backward pass reaches the output of its innermost submodule."""
+        place = self._begins.get(name)
+        if place is None or self._places[place].names[-1] != name:
+            return
+        for value in tree_leaves(outputs):
+            if _has_gradient(value) and value.grad_fn is not None:
+                value.grad_fn.register_prehook(partial(self._again, place))
+
+    def _again(self, place: int, *_: Any) -> None:
+        self._begin(place)
+
+    def _save(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_sparse:
+            storage = tensor.untyped_storage()
+            self._places[self._now].saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad

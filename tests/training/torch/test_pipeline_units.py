@@ -1,0 +1,51 @@
+"""The places where a model can be cut, and their costs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.torch_networks import TwoTowers
+from raygpu.errors import BadInput
+from raygpu.training.torch.pipeline_units import balanced, costs, units
+
+GIB = 2**30
+
+
+def test_units_are_in_the_order_of_execution_by_their_outermost_name() -> None:
+    words = torch.zeros((2, 9), dtype=torch.int64)
+    assert units(TwoTowers(30, 4, 5, 3, 3.0), {"item": words, "user": words}) == [
+        "user_tower",
+        "user_tower.convolution",
+        "user_tower.dense",
+        "item_tower",
+        "item_tower.convolution",
+        "item_tower.dense",
+        "join",
+    ]
+
+
+def test_what_is_called_twice_begins_no_unit() -> None:
+    twice = nn.Tanh()
+    assert units(nn.Sequential(nn.Linear(2, 2), twice, nn.Linear(2, 2), twice), torch.zeros(3, 2)) == ["0", "2"]
+
+
+def test_costs_are_those_of_the_units() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 900), nn.Tanh(), nn.Linear(900, 900)), nn.Tanh())
+    found = costs(model, torch.ones(400, 2), num_buffers=1)
+    assert [unit.name for unit in found] == ["0", "1", "1.1", "1.2", "2"]
+    large = found[3]
+    assert all(large.seconds > unit.seconds > 0 for unit in found if unit is not large)
+    numbers = [unit.memory_gib * GIB / 4 for unit in found]
+    assert numbers[3] == 3 * (900 * 900 + 900) + 400 * 900  # its input is the output that the Tanh saves: counted twice
+    assert numbers[4] == 400 * 900
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert balanced(found, 2) == ("1.2",)
+
+
+def test_more_stages_than_units_are_refused() -> None:
+    found = costs(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1)), torch.ones(4, 2))
+    assert balanced(found, 3) == ("1", "2")
+    with pytest.raises(BadInput, match=r"read 4; the model has 3 submodules that can begin a stage, so 3 stages"):
+        balanced(found, 4)
