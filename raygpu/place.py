@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raygpu.cli import placement_view
 from raygpu.cli.command import Command, Outcome
@@ -26,17 +26,22 @@ from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
 from raygpu.cli.formatting import hyperparameters
 from raygpu.config import PlaceConfig
+from raygpu.config.sections import PIPELINES
 from raygpu.config.source import Source
 from raygpu.engines.cluster import ray_environment
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment
+from raygpu.planning.pipelines import Unit, balanced, fewest_stages
 from raygpu.planning.placements import Comparison, MeasuredPlacement, compare
 from raygpu.records import interrupts
 from raygpu.records.run_directory import RunDirectory, rounded
 from raygpu.training.placed import Placements, placements
 from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPlace, prepare_place
+
+if TYPE_CHECKING:
+    from raygpu.engines.profiling.placement_benchmark import PlacementBenchmark
 
 DEFAULT = Path("conf/place/reviews.toml")
 SWITCHES = {
@@ -62,6 +67,11 @@ class _Planned:
     prepared: PreparedPlace
     workload: Workload
     placements: Placements
+
+    @property
+    def has_pipeline(self) -> bool:
+        """Whether a pipeline is measured too."""
+        return self.workload.source.kind == "torch" and self.prepared.config.stages != "none"
 
     @property
     def simulated(self) -> bool:
@@ -91,16 +101,17 @@ def run(
     config = planned.prepared.config
     folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
     try:
-        measured = _measured(planned, console)
+        done = _measured(planned, console)
     except BaseException:
         folder.remove()
         raise
-    found = compare(measured)
+    measured, found = done.placements, compare(done.placements)
     folder.trials.rmdir()
     folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="place")
     files = _write(planned, measured, folder)
     verdict = placement_view.verdict(measured, found, simulated=planned.simulated, device=planned.device)
-    summary = _summary(planned, measured, found) | {"verdict": verdict}
+    verdict += placement_view.memory_lines(measured, done.fewest_devices)
+    summary = _summary(planned, measured, found) | {"verdict": verdict, "fewest_devices": done.fewest_devices}
     folder.write_summary(summary)
     console.lines(["", *placement_view.table(measured, found), "", *placement_view.details(measured)])
     console.line(f"table, plot and traces (for ui.perfetto.dev) in {folder.path}")
@@ -123,15 +134,17 @@ def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: L
     step = tried_step(config, source, code, config.hyperparameters)
     splits = step.splits.part(config.data.fraction, config.seed)
     found = placements(source, code, splits, prepared.trial, config.placements, prepared.num_devices)
+    _require_stages(prepared, source, code)
     planned = _Planned(prepared, Workload(source, splits, prepared.trial, config.gpu.precision), found)
     data = ", synthetic data" if config.data.synthetic else ""
     logical = "logical devices of " if planned.simulated else ""
+    pipelines = ", ".join(["", *PIPELINES]) if planned.has_pipeline else ""
     console.lines(
         [
             f"place {config.name}: {config.code_name}{data}; {hyperparameters(config.hyperparameters)}",
             *prepared.left_out,
             *step.notes,
-            f"on {prepared.num_devices} {logical}{planned.device}; placements: {', '.join(found)}",
+            f"on {prepared.num_devices} {logical}{planned.device}; placements: {', '.join(found)}{pipelines}",
         ]
     )
     return planned
@@ -143,7 +156,31 @@ def _require_experiment(source: Source, code: Any) -> None:
         raise BadInput(f"{key}: {source.name} is a {kind}; a placement needs a TorchExperiment or a KerasExperiment")
 
 
-def _measured(planned: _Planned, console: LiveConsole) -> list[MeasuredPlacement]:
+def _require_stages(prepared: PreparedPlace, source: Source, code: Any) -> None:
+    """Raise BadInput if the configured stages do not suit the model or the devices."""
+    config, stages = prepared.config, prepared.config.chosen_stages or ()
+    if source.kind != "torch":
+        if stages:
+            raise BadInput(f"stages: read {config.stages}; only a TorchExperiment has a pipeline")
+        return
+    if len(stages) + 1 > prepared.num_devices:
+        raise BadInput(f"stages: read {config.stages}, {len(stages) + 1} stages for {prepared.num_devices} devices")
+    if stages:
+        from raygpu.training.torch.pipeline_cut import require_submodules
+
+        require_submodules(code.model(config.hyperparameters), stages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """All placements with their turns."""
+
+    placements: list[MeasuredPlacement]
+    fewest_devices: int | None = None
+    """Smallest number of devices that holds the stages of a pipeline, by the measured memory of the model's parts."""
+
+
+def _measured(planned: _Planned, console: LiveConsole) -> _Measured:
     """Train all placements by turns on a local Ray."""
     ray_environment.prepare(local=True)
     from raygpu.engines.cluster.local_cluster import start_local
@@ -159,12 +196,39 @@ def _measured(planned: _Planned, console: LiveConsole) -> list[MeasuredPlacement
         ending.callback(cluster.close)
         benchmark = PlacementBenchmark(cluster, planned.workload, settings, console.line)
         ending.callback(benchmark.close)
-        return benchmark.measure(planned.placements)
+        placements = [MeasuredPlacement(name, parts) for name, parts in planned.placements.items()]
+        units: list[Unit] = []
+        if planned.has_pipeline:
+            units, pipelines = _pipelines(benchmark, planned)
+            placements += pipelines
+        found = benchmark.measure(placements)
+        limit = config.memory_gib or cluster.device_memory_gib(cluster.nodes[0].device_type)
+    return _Measured(found, fewest_stages([unit.memory_gib for unit in units], limit) if units else None)
+
+
+def _pipelines(benchmark: PlacementBenchmark, planned: _Planned) -> tuple[list[Unit], list[MeasuredPlacement]]:
+    """Return the units of the model, and the pipelines to measure, with a fault where there are no stages."""
+    from raygpu.engines.profiling.placement_benchmark import fault_line
+    from raygpu.engines.profiling.probe_actor import Fault
+
+    config, stages, fault = planned.prepared.config, planned.prepared.config.chosen_stages, None
+    answer = benchmark.units()
+    units = [] if isinstance(answer, Fault) else answer
+    if isinstance(answer, Fault):
+        fault = fault_line(answer)
+    elif stages is None:
+        try:
+            stages = balanced(units, planned.prepared.num_devices)
+        except BadInput as error:
+            fault = str(error)
+    if stages:
+        fault = None
+    return units, [MeasuredPlacement(name, {}, stages or (), config.micro_batches, fault=fault) for name in PIPELINES]
 
 
 def _write(planned: _Planned, measured: Sequence[MeasuredPlacement], folder: RunDirectory) -> list[Path]:
     """Write the turns, the plot and the traces; return their paths."""
-    files = [folder.path / "turns.csv", folder.path / "placements.png"]
+    files = [folder.path / "turns.csv"]
     with files[0].open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["placement", "turn", "epoch_s", "loss"])
@@ -173,7 +237,9 @@ def _write(planned: _Planned, measured: Sequence[MeasuredPlacement], folder: Run
     config = planned.prepared.config
     logical = "logical devices of " if planned.simulated else ""
     title = f"{config.code_name} on {planned.prepared.num_devices} {logical}{planned.device}"
-    placement_view.plot(title, measured, files[1])
+    if any(each.turns for each in measured):
+        files.append(folder.path / "placements.png")
+        placement_view.plot(title, measured, files[-1])
     for each in measured:
         if each.turns and (trace := each.turns[0].trace) is not None:
             files.append(folder.path / f"{each.name}.trace.json.gz")
@@ -192,6 +258,8 @@ def _summary(planned: _Planned, measured: Sequence[MeasuredPlacement], found: Co
         "placements": {
             each.name: {
                 "parts": dict(each.parts),
+                "stages": each.stages,
+                "bubble": None if (bubble := each.bubble) is None else round(bubble, 4),
                 "fault": each.fault,
                 "epoch_s": [rounded(turn.epoch_s) for turn in each.turns],
                 "loss": [turn.loss for turn in each.turns],

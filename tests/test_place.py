@@ -34,16 +34,23 @@ def command(text: str, *flags: str) -> int:
 def test_placements_by_turns(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(SPLIT) == 0
     out = capsys.readouterr().out
-    assert "on 2 logical devices of this machine's CPU; placements: one_device, ends, alternating" in out
+    names = ["one_device", "ends", "alternating", "pipeline_gpipe", "pipeline_1f1b"]
+    assert f"on 2 logical devices of this machine's CPU; placements: {', '.join(names)}" in out
     assert "round 2 of 2: one_device" in out
     assert "verdict: " in out
     assert "the devices are logical ones of this machine's CPU" in out
     folder = here / "runs" / "x"
     summary = json.loads((folder / "summary.json").read_text())
-    assert list(summary["placements"]) == ["one_device", "ends", "alternating"]
+    assert list(summary["placements"]) == names
     assert summary["verdict"][0] in out
-    one, ends, _ = summary["placements"].values()
+    one, ends, _, *pipelines = summary["placements"].values()
     assert one["loss"] == ends["loss"]
+    for pipeline in pipelines:
+        assert pipeline["fault"] is None
+        assert pipeline["loss"] == pytest.approx(one["loss"], rel=1e-4)
+        assert 0 < pipeline["bubble"] < 1
+    assert "4 micro-batches; devices wait" in out
+    assert "20 % if stages took equally long" in out
     assert len(set(one["loss"])) == 1, "each turn begins with the same parameters"
     assert (one["step"]["num_copies"], ends["step"]["num_copies"]) == (0, 4)
     assert one["memory_gib"][1] == 0 < ends["memory_gib"][1]
@@ -59,7 +66,7 @@ def test_placements_by_turns(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert {each.path for each in client.list_artifacts(run.info.run_id)} >= {"placements.png", "ends.trace.json.gz"}
     again = raygpu.open_run(folder)
     assert isinstance(again, raygpu.api.PlaceRun)
-    assert (again.best, len(again.to_dataframe())) == (summary["best"], 6)
+    assert (again.best, len(again.to_dataframe())) == (summary["best"], 10)
     assert "image/png;base64" in again._repr_html_()
 
 
@@ -68,7 +75,7 @@ def test_a_placement_beyond_the_memory_of_a_device_fails_and_the_others_go_on(
 ) -> None:
     whole = 'experiment = "experiments.digits:Mlp"\n[tracking]\nenabled = false\n[hyperparameters]\nhidden = 4000\n'
     parts = '[placements]\nlast = { "2" = 1 }\nfirst = { "0" = 1 }\n'
-    assert command(whole + parts, "--memory-gib", "0.0031") == 0
+    assert command(whole + parts, "--memory-gib", "0.0031", "--stages", "none") == 0
     out = capsys.readouterr().out
     summary = json.loads((here / "runs" / "x" / "summary.json").read_text())
     faults = {name: each["fault"] for name, each in summary["placements"].items()}
@@ -94,6 +101,9 @@ def test_a_dry_run_names_the_parts(here: Path, capsys: pytest.CaptureFixture[str
         (SPLIT.replace('"0" = 0, "2" = 1', ""), [], "ends names no part, which is one_device"),
         (SPLIT.replace("= 1 }", '= "cuda:1" }'), [], "placements.ends.2: read 'cuda:1'; a whole number is wanted"),
         (SMALL, ["--devices", "1"], "devices"),
+        (SMALL, ["--stages", "7"], "stages: the model has no submodule '7'; it has: 0, 1, 2"),
+        (SMALL, ["--stages", "1,2"], "stages: read 1,2, 3 stages for 2 devices"),
+        (SMALL, ["--micro-batches", "0"], "--micro-batches: read '0'"),
         (SMALL, ["--rounds", "1"], "rounds"),
         (SMALL.replace("Mlp", "Nothing"), [], "tests.models has no 'Nothing'"),
         ('experiment = "tests.pack_cases:steady"\n', [], "is a function; a placement needs a TorchExperiment"),
@@ -108,3 +118,17 @@ def test_faults_are_a_line(
     assert line in err
     assert "Traceback" not in err
     assert not (here / "runs" / "x").exists()
+
+
+def test_a_model_that_one_device_does_not_hold_needs_more_and_a_pipeline_tells_how_many(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = 'experiment = "tests.models:Mlp"\n[tracking]\nenabled = false\n[hyperparameters]\nhidden = 8\n'
+    assert command(whole, "--memory-gib", "1e-9") == 1
+    out = capsys.readouterr().out
+    assert "verdict: no placement could be trained" in out
+    assert "no number of devices holds it as a pipeline" in out
+    summary = json.loads((here / "runs" / "x" / "summary.json").read_text())
+    assert (summary["best"], summary["fewest_devices"]) == (None, None)
+    run = raygpu.open_run(here / "runs" / "x")
+    assert "no placement could be trained" in run._repr_html_()  # type: ignore[union-attr]

@@ -4,8 +4,8 @@
     python -m experiments.studies.data_parallel FILE --devices 1,2 --rounds 3     flags override the file
 
 One device with gradient accumulation, torch's DataParallel (on GPUs), DistributedDataParallel and FSDP2, and
-TensorFlow's MirroredStrategy, by turns. Leaves table, plot and summary in `runs/data_parallel-<time>/`, an MLflow run, and a dated
-record in `experiments/studies/records/`.
+TensorFlow's MirroredStrategy, by turns. Leaves table, plot and summary in `runs/data_parallel-<time>/`, an MLflow run,
+and a dated record in `experiments/studies/records/`.
 """
 
 from __future__ import annotations

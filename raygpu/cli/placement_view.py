@@ -9,6 +9,7 @@ from statistics import stdev
 from raygpu.cli.formatting import aligned
 from raygpu.config.sections import ONE
 from raygpu.planning.confidence import Interval, spread_text
+from raygpu.planning.pipelines import bubble
 from raygpu.planning.placements import Comparison, MeasuredPlacement, StepProfile
 
 NUM_OPERATIONS = 4
@@ -54,6 +55,13 @@ def details(measured: Sequence[MeasuredPlacement]) -> list[str]:
     for each in measured:
         if each.fault is not None:
             lines.append(f"{each.name}: {each.fault}")
+        elif each.bubble is not None:
+            expected = bubble(len(each.stages) + 1, each.micro_batches)
+            lines.append(
+                f"{each.name}: stages begin with {', '.join(each.stages)}; {each.micro_batches} micro-batches; devices"
+                f" wait {100 * each.bubble:.0f} % of the time, {100 * expected:.0f} % if stages took equally long and"
+                " copies nothing"
+            )
         elif (profile := each.profile) is not None:
             costly = [
                 f"{operation.name} {100 * operation.seconds / profile.device_s:.0f} %"
@@ -77,7 +85,19 @@ def verdict(measured: Sequence[MeasuredPlacement], found: Comparison, *, simulat
             f"the devices are logical ones of {device}: a copy between them stays in its memory and costs next to"
             " nothing, and parts on different ones do not work at the same time; separate GPUs will differ"
         )
+        if any(each.stages for each in measured):
+            lines.append("a pipeline's stages are processes that share it, with the threads divided among them")
     return lines
+
+
+def memory_lines(measured: Sequence[MeasuredPlacement], fewest_devices: int | None) -> list[str]:
+    """Return a line on the number of devices that holds the model, if one device does not."""
+    one = next(each for each in measured if each.name == ONE)
+    if one.fault is None or "memory" not in one.fault:
+        return []
+    if fewest_devices is None:
+        return ["no number of devices holds it as a pipeline: a single part of the model does not fit one device"]
+    return [f"as a pipeline it needs {fewest_devices} devices or more, by the measured memory of the model's parts"]
 
 
 def _sentence(measured: Sequence[MeasuredPlacement], found: Comparison) -> str:

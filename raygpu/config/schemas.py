@@ -13,6 +13,7 @@ from raygpu.config.metric_direction import direction_of
 from raygpu.config.sections import (
     ALTERNATING,
     ONE,
+    PIPELINES,
     WAYS,
     CheckpointSection,
     ClusterSection,
@@ -218,6 +219,11 @@ class PlaceConfig(ProblemConfig):
     GPU or the CPU."""
     rounds: Annotated[int, Field(ge=2)] = 5
     """Epochs that are timed of each placement, by turns, each after a warm-up."""
+    stages: str = "auto"
+    """torch: submodules with which the second and later stages of a pipeline begin, by commas; auto: a stage on each
+    device, cut evenly by measured time; none: no pipeline."""
+    micro_batches: Annotated[int, Field(ge=1)] = 4
+    """Parts of a batch that follow each other through a pipeline."""
     memory_gib: Annotated[float, Field(gt=0)] | None = None
     """Memory of each device in GiB, which a placement may not exceed. Default: the device's own."""
 
@@ -227,11 +233,18 @@ class PlaceConfig(ProblemConfig):
     @field_validator("placements")
     @classmethod
     def _not_reserved(cls, value: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
-        if taken := [name for name in (ONE, ALTERNATING) if name in value]:
+        if taken := [name for name in (ONE, ALTERNATING, *PIPELINES) if name in value]:
             raise ValueError(f"{taken[0]} is always there; choose another name")
         if empty := [name for name, parts in value.items() if not parts]:
             raise ValueError(f"{empty[0]} names no part, which is {ONE}; name a part and its device")
         return value
+
+    @property
+    def chosen_stages(self) -> tuple[str, ...] | None:
+        """Requested beginnings of the second and later stages; None for auto, empty for no pipeline."""
+        if self.stages in ("auto", "none"):
+            return None if self.stages == "auto" else ()
+        return tuple(word.strip() for word in self.stages.split(","))
 
 
 class TrainConfig(StoredConfig):

@@ -21,6 +21,8 @@ ONE = "one_device"
 """Placement of all parts of a model on device 0, with which others are compared."""
 ALTERNATING = "alternating"
 """Placement of a model's smallest parts on one device after the other, which needs the most copies."""
+PIPELINES = {"pipeline_gpipe": "gpipe", "pipeline_1f1b": "1f1b"}
+"""Placements of a model's stages on one device after the other, with micro-batches; each with its schedule."""
 WAYS: tuple[Way, ...] = get_args(Way)
 OWN_RAY = "local"
 """Address for a Ray of the run's own, in place of a cluster's."""

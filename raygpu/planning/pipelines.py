@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+
+from raygpu.errors import BadInput
 
 
 def bubble(stages: int, micro_batches: int) -> float:
@@ -20,6 +23,31 @@ def bubble(stages: int, micro_batches: int) -> float:
     if stages < 1 or micro_batches < 1:
         raise ValueError(f"{stages} stages and {micro_batches} micro-batches; one of each is the least")
     return (stages - 1) / (micro_batches + stages - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A piece of a model, from the beginning of one submodule to that of the next one."""
+
+    name: str
+    """Name of the submodule with which a stage can begin; the first unit begins with the model."""
+    seconds: float
+    """Seconds of its forward and backward pass."""
+    memory_gib: float
+    """Its parameters with gradients and the optimizer's buffers, and what autograd saves of all samples at once."""
+
+
+def balanced(found: Sequence[Unit], stages: int) -> tuple[str, ...]:
+    """Return the names with which the stages 1, 2 ... begin so that the slowest stage is as fast as possible.
+
+    Raises BadInput if there are fewer units than stages.
+    """
+    if not 2 <= stages <= len(found):
+        raise BadInput(
+            f"stages: read {stages}; the model has {len(found)} submodules that can begin a stage, so"
+            f" {len(found)} stages are the most, and 2 the fewest"
+        )
+    return tuple(found[start].name for start in cut([unit.seconds for unit in found], stages)[1:])
 
 
 def cut(costs: Sequence[float], stages: int) -> list[int]:

@@ -58,6 +58,8 @@ class Turn:
     """Mean training loss of the epoch, which no placement changes but by rounding."""
     memory_gib: tuple[float, ...]
     """Largest memory in use on each device; of logical devices of a CPU, computed from what a step keeps."""
+    busy_s: tuple[float, ...] = ()
+    """Of a pipeline: seconds of the epoch in which each device worked on its stage."""
     profile: StepProfile | None = None
     trace: bytes | None = None
     """The profiled steps in the Chrome trace format, compressed by gzip, which ui.perfetto.dev opens."""
@@ -70,6 +72,10 @@ class MeasuredPlacement:
     name: str
     parts: Mapping[str, int]
     """Device of each placed part by the part's name; all else is on device 0."""
+    stages: tuple[str, ...] = ()
+    """Of a pipeline: submodules with which the second and later stages begin; a stage is on a device of its own."""
+    micro_batches: int = 1
+    """Of a pipeline: parts of a batch that follow each other."""
     turns: tuple[Turn, ...] = ()
     fault: str | None = None
     """Why it could not be trained, in one line."""
@@ -83,6 +89,14 @@ class MeasuredPlacement:
     def memory_gib(self) -> tuple[float, ...]:
         """Largest memory of each device over the turns, in GiB."""
         return tuple(max(found) for found in zip(*(turn.memory_gib for turn in self.turns), strict=True))
+
+    @property
+    def bubble(self) -> float | None:
+        """Share of a pipeline's time in which a device waits, over the turns; None of another placement."""
+        if not self.stages or not self.turns:
+            return None
+        worked = sum(sum(turn.busy_s) for turn in self.turns)
+        return 1 - worked / ((len(self.stages) + 1) * sum(turn.epoch_s for turn in self.turns))
 
     @property
     def profile(self) -> StepProfile | None:

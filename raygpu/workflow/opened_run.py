@@ -229,7 +229,8 @@ class PlaceRun(_Run):
         return "\n".join([*self.summary["verdict"], f"all of it in {self.folder}"])
 
     def _repr_html_(self) -> str:
-        return _with_picture(repr(self).splitlines(), self.folder / "placements.png")
+        lines, picture = repr(self).splitlines(), self.folder / "placements.png"
+        return _with_picture(lines, picture) if picture.exists() else "<br>".join(map(html.escape, lines))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,23 +7,26 @@ killed for its memory, takes the process with it, not the other placements.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import ray
 
+from raygpu.config.sections import PIPELINES
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.pinned import pinned
+from raygpu.engines.profiling.pipeline_benchmark import PipelineBenchmark
 from raygpu.engines.profiling.probe_actor import Fault, fault_of
 from raygpu.engines.profiling.probe_workers import answers
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import last_line
 from raygpu.experiment import Experiment
+from raygpu.planning.pipelines import Unit
 from raygpu.planning.placements import MeasuredPlacement, Turn
 from raygpu.training.base import Settings, surroundings
-from raygpu.training.placed import Placements, start_placed
+from raygpu.training.placed import start_placed
 
 QUIET = {"KINETO_LOG_LEVEL": "5", "TF_CPP_MIN_LOG_LEVEL": "3"}
 """Variables that keep the profilers' own messages off the output."""
@@ -73,6 +76,16 @@ class PlacementActor:
         except BaseException as error:  # noqa: BLE001 - the user's code: what it raises is the answer
             return fault_of(error)
 
+    def units(self, splits: Any) -> Any:
+        """Measure the units into which a torch model can be cut, on the first device or, if that does not hold the
+        model, on the CPU."""
+        from raygpu.training.torch.pipeline_units import measured_units
+
+        try:
+            return measured_units(self._code, splits, self._workload.trial)
+        except BaseException as error:  # noqa: BLE001 - the user's code: what it raises is the answer
+            return fault_of(error)
+
 
 class PlacementBenchmark:
     """Turns of placements on the devices of a local cluster. say: called with a line for each round."""
@@ -83,14 +96,25 @@ class PlacementBenchmark:
         self._cluster, self._settings, self._say = cluster, settings, say
         self._splits = ray.put(workload.splits)
         self._workload = replace(workload, splits=None)
+        threads = max(1, int(cluster.nodes[0].num_cpus))
+        self._training = Settings(settings.epochs, threads, workload.precision, Path())
+        self._pipeline = PipelineBenchmark(cluster, self._workload, self._training)
         self._actor: Any = None
 
-    def measure(self, placements: Placements) -> list[MeasuredPlacement]:
+    def units(self) -> list[Unit] | Fault:
+        """Return the units into which a torch model can be cut, with their seconds and memory."""
+        self._actor = self._actor or self._spawn()
+        found = answers([self._actor.units.remote(self._splits)])
+        return found if isinstance(found, Fault) else found[0]
+
+    def measure(self, placements: Sequence[MeasuredPlacement]) -> list[MeasuredPlacement]:
         """Return the placements with their turns, in the order given; a placement that fails once is left out of the
         next rounds."""
-        found = {name: MeasuredPlacement(name, parts) for name, parts in placements.items()}
+        found = {placement.name: placement for placement in placements}
         for number in range(self._settings.rounds):
             going = [name for name, placement in found.items() if placement.fault is None]
+            if not going:
+                break
             for name in reversed(going) if number % 2 else going:  # none has always the quieter moment
                 found[name] = self._with_turn(found[name], profiled=number == 0)
             told = ", ".join(f"{each.name} {_told(each)}" for each in found.values())
@@ -99,15 +123,21 @@ class PlacementBenchmark:
 
     def _with_turn(self, placement: MeasuredPlacement, *, profiled: bool) -> MeasuredPlacement:
         """Return the placement with one more turn, or with its fault and without turns."""
-        actor = self._actor = self._actor or self._spawn()
-        answer = answers([actor.turn.remote(self._splits, placement.parts, profiled)])
-        fault = _fault(answer) if isinstance(answer, Fault) else self._excess(answer[0])
-        if fault is None:
-            assert not isinstance(answer, Fault)
-            return replace(placement, turns=(*placement.turns, answer[0]))
-        if isinstance(answer, Fault):
+        turn = self._turn(placement, profiled=profiled)
+        if isinstance(turn, Fault):
             self.close()
-        return replace(placement, turns=(), fault=fault)
+            return replace(placement, turns=(), fault=fault_line(turn))
+        if (excess := self._excess(turn)) is not None:
+            return replace(placement, turns=(), fault=excess)
+        return replace(placement, turns=(*placement.turns, turn))
+
+    def _turn(self, placement: MeasuredPlacement, *, profiled: bool) -> Turn | Fault:
+        if placement.stages:
+            schedule = PIPELINES[placement.name]
+            return self._pipeline.turn(self._splits, placement.stages, placement.micro_batches, schedule)
+        self._actor = self._actor or self._spawn()
+        answer = answers([self._actor.turn.remote(self._splits, placement.parts, profiled)])
+        return answer if isinstance(answer, Fault) else answer[0]
 
     def _excess(self, turn: Turn) -> str | None:
         """Return what a turn takes beyond the memory of a device; None if nothing."""
@@ -118,24 +148,24 @@ class PlacementBenchmark:
         return None
 
     def _spawn(self) -> Any:
-        devices, node = self._cluster.devices, self._cluster.nodes[0]
-        threads = max(1, int(node.num_cpus))
-        variables = surroundings(threads) | QUIET
+        devices = self._cluster.devices
+        variables = surroundings(self._training.threads) | QUIET
         if devices[0].uuid is not None:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(str(device.uuid) for device in devices)
-        settings = Settings(self._settings.epochs, threads, self._workload.precision, Path())
         actor = pinned(PlacementActor, devices[0].node_id, max_concurrency=1)
         num_devices = self._settings.num_devices
-        return actor.remote(self._workload, settings, num_devices, devices[0].memory_gib, variables)
+        return actor.remote(self._workload, self._training, num_devices, devices[0].memory_gib, variables)
 
     def close(self) -> None:
-        """End the process."""
+        """End all processes."""
+        self._pipeline.close()
         if self._actor is not None:
             ray.kill(self._actor)
             self._actor = None
 
 
-def _fault(fault: Fault) -> str:
+def fault_line(fault: Fault) -> str:
+    """Return a fault as one line."""
     return f"out of memory: {last_line(fault.text)}" if fault.out_of_memory else last_line(fault.text)
 
 

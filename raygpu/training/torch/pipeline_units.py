@@ -7,7 +7,6 @@ stages = balanced(found, stages=3)               # the names with which stages 1
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,23 +16,14 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from raygpu.errors import BadInput
-from raygpu.planning.pipelines import cut
-from raygpu.training.torch.data import Tensors, copied
-from raygpu.training.torch.solo import forward
+from raygpu.experiment import Experiment, Hyperparameters, Splits, take
+from raygpu.planning.pipelines import Unit
+from raygpu.search.trials import Trial
+from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.data import Tensors, copied, moved, rows, tensors
+from raygpu.training.torch.solo import default_device, forward, initial_model
 
 GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A piece of a model, from the beginning of one submodule to that of the next one."""
-
-    name: str
-    """Of the submodule with which a stage can begin; the first unit begins with the model."""
-    seconds: float
-    """Of its forward and backward pass."""
-    memory_gib: float
-    """Its parameters with gradients and the optimizer's buffers, and what autograd saves of all samples at once."""
 
 
 @dataclass(slots=True)
@@ -79,19 +69,6 @@ def costs(model: nn.Module, inputs: Tensors, *, num_buffers: int = 0, repeats: i
         )
         for place in places
     ]
-
-
-def balanced(found: Sequence[Unit], stages: int) -> tuple[str, ...]:
-    """Return the names with which the stages 1, 2 ... begin so that the slowest stage is as fast as possible.
-
-    Raises BadInput if there are fewer units than stages.
-    """
-    if not 2 <= stages <= len(found):
-        raise BadInput(
-            f"stages: read {stages}; the model has {len(found)} submodules that can begin a stage, so"
-            f" {len(found)} stages are the most, and 2 the fewest"
-        )
-    return tuple(found[start].name for start in cut([unit.seconds for unit in found], stages)[1:])
 
 
 def _places(model: nn.Module, inputs: Tensors) -> list[_Place]:
@@ -195,3 +172,18 @@ class _Pass:
 
 def _has_gradient(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def measured_units(experiment: Experiment, splits: Splits, trial: Trial) -> list[Unit]:
+    """Measure the units of a trial's model with one batch, on the default device or, if that does not hold it, on the
+    CPU."""
+    hp = Hyperparameters(trial.hyperparameters)
+    settings = OptimizerSettings.of(hp)
+    batch = rows(tensors(take(splits.train_inputs, slice(0, settings.batch_size))), slice(None))
+    for device in dict.fromkeys([default_device(), torch.device("cpu")]):
+        try:
+            model = initial_model(experiment, hp, trial.seed).to(device)
+            return costs(model, moved(batch, device), num_buffers=settings.num_buffers)
+        except torch.cuda.OutOfMemoryError:
+            torch.cuda.empty_cache()
+    raise MemoryError("neither the GPU nor the host holds the model")

@@ -24,7 +24,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.torch.data import rows, tensors
 from raygpu.training.torch.module_calls import ModuleCalls, record_calls
-from raygpu.training.torch.placement_memory import KeptMemory
+from raygpu.training.torch.placement_memory import PlacedMemory
 from raygpu.training.torch.placement_profile import copy_name, profiled_steps
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.seeding import seed_all
@@ -100,7 +100,7 @@ class TorchPlaced(TorchSolo):
         devices: Sequence[torch.device],
     ) -> None:
         self._parts, self.devices = parts, devices
-        self.memory = KeptMemory(devices)
+        self.memory = PlacedMemory(devices)
         self._under_way = [0]
         super().__init__(experiment, splits, trial, settings, devices[0])
         self.memory.held(self.data.on_device())
@@ -138,7 +138,7 @@ class TorchPlaced(TorchSolo):
     def turn(self, *, profiled: bool) -> Turn:
         """Warm up, train an epoch, and return what it took; with a profile of some more steps, if asked for."""
         others = self.trial_steps()
-        for _ in range(WARM_UP_STEPS):
+        for _ in range(min(WARM_UP_STEPS, self.steps_per_epoch)):
             next(others)
         self.wait()
         seed_all(epoch_seed(self.seed, 1))

@@ -11,7 +11,7 @@ from raygpu.training.memory_usage import GIB
 from raygpu.training.torch.optimizers import Optimizer
 
 
-class KeptMemory:
+class PlacedMemory:
     """The memory of each device: torch's peak on a GPU of its own; on logical devices of a CPU or of one GPU, what a
     step keeps: data, parameters, their gradients, optimizer state, and activations saved for the backward pass."""
 

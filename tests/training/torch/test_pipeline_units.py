@@ -8,7 +8,8 @@ from torch import nn
 
 from experiments.torch_networks import TwoTowers
 from raygpu.errors import BadInput
-from raygpu.training.torch.pipeline_units import balanced, costs, units
+from raygpu.planning.pipelines import balanced
+from raygpu.training.torch.pipeline_units import costs, units
 
 GIB = 2**30
 
