@@ -15,7 +15,13 @@ class BuildWithExamples(build_py):
         if self.editable_mode:
             return
         home = Path(__file__).parent
-        for pattern in ("experiments/*.py", "conf/*/*.toml"):
+        for pattern in (
+            "experiments/*.py",
+            "conf/pack/*.toml",
+            "conf/place/*.toml",
+            "conf/sweep/*.toml",
+            "conf/train/*.toml",
+        ):
             for file in home.glob(pattern):
                 target = Path(self.build_lib, "raygpu", "shipped", file.relative_to(home))
                 self.mkpath(str(target.parent))

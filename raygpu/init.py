@@ -17,7 +17,7 @@ from raygpu.errors import BadInput, RaygpuError, one_line
 
 SHIPPED = Path(__file__).parent / "shipped"
 """The files in an installed raygpu, where the build has copied them; a checkout has them at its top."""
-PATTERNS = ("experiments/*.py", "conf/*/*.toml")
+PATTERNS = ("experiments/*.py", "conf/pack/*.toml", "conf/place/*.toml", "conf/sweep/*.toml", "conf/train/*.toml")
 FLAGS = Flags({}, {})
 
 

@@ -20,7 +20,7 @@ from raygpu.config import PlaceConfig, SweepConfig, load
 from raygpu.search.space import parse
 from tests.docs.blocks import LANGUAGES, NOT_RUN, PAGES, RUN, blocks, written
 
-NUM_NOT_RUN = {"README": 1, "tutorial": 2, "cluster": 1, "kubernetes": 4, "slurm": 4}
+NUM_NOT_RUN = {"README": 1, "tutorial": 2, "cluster": 1, "kubernetes": 4, "slurm": 4, "studies": 1}
 """Blocks of a page that no test runs; none on the other pages."""
 PREPARED: Mapping[str, Sequence[str]] = {
     "checkpoints": ["raygpu sweep conf/sweep/digits_keras.toml --name keras --trials 2 --epochs 1"],
