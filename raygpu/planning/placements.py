@@ -59,7 +59,7 @@ class Turn:
     memory_gib: tuple[float, ...]
     """Largest memory in use on each device; of logical devices of a CPU, computed from what a step keeps."""
     busy_s: tuple[float, ...] = ()
-    """Of a pipeline: seconds of the epoch in which each device worked on its stage."""
+    """Seconds of the epoch in which each device worked on its stage of a pipeline; empty for other placements."""
     profile: StepProfile | None = None
     trace: bytes | None = None
     """The profiled steps in the Chrome trace format, compressed by gzip, which ui.perfetto.dev opens."""
@@ -73,9 +73,9 @@ class MeasuredPlacement:
     parts: Mapping[str, int]
     """Device of each placed part by the part's name; all else is on device 0."""
     stages: tuple[str, ...] = ()
-    """Of a pipeline: submodules with which the second and later stages begin; a stage is on a device of its own."""
+    """Submodules with which the second and later stages of a pipeline begin; a stage is on a device of its own."""
     micro_batches: int = 1
-    """Of a pipeline: parts of a batch that follow each other."""
+    """Parts of a batch that follow each other through a pipeline."""
     turns: tuple[Turn, ...] = ()
     fault: str | None = None
     """Why it could not be trained, in one line."""

@@ -11,7 +11,7 @@ KNOWN = ["user_tower", "user_tower.dense", "item_tower", "join"]
 
 
 def placement(name: str, *seconds: float, loss: float = 1.0) -> MeasuredPlacement:
-    return MeasuredPlacement(name, {}, tuple(Turn(each, loss, (0.1, 0.2)) for each in seconds))
+    return MeasuredPlacement(name, {}, turns=tuple(Turn(each, loss, (0.1, 0.2)) for each in seconds))
 
 
 def test_names_and_devices_are_checked_and_each_fault_is_told() -> None:
@@ -64,4 +64,4 @@ def test_a_loss_that_differs_shows() -> None:
 
 def test_memory_is_the_largest_of_the_turns() -> None:
     turns = (Turn(1.0, 1.0, (0.1, 0.4)), Turn(1.0, 1.0, (0.2, 0.3)))
-    assert MeasuredPlacement("x", {}, turns).memory_gib == (0.2, 0.4)
+    assert MeasuredPlacement("x", {}, turns=turns).memory_gib == (0.2, 0.4)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray._private import ray_constants, services
 
 DASHBOARD = "dashboard.py"
@@ -17,6 +18,23 @@ def bind_to_loopback(wanted: bool) -> None:
     """Make the next Ray of this process listen on 127.0.0.1 alone, or on all addresses: Ray reads its environment
     variable only once, at its import."""
     ray_constants.ENABLE_RAY_CLUSTER = not wanted
+
+
+def tell_trainings_their_ray() -> None:
+    """Give the controllers of Ray Train the address of the Ray that they run in.
+
+    A controller's PlacementGroupCleaner asks without an address whether the controller is alive. Where several Rays run
+    on one machine it may ask another one, which does not know the controller, and ends a healthy training's workers.
+    """
+    from ray.train.v2._internal import constants
+    from ray.train.v2.api import data_parallel_trainer
+
+    def variables() -> dict[str, str]:
+        """Return Ray Train's own variables for a controller, and the address."""
+        own: dict[str, str] = constants.get_env_vars_to_propagate()
+        return own | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
+
+    data_parallel_trainer.get_env_vars_to_propagate = variables
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
 from raygpu.engines.cluster.cluster import Cluster, require_head
 from raygpu.engines.cluster.pinned import pinned
+from raygpu.engines.cluster.private_api import tell_trainings_their_ray
 from raygpu.engines.train import run_state
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.worker import train
@@ -280,6 +281,7 @@ def _fitting(trainer: Any) -> Future[Any]:
     The thread is a daemon: if Ray is shut down meanwhile, `fit` never returns, and the process must end all the same.
     """
     fitting: Future[Any] = Future()
+    tell_trainings_their_ray()
 
     def fit() -> None:
         """Run `fit`, and store its result or error in the future."""

@@ -284,6 +284,7 @@ class _Stopwatch:
         """Return the function, whose calls are timed."""
 
         def call(*arguments: Any, **named: Any) -> Any:
+            """Call the function, and add its time."""
             if self._device.type == "cuda":
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 begin.record()

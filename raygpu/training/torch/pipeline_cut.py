@@ -81,6 +81,7 @@ class _OfPositions(nn.Module):
         self._names = names
 
     def forward(self, *inputs: torch.Tensor) -> Any:
+        """Call the model with its inputs by their positions."""
         copies = [tensor.clone() for tensor in inputs]
         return self.model(*copies) if self._names is None else self.model(**dict(zip(self._names, copies, strict=True)))
 

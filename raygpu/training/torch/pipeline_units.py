@@ -1,4 +1,4 @@
-"""Where a torch model can be cut into stages, and what each piece costs on one device.
+"""Units of a torch model: the pieces between which it can be cut into stages, and their costs on one device.
 
 found = costs(model, inputs, num_buffers=2)      # in the order of execution, on the model's device
 stages = balanced(found, stages=3)               # the names with which stages 1 and 2 begin

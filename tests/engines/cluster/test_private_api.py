@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from ray._private import services
 from ray.dashboard import dashboard
 
-from raygpu.engines.cluster.private_api import own_process_groups
+from raygpu.engines.cluster.private_api import own_process_groups, tell_trainings_their_ray
 
 
 def test_ray_s_processes_are_not_in_the_command_s_group(tmp_path: Path) -> None:
@@ -32,3 +35,22 @@ def test_ray_s_dashboard_has_its_temporary_files_elsewhere(tmp_path: Path) -> No
         started.process.wait()
         assert said.read_text() == expected
     assert Path(dashboard.__file__).name == "dashboard.py"
+
+
+def test_a_training_s_controller_gets_the_address_of_its_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And Ray Train still passes these variables on; its cleaner still asks without an address."""
+    from ray.train.v2._internal.execution.controller import placement_group_cleaner
+    from ray.train.v2.api import data_parallel_trainer
+
+    monkeypatch.setattr(
+        data_parallel_trainer, "get_env_vars_to_propagate", data_parallel_trainer.get_env_vars_to_propagate
+    )
+    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(gcs_address="127.0.0.1:1"))
+    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "7")
+    for _ in range(2):
+        tell_trainings_their_ray()
+    found = data_parallel_trainer.get_env_vars_to_propagate()
+    assert found["RAY_ADDRESS"] == "127.0.0.1:1"
+    assert found["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] == "7"
+    assert "get_env_vars_to_propagate()" in inspect.getsource(data_parallel_trainer.DataParallelTrainer)
+    assert "address" not in inspect.getsource(placement_group_cleaner.PlacementGroupCleaner)
