@@ -261,7 +261,7 @@ def _summary(planned: _Planned, measured: Sequence[MeasuredPlacement], found: Co
                 "stages": each.stages,
                 "bubble": None if (bubble := each.bubble) is None else round(bubble, 4),
                 "fault": each.fault,
-                "epoch_s": [rounded(turn.epoch_s) for turn in each.turns],
+                "epoch_s": [rounded(turn.epoch_s, 4) for turn in each.turns],
                 "loss": [turn.loss for turn in each.turns],
                 "memory_gib": [float(f"{gib:.4g}") for gib in each.memory_gib],
                 "speedup": None if (speedup := found.speedups.get(each.name)) is None else asdict(speedup),
