@@ -22,6 +22,7 @@ from raygpu.errors import BadInput
 from raygpu.planning import plausibility
 from raygpu.planning.profiles import Point, Profile
 from raygpu.records.profile_store import ProfileStore
+from raygpu.workflow import packing
 from tests.cli.test_flags import left_behind
 from tests.fakes.nvml import FakeNvml
 
@@ -205,7 +206,7 @@ def test_help_names_every_field(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert pack.main(["--help"]) == 0
     out = capsys.readouterr().out
-    for name in [*(name for name, _ in fields(PackConfig)), "compare", "json"]:
+    for name in [*(name for name, _ in fields(PackConfig)), "compare", "advise", "json"]:
         assert f"--{name.replace('_', '-')}" in out
 
 
@@ -215,7 +216,7 @@ def test_profiles_of_two_devices_side_by_side(
     from raygpu.config import PackConfig, load
 
     (here / "mine.toml").write_text(SMALL)
-    subject = pack._found(load(Path("mine.toml"), {}, PackConfig), "mine", None, list).subject
+    subject = packing.find_training(load(Path("mine.toml"), {}, PackConfig), "mine", None, list).subject
     store = ProfileStore(here / "profiles")
 
     def keep(gains: dict[int, float], **values: Any) -> None:
@@ -240,16 +241,83 @@ def test_profiles_of_two_devices_side_by_side(
     assert [path.name for path in (here / "runs/x").iterdir()] == ["devices.png"]
 
 
+def keep_one(gains: dict[int, float]) -> None:
+    """Keep a profile of SMALL on this machine, with these gains of packed processes."""
+    from raygpu.config import PackConfig, load
+
+    Path("mine.toml").write_text(SMALL)
+    subject = packing.find_training(load(Path("mine.toml"), {}, PackConfig), "mine", None, list).subject
+    points = tuple(
+        Point("process", n, 1000 * gain, gain, gain_low=0.99 * gain, gain_high=1.01 * gain) for n, gain in gains.items()
+    )
+    ProfileStore.at(None).keep(Profile(subject, 200, points, ("fused: no", "threads: no")))
+
+
+def test_advice_from_a_kept_profile_starts_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep_one({1: 1.0, 2: 1.9, 3: 1.5})
+    assert command(SMALL, "--advise", "--json") == 0
+    out, err = capsys.readouterr()
+    advice = json.loads(out)
+    assert (advice["answer"], advice["point"]["n"], advice["scaling"]["speedups"]) == ("share", 2, [])
+    assert "evidence, several trainings on one device: kept profile of" in err
+    assert err.splitlines()[-1].startswith(f"{QUESTION}several trainings on one GPU, for one is too small for it: 2")
+    files = {path.name for path in (here / "runs/x").iterdir()}
+    assert files == {"profile.json", "points.csv", "curve.png", "advice.json", "advice.png"}
+    assert json.loads((here / "runs/x/advice.json").read_text()) == advice
+
+
+def test_advice_on_one_device_is_an_upper_bound(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep_one({1: 1.0, 2: 1.01, 3: 0.9})
+    assert command(SMALL, "--advise", "--json") == 0
+    out, err = capsys.readouterr()
+    scaling = json.loads(out)["scaling"]
+    assert (scaling["evidence"], [each["devices"] for each in scaling["speedups"]]) == ("one_device", [1, 2, 4, 8])
+    assert all(each["times"]["middle"] > 0 for each in scaling["speedups"])
+    assert "predicted from parts of the batch on one device; the exchange of gradients is not in it" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", ["tests.models:Mlp", "tests.models:KerasMlp"])
+def test_advice_measures_data_parallel_trainings(
+    experiment: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Profile, "tells_of", lambda *_: True)
+    text = SMALL.replace("tests.models:Mlp", experiment)
+    monkeypatch.setitem(globals(), "SMALL", text)
+    keep_one({1: 1.0, 2: 1.01, 3: 0.9})
+    assert command(text, "--advise", "--json", "--workers", "2") == 0
+    out, err = capsys.readouterr()
+    advice = json.loads(out)
+    assert (advice["scaling"]["evidence"], advice["scaling"]["notes"]) == ("measured", [])
+    assert [each["devices"] for each in advice["scaling"]["speedups"]] == [1, 2]
+    assert advice["scaling"]["speedups"][1]["times"]["middle"] > 0
+    assert "measured now, short data-parallel trainings with the same batch" in err
+    assert not (here / "runs/x/checkpoints").exists()
+
+
+def test_advice_for_a_function_says_what_is_missing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from raygpu.config import PackConfig, load
+
+    Path("mine.toml").write_text(STEADY)
+    found = packing.find_training(load(Path("mine.toml"), {}, PackConfig), "mine", None, list)
+    points = tuple(Point("process", n, 10.0, gain, gain_low=gain, gain_high=gain) for n, gain in ((1, 1.0), (2, 0.9)))
+    ProfileStore.at(None).keep(Profile(found.subject, None, points))
+    assert command(STEADY, "--advise") == 0
+    out = capsys.readouterr().out
+    assert "not measured: only an experiment's batch can be divided over devices" in out
+    assert out.splitlines()[-1].endswith("which it fills; what more GPUs would gain was not measured")
+
+
 def test_what_is_measured_on_a_gpu(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of those that are chosen, and MPS only where it can be."""
     from raygpu.config import PackConfig
 
     fake = FakeNvml(["NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"]).install(monkeypatch)
     config = PackConfig(experiment="tests.models:Mlp", space={"hidden": 8}, gpu={"devices": "1"})  # type: ignore[arg-type]
-    found = pack._found(config, "mine", Path(__file__).parents[1], list)
+    found = packing.find_training(config, "mine", Path(__file__).parents[1], list)
     assert found.subject.device == "NVIDIA H100 80GB HBM3"
     assert [gpu.uuid for gpu in found.prepared.gpus] == [fake.uuids[1]]
-    assert pack._ways(found) == (["process", "mps", "fused", "threads"], [])
+    assert packing._ways(found) == (["process", "mps", "fused", "threads"], [])
 
 
 def test_a_card_that_takes_one_process_is_not_measured(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,9 @@ class PackConfig(TrialsConfig):
     round has no spread."""
     window_s: Annotated[float, Field(gt=0)] = 1.0
     """Seconds of one measurement, after a warm-up; longer where a step takes long."""
+    workers: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
+    """--advise: devices of the data-parallel measurement, at most: all GPUs, or a number; without a GPU, processes that
+    divide the CPU."""
 
     @field_validator("ways")
     @classmethod

@@ -20,7 +20,7 @@ from raygpu.config import PlaceConfig, SweepConfig, load
 from raygpu.search.space import parse
 from tests.docs.blocks import LANGUAGES, NOT_RUN, PAGES, RUN, blocks, written
 
-NUM_NOT_RUN = {"README": 1, "tutorial": 2, "cluster": 1, "kubernetes": 4, "slurm": 4, "studies": 1}
+NUM_NOT_RUN = {"README": 1, "tutorial": 2, "cluster": 1, "kubernetes": 4, "slurm": 4, "studies": 2}
 """Blocks of a page that no test runs; none on the other pages."""
 PREPARED: Mapping[str, Sequence[str]] = {
     "checkpoints": ["raygpu sweep conf/sweep/digits_keras.toml --name keras --trials 2 --epochs 1"],
@@ -50,9 +50,13 @@ SHORTENED: Mapping[str, Mapping[str, str]] = {
     },
     "packing": {
         "raygpu pack": "--numbers 1,2 --rounds 1 --window-s 0.3",
+        "raygpu pack conf/pack/digits.toml --advise": "--numbers 1,2 --rounds 1 --window-s 0.3",
         "raygpu pack conf/sweep/digits_cnn.toml": "--numbers 1,2 --rounds 1 --window-s 0.3",
     },
-    "studies": {"raygpu place conf/place/reviews.toml --data.synthetic": "--rounds 2"},
+    "studies": {
+        "raygpu place conf/place/reviews.toml --data.synthetic": "--rounds 2",
+        "raygpu pack conf/pack/digits.toml --advise": "--numbers 1,2 --rounds 1 --window-s 0.3",
+    },
     "sweeps": {
         "raygpu sweep conf/sweep/digits.toml --name digits": "--trials 4 --epochs 3",
         "raygpu sweep --resume runs/digits --trials 128": "--trials 8",

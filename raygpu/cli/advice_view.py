@@ -1,0 +1,143 @@
+"""The view of an advice: its table, its evidence, its verdict, and a plot of the speed-up by the number of devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raygpu.cli.formatting import aligned
+from raygpu.cli.profile_view import NAMES, QUESTION
+from raygpu.planning.advice import EFFICIENT, Advice
+from raygpu.planning.confidence import Interval, spread_text
+from raygpu.planning.profiles import Profile
+
+
+def table(advice: Advice) -> list[str]:
+    """Return a table with a line for each number of devices; empty without speed-ups."""
+    if len(advice.scaling.speedups) < 2:
+        return []
+    bound = "at most " if advice.scaling.evidence == "one_device" else ""
+    rows = [["devices", f"{bound}speed-up", f"{bound}efficiency"]]
+    rows += [[str(s.devices), _times(s.times), _text(s.efficiency)] for s in advice.scaling.speedups]
+    return aligned(rows)
+
+
+def evidence(profile: Profile, advice: Advice, *, kept: bool) -> list[str]:
+    """Return a line for each source of the advice. kept: whether the profile is an earlier one."""
+    source = f"kept profile of {profile.measured_at}, same device and versions" if kept else "measured now"
+    lines = [f"evidence, several trainings on one device: {source}{' (synthetic data)' if profile.synthetic else ''}"]
+    several = "evidence, one training on several devices: "
+    if advice.answer == "share":
+        lines.append(f"{several}not measured: the training does not fill one")
+    elif advice.scaling.evidence == "measured":
+        lines.append(f"{several}measured now, short data-parallel trainings with the same batch")
+        if advice.predicted:
+            last = advice.scaling.speedups[-1].devices
+            lines.append(f"evidence, more than {last} devices: predicted (Universal Scalability Law through these)")
+    elif advice.scaling.evidence == "one_device":
+        lines.append(
+            f"{several}predicted from parts of the batch on one device; the exchange of gradients is not in it, so"
+            " these are upper bounds"
+        )
+    return [*lines, *advice.scaling.notes]
+
+
+def verdict(profile: Profile, advice: Advice) -> str:
+    """Return the answer with its uncertainty, in one line."""
+    return f"{QUESTION} {_answer(profile, advice)}"
+
+
+def _answer(profile: Profile, advice: Advice) -> str:
+    point, n = advice.point, advice.devices
+    if advice.answer == "too_large":
+        return "several GPUs: the training does not fit one (raygpu place says how many hold it)"
+    if point is None:
+        return "not known: nothing could be measured"
+    if advice.answer == "not_known":
+        return "not known: the spread exceeds the gain of sharing; measure on an idle machine, or with more --rounds"
+    if advice.answer == "share":
+        spread = spread_text(point.spread.low, point.spread.high, "{:.1f}")
+        many = f"{point.n} {NAMES[point.way]}, {point.spread.middle:.1f}x{spread} the throughput of one"
+        return f"several trainings on one GPU, for one is too small for it: {many}"
+    if len(advice.scaling.speedups) < 2:
+        return "one training on one GPU, which it fills; what more GPUs would gain was not measured"
+    two = next(s for s in advice.scaling.speedups if s.devices > 1)
+    if advice.answer == "one":
+        sure = "" if two.efficiency.high < EFFICIENT else ", within noise of it"
+        at_most = "at most " if advice.scaling.evidence == "one_device" else ""
+        return (
+            f"one training on one GPU, which it fills: {two.devices} have an efficiency of {at_most}"
+            f"{_text(two.efficiency)}, below {EFFICIENT:g}{sure}"
+        )
+    if advice.scaling.evidence == "one_device":
+        return (
+            f"one training fills this GPU, and is worth {n} at most: the efficiency stays above {EFFICIENT:g} only if"
+            " the exchange of gradients costs nothing; measure on several GPUs"
+        )
+    last = max((s for s in advice.scaling.speedups if s.devices <= n), key=lambda s: s.devices)
+    source = "predicted" if advice.predicted else f"{advice.surely} to {advice.at_most} with 95 % confidence"
+    return (
+        f"several GPUs for one training: {n} before the efficiency falls below {EFFICIENT:g} ({source}); {last.devices}"
+        f" measured {_times(last.times)}, an efficiency of {_text(last.efficiency)}"
+    )
+
+
+def _times(interval: Interval) -> str:
+    """Return a speed-up with its interval, `1.90x (1.88 to 1.92)`."""
+    number, space, spread = _text(interval).partition(" ")
+    return f"{number}x{space}{spread}"
+
+
+def _text(interval: Interval) -> str:
+    if interval.low == interval.high:
+        return f"{interval.middle:.2f}"
+    return f"{interval.middle:.2f}{spread_text(interval.low, interval.high, '{:.2f}')}"
+
+
+def plot(profile: Profile, advice: Advice, path: Path) -> None:
+    """Plot the speed-up of one training by the number of devices, and of several trainings by their number."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), dpi=110, layout="constrained")
+    figure.suptitle(f"{profile.subject.source}, {profile.subject.device}", fontsize=11)
+    sharing, scaling = figure.subplots(1, 2)
+    for way in profile.ways:
+        points = [p for p in profile.of(way) if p.gain is not None]
+        if points:
+            sharing.plot([p.n for p in points], [p.spread.middle for p in points], "o-", label=NAMES[way])
+            for p in points:
+                sharing.plot([p.n, p.n], [p.spread.low, p.spread.high], "-", color="0.5", linewidth=4, alpha=0.3)
+    sharing.set_xscale("log")
+    numbers = sorted({p.n for p in profile.points if p.gain is not None})
+    sharing.set_xticks(numbers, [str(n) for n in numbers])
+    sharing.set_xticks([], minor=True)
+    sharing.set_xlabel("trainings at once on one device")
+    sharing.set_ylabel("throughput of all over that of one")
+    sharing.set_ylim(bottom=0)
+    if sharing.get_lines():
+        sharing.legend(frameon=False)
+    if len(advice.scaling.speedups) < 2:
+        scaling.text(0.5, 0.5, "several devices: not measured", ha="center", transform=scaling.transAxes)
+        scaling.set_axis_off()
+    else:
+        devices = [s.devices for s in advice.scaling.speedups]
+        name = "measured" if advice.scaling.evidence == "measured" else "upper bound, without the exchange"
+        scaling.plot(devices, [s.times.middle for s in advice.scaling.speedups], "o-", label=name)
+        for s in advice.scaling.speedups:
+            scaling.plot([s.devices, s.devices], [s.times.low, s.times.high], "-", color="C0", linewidth=5, alpha=0.3)
+        scaling.plot([1, devices[-1]], [1, devices[-1]], ":", color="0.5", label="each device as good as the first")
+        scaling.plot(
+            devices,
+            [n * EFFICIENT if n > 1 else 1 for n in devices],
+            "--",
+            color="0.5",
+            label=f"efficiency {EFFICIENT:g}",
+        )
+        scaling.set_xticks(devices, [str(n) for n in devices])
+        scaling.set_xlabel("devices of one training")
+        scaling.set_ylabel("speed-up over one device")
+        scaling.set_ylim(bottom=0)
+        scaling.legend(frameon=False)
+    for axes in (sharing, scaling):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.25)
+    figure.savefig(path)
