@@ -66,7 +66,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """Where one training should run, and the folder with the evidence."""
+    """An advice, the profile that it rests on, and the folder with the evidence."""
 
     advice: Advice
     profile: Profile

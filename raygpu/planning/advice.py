@@ -55,7 +55,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Where one training should run."""
+    """The number of devices that one training is worth, or of trainings that share one device."""
 
     answer: Answer
     """share: several trainings fill one device; one: one training, one device; several: one training is worth several

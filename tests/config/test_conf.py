@@ -71,10 +71,13 @@ def test_place(path: Path) -> None:
 def test_there_is_a_file_for_each_published_curve() -> None:
     assert {path.stem for path in PACKS} == {
         "digits",
+        "digits_keras",
         "mnist",
         "mnist_keras",
         "cifar_resnet18",
         "cifar_resnet50",
+        "cifar_resnet50_cpu",
+        "cifar_resnet50_keras",
         "saturating",
     }
     assert (ROOT / DEFAULT).is_file()

@@ -1,0 +1,141 @@
+"""The commands and the Python of a documentation page, run in order in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import blocks, written
+
+PREPARED: Mapping[str, Sequence[str]] = {
+    "checkpoints": ["raygpu sweep conf/sweep/digits_keras.toml --name keras --trials 2 --epochs 1"],
+    "exactness": [],
+    "experiments": [],
+    "python": [],
+    "reliability": ["raygpu sweep mine.toml --name mine --trials 2 --epochs 1"],
+    "results": ["raygpu sweep mine.toml --name mine --trials 2 --epochs 1"],
+    "troubleshooting": ["raygpu sweep mine.toml --name mine --trials 2 --epochs 1"],
+}
+"""Pages that the reader comes to with the tutorial's mine.py and mine.toml, and after these commands."""
+SHORTENED: Mapping[str, Mapping[str, str]] = {
+    "balance": {"raygpu balance conf/train/digits.toml": "--workers 2 --rounds 2 --window-s 0.3 --turn-s 0.5"},
+    "checkpoints": {"raygpu sweep conf/sweep/digits.toml --name search": "--trials 4 --epochs 3"},
+    "experiments": {
+        "raygpu sweep mine.toml --experiment ratings:Ratings --name ratings": "--trials 4",
+        "raygpu sweep mine.toml --experiment regression:Regression --metric mae --name regression": "--trials 4",
+    },
+    "fused": {"raygpu sweep conf/sweep/digits_fused.toml": "--trials 16 --epochs 4"},
+    "huggingface": {
+        "raygpu sweep sweep.toml": "--trials 2 --epochs 1",
+        "raygpu sweep sweep.toml --name resumable": "--trials 2 --epochs 2",
+    },
+    "lightning": {
+        "raygpu sweep sweep.toml": "--trials 2 --epochs 1",
+        "raygpu sweep sweep.toml --name resumable": "--trials 2 --epochs 2",
+    },
+    "packing": {
+        "raygpu pack": "--numbers 1,2 --rounds 1 --window-s 0.3",
+        "raygpu pack conf/pack/digits.toml --advise": "--numbers 1,2 --rounds 1 --window-s 0.3",
+        "raygpu pack conf/sweep/digits_cnn.toml": "--numbers 1,2 --rounds 1 --window-s 0.3",
+    },
+    "studies": {
+        "raygpu place conf/place/reviews.toml --data.synthetic": "--rounds 2",
+        "raygpu pack conf/pack/digits.toml --advise": "--numbers 1,2 --rounds 1 --window-s 0.3",
+    },
+    "sweeps": {
+        "raygpu sweep conf/sweep/digits.toml --name digits": "--trials 4 --epochs 3",
+        "raygpu sweep --resume runs/digits --trials 128": "--trials 8",
+    },
+}
+"""Commands that would take long, and the flags with which they run here."""
+DEVICES = """
+import tensorflow
+cpu, = tensorflow.config.list_physical_devices("CPU")
+tensorflow.config.set_logical_device_configuration(cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 2)
+"""
+BEFORE_PYTHON = {"multi-gpu-keras": DEVICES}
+"""Python that runs before a page's blocks: two devices, as the page's machine has them."""
+PRINTED = {
+    "README": ["registered: models:/mine/1, as @champion"],
+    "production": ["registered: models:/digits/1, as @champion"],
+    "python": ["registered: models:/mine/1, as @champion"],
+    "results": ["all of it is in MLflow"],
+    "tutorial": ["registered: models:/digits/1, as @champion"],
+}
+"""What a page promises, in the output of its commands."""
+NEEDED = {
+    "checkpoints": ["tensorflow"],
+    "huggingface": ["transformers", "accelerate"],
+    "lightning": ["lightning"],
+    "multi-gpu-keras": ["tensorflow"],
+}
+"""Packages of a page beside torch."""
+
+EXPECTED = re.compile(r"print\(.*\)  # (.*)$", re.MULTILINE)
+
+
+def commands(text: str) -> list[list[str]]:
+    """Return the words of each command of a block, without comments."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def shortened(words: Sequence[str], flags: str) -> list[str]:
+    """Return a command's words with these flags, in place of those of the same names."""
+    own, added = list(words), shlex.split(flags)
+    for name in added[::2]:
+        if name in own:
+            del own[own.index(name) : own.index(name) + 2]
+    return [*own, *added]
+
+
+def run_page(page: str, installed: Path, tmp_path: Path) -> None:
+    """Run each block of a page. installed: the folder of raygpu's installed programs. tmp_path: an empty folder."""
+    for package in ("torch", *NEEDED.get(page, ())):
+        pytest.importorskip(package)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    environment = os.environ | {
+        "PATH": f"{installed}{os.pathsep}{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    for name in ("MLFLOW_TRACKING_URI", "PYTHONPATH"):
+        environment.pop(name, None)
+    output = ""
+
+    def run(*words: str) -> str:
+        done = subprocess.run(list(words), cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def raygpu(words: Sequence[str]) -> str:
+        assert words[0] == "raygpu"
+        return run(str(installed / "raygpu"), *words[1:])
+
+    raygpu(["raygpu", "init"])
+    if page in PREPARED:
+        for file in ("mine.py", "mine.toml"):
+            (folder / file).write_text(written("tutorial", file))
+        for command in PREPARED[page]:
+            raygpu(shlex.split(command))
+    for block in blocks(page):
+        if block.file is not None:
+            before = (folder / block.file).read_text() + "\n\n" if block.appended else ""
+            (folder / block.file).write_text(before + block.text)
+        elif block.language == "python":
+            printed = run(str(installed / "python"), "-c", BEFORE_PYTHON.get(page, "") + block.text)
+            for expected in EXPECTED.findall(block.text):
+                assert expected in printed, f"{block.text}\n{printed}"
+            output += printed
+        elif block.language == "bash":
+            for words in commands(block.text):
+                output += raygpu(shortened(words, SHORTENED.get(page, {}).get(shlex.join(words), "")))
+    for expected in PRINTED.get(page, ()):
+        assert expected in output, output
