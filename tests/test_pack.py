@@ -277,7 +277,7 @@ def test_advice_on_one_device_is_an_upper_bound(here: Path, capsys: pytest.Captu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("experiment", ["tests.models:Mlp", "tests.models:KerasMlp"])
+@pytest.mark.parametrize("experiment", ["tests.models:Mlp", "tests.pack_cases:FewKeras"])
 def test_advice_measures_data_parallel_trainings(
     experiment: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

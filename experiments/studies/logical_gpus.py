@@ -66,10 +66,12 @@ def verdict(profile: Profile, epochs: int) -> str:
     slower = [n for n, speedup in compared if speedup.high < 1]
     n, most = max(compared, key=lambda pair: pair[1].middle)
     best = f"at {n} it has {most.middle:.2f}x{spread_text(most.low, most.high, '{:.2f}')} the throughput of processes"
+    pays, loses = (", ".join(map(str, numbers)) for numbers in (faster, slower))
     if faster:
-        where = ", ".join(map(str, faster))
-        against = f", and does not with {', '.join(map(str, slower))}" if slower else ""
-        return f"the split pays with {where} trainings at once{against}: {best}"
+        against = f", and is slower with {loses}" if slower else ""
+        return f"the split pays with {pays} trainings at once{against}: {best}"
+    if slower:
+        return f"the split does not pay: it is slower with {loses} trainings at once; {best}"
     return f"the split is not shown to pay with any measured number of trainings: {best}"
 
 

@@ -34,8 +34,13 @@ def test_a_row_has_the_seconds_of_both_ways() -> None:
     ("split", "whole", "words"),
     [
         ({3: 2.0}, {1: 1.0, 3: 1.0}, "the split pays with 3 trainings at once: at 3 it has 2.00x (1.94 to 2.06)"),
-        ({3: 2.0, 5: 1.0}, {1: 1.0, 3: 1.0, 5: 2.0}, "with 3 trainings at once, and does not with 5: at 3"),
+        ({3: 2.0, 5: 1.0}, {1: 1.0, 3: 1.0, 5: 2.0}, "with 3 trainings at once, and is slower with 5: at 3"),
         ({3: 1.0}, {1: 1.0, 3: 1.01}, "the split is not shown to pay with any measured number of trainings: at 3"),
+        (
+            {3: 1.0},
+            {1: 1.0, 3: 2.0},
+            "the split does not pay: it is slower with 3 trainings at once; at 3 it has 0.50x",
+        ),
         ({}, {1: 1.0, 3: 1.0}, "not known whether the split pays"),
     ],
 )
