@@ -79,6 +79,7 @@ def test_there_is_a_file_for_each_published_curve() -> None:
         "cifar_resnet50_cpu",
         "cifar_resnet50_keras",
         "saturating",
+        "saturating_cpu",
     }
     assert (ROOT / DEFAULT).is_file()
     keras = load(ROOT / "conf/pack/mnist_keras.toml", {}, PackConfig)
