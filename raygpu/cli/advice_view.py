@@ -112,7 +112,6 @@ def plot(profile: Profile, advice: Advice, path: Path) -> None:
     sharing.set_xticks([], minor=True)
     sharing.set_xlabel("trainings at once on one device")
     sharing.set_ylabel("throughput of all over that of one")
-    sharing.set_ylim(bottom=0)
     if sharing.get_lines():
         sharing.legend(frameon=False)
     if len(advice.scaling.speedups) < 2:
@@ -135,9 +134,9 @@ def plot(profile: Profile, advice: Advice, path: Path) -> None:
         scaling.set_xticks(devices, [str(n) for n in devices])
         scaling.set_xlabel("devices of one training")
         scaling.set_ylabel("speed-up over one device")
-        scaling.set_ylim(bottom=0)
         scaling.legend(frameon=False)
     for axes in (sharing, scaling):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.25)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
     figure.savefig(path)
