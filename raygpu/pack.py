@@ -233,15 +233,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(arguments: Arguments) -> Outcome:
     config, stem, folder = COMMAND.read(arguments)
     console = LiveConsole(json="json" in arguments.switches)
+    if {"compare", "advise"} <= arguments.switches:
+        raise BadInput("--compare, --advise: one measures nothing, the other measures; give one of them")
     if "compare" in arguments.switches:
         compared = compare(config, stem=stem, source_folder=folder, console=console)
         return Outcome(0, [profile.as_dict() for profile in compared.profiles])
-    if "advise" in arguments.switches:
-        advised = advise(config, stem=stem, source_folder=folder, console=console)
-        return Outcome(int(advised.profile.best() is None), asdict(advised.advice))
     if "dry-run" in arguments.switches:
         dry_run(config, stem=stem, source_folder=folder, console=console)
         return Outcome(0)
+    if "advise" in arguments.switches:
+        advised = advise(config, stem=stem, source_folder=folder, console=console)
+        return Outcome(int(advised.profile.best() is None), asdict(advised.advice))
     result = run(config, stem=stem, source_folder=folder, console=console)
     return Outcome(int(result.profile.best() is None), result.profile.as_dict())
 

@@ -120,6 +120,7 @@ def test_faults_are_a_line(
     assert not (here / "runs" / "x").exists()
 
 
+@pytest.mark.slow
 def test_a_model_that_one_device_does_not_hold_needs_more_and_a_pipeline_tells_how_many(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

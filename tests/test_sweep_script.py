@@ -98,6 +98,7 @@ def test_a_script_whose_text_is_not_read_ends_the_sweep_early_and_says_what_to_d
     assert "give it [script] metrics = { accuracy = 'Accuracy: ([0-9.]+)' }, print lines of JSON" in shown
 
 
+@pytest.mark.slow
 def test_the_shipped_classic_script_is_scored(sweep_config: Any) -> None:
     given = load(ROOT / "conf/sweep/classic_script.toml", {}, SweepConfig)
     values = {name: getattr(given, name) for name in ("command", "metric", "space", "epochs")}

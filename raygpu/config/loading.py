@@ -71,7 +71,7 @@ def validated(values: Mapping[str, Any], schema: type[C], where: str, overrides:
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        faults = [_fault(where, detail, overrides or {}, schema) for detail in _distinct(error.errors())]
+        faults = [_fault(where, detail, overrides or {}, schema) for detail in _distinct(error.errors(), schema)]
         raise BadInput(faults) from error
 
 
@@ -125,23 +125,30 @@ def suggestion(word: str, known: list[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _distinct(details: list[ErrorDetails]) -> list[ErrorDetails]:
+def _distinct(details: list[ErrorDetails], schema: type[ProblemConfig]) -> list[ErrorDetails]:
     """Return one detail for each key: a value that fits no member of a union is reported once, with all allowed
     types."""
     seen: dict[tuple[Any, ...], ErrorDetails] = {}
     for detail in details:
         keys = _keys(detail)
-        first = seen.setdefault(tuple(keys) if _in_table_of_values(keys) else detail["loc"][:2], detail)
+        item = [key for key in detail["loc"] if isinstance(key, int)]
+        first = seen.setdefault((*keys[: _depth(keys, schema)], *item), detail)
         if first is not detail:
             first["msg"] += f" or {detail['msg'].removeprefix('Input should be ')}"
     return list(seen.values())
 
 
+def _depth(keys: list[str], schema: type[ProblemConfig]) -> int:
+    """Return how many of a fault's keys are written by a person; pydantic's own name a member of a union."""
+    if _in_table_of_values(keys):
+        return 3
+    return 2 if keys and keys[0] in _tables(schema) else 1
+
+
 def _fault(path: str, detail: ErrorDetails, overrides: Mapping[str, str], schema: type[ProblemConfig]) -> str:
     """Return one line: the place, the key, the value read and the values allowed."""
     keys = _keys(detail)
-    depth = 3 if _in_table_of_values(keys) else 2 if keys and keys[0] in _tables(schema) else 1
-    key = ".".join(keys[:depth])
+    key = ".".join(keys[: _depth(keys, schema)])
     where = f"--{key.replace('_', '-')}" if key in overrides else f"{path}: {key}" if key else path
     message = PLAINLY.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
