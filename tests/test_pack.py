@@ -160,6 +160,8 @@ def test_where_everything_fails(here: Path, capsys: pytest.CaptureFixture[str]) 
         (SMALL, ["--space.lr", "1"], "--space.lr: the search space has no flags"),
         (SMALL, ["--trials", "3"], "--trials: unknown flag"),
         (SMALL, ["--most", "0"], "--most: read '0'"),
+        (SMALL, ["--workers", "0"], "--workers: read '0'; input should be 'all' or greater than or equal to 1"),
+        (SMALL, ["--advise", "--compare"], "--compare, --advise: one measures nothing"),
         (SMALL, ["--numbers", "4,none"], "--numbers: read '4,none'; allowed: auto, or whole numbers above 0 by commas"),
         (SMALL, ["--numbers", "0"], "--numbers: read '0'"),
         (SMALL, ["--window-s", "0"], "--window-s: read '0'"),
