@@ -18,6 +18,7 @@ COMMANDS = {
     "train": "Train one set of hyper-parameters on all GPUs.",
     "balance": "Measure how to split a batch over unequal GPUs.",
     "place": "Compare placements of a model's parts on several devices.",
+    "doctor": "Check this machine: GPUs, libraries, folders, limits, ports.",
     "deliver": "Deliver to MLflow what it lacks of a run.",
     "submit": "Run one of the other commands on a Ray cluster.",
 }

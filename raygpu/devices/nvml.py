@@ -100,6 +100,12 @@ def driver_version() -> str | None:
     return _text(version) if version is not None else None
 
 
+def driver_cuda_version() -> str | None:
+    """Return the newest CUDA that the driver runs, as "13.0"; None without an NVIDIA driver."""
+    version = ask(pynvml.nvmlSystemGetCudaDriverVersion_v2) if _started() else None
+    return f"{version // 1000}.{version % 1000 // 10}" if version is not None else None
+
+
 def read(uuids: Sequence[str]) -> dict[str, Reading]:
     """Return the current readings of GPUs of this machine, by UUID; a GPU that is gone is left out."""
     readings = {}

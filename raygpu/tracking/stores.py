@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import os
+import re
 import shlex
 import socket
 import ssl
@@ -18,6 +19,7 @@ from raygpu.errors import TrackingError, cleaned, one_line, redacted
 
 ALLOWED = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql+pymysql://USER@HOST/DATABASE, http(s)://SERVER"
 TIMEOUT_S = 5.0
+VERSION = re.compile(r"\d+\.\d+\S{0,30}")
 DRIVERS = {"postgresql": ("psycopg2", "psycopg"), "mysql": ("MySQLdb", "pymysql")}
 """Python packages that can connect to each kind of database server, in order of preference."""
 SQLALCHEMY_NAMES = {"MySQLdb": "mysqldb"}
@@ -127,6 +129,20 @@ def _check_server(uri: str) -> None:
         except (OSError, ValueError) as error:
             reason = one_line(getattr(error, "reason", None) or error) if isinstance(error, OSError) else str(error)
             raise _fault(uri, f"no answer ({cleaned(reason, uri)}); is the MLflow server running there?") from error
+
+
+def server_version(uri: str) -> str | None:
+    """Return the version of an MLflow server; None for other stores, and for a server that does not tell it."""
+    if scheme(uri) not in ("http", "https"):
+        return None
+    base, headers = _request(uri)
+    try:
+        request = urllib.request.Request(f"{base}/version", headers=headers)
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=_tls(base)) as response:
+            text = response.read(64).decode(errors="replace").strip()
+    except (OSError, ValueError):
+        return None
+    return text if VERSION.fullmatch(text) else None
 
 
 def _request(uri: str) -> tuple[str, dict[str, str]]:

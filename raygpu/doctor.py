@@ -1,0 +1,68 @@
+"""Check this machine for raygpu: GPUs and driver, libraries, folders, limits, open ports, the tracking store.
+
+python -m raygpu.doctor
+python -m raygpu.doctor --json
+python -m raygpu.doctor --tracking.uri https://mlflow.example.org
+
+A line for each check: ok, warning or failure, what was found, and what to do. The exit code is 1 if there is a failure.
+Nothing is changed, and neither Ray nor a training is started.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from raygpu.cli.command import framed, reader_may_leave
+from raygpu.cli.flags import Flags
+from raygpu.config.command_names import as_typed, typed
+from raygpu.config.sections import TrackingSection
+from raygpu.errors import BadInput
+from raygpu.workflow.diagnosis import Check, library_checks, tracking_store
+from raygpu.workflow.machine_checks import machine_checks
+
+SWITCHES = {"json": "Print the checks as JSON."}
+OPTIONS = {"tracking.uri": "The store of MLflow's runs. Default: MLFLOW_TRACKING_URI, or the file of a sweep here."}
+FLAGS = Flags(SWITCHES, OPTIONS)
+
+
+def run(uri: str | None = None, folder: Path | None = None) -> Iterator[Check]:
+    """Yield the checks one after the other. uri: tracking store. folder: of the runs; by default `runs`, here."""
+    yield from library_checks()
+    yield from machine_checks(folder or Path("runs"))
+    section = TrackingSection() if uri is None else TrackingSection(uri=uri)
+    yield tracking_store(section.found().uri)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code: 1 if a check failed."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    with reader_may_leave():
+        return framed(lambda: _main(words), "interrupted")
+    return 0
+
+
+def _main(argv: list[str]) -> int:
+    arguments = FLAGS.parse(argv)
+    if "help" in arguments.switches:
+        print(FLAGS.parser(f"{typed('doctor')} [flags]", as_typed(__doc__ or "")).format_help())
+        return 0
+    if arguments.words:
+        raise BadInput(f"read {arguments.words[0]!r}; allowed: --json, --tracking.uri URI")
+    checks = []
+    for check in run(arguments.options.get("tracking.uri")):
+        checks.append(check)
+        if "json" not in arguments.switches:
+            print(f"{check.state:<7}  {check.name}: {check.finding}", flush=True)
+            if check.mend is not None:
+                print(f"         {check.mend}", flush=True)
+    if "json" in arguments.switches:
+        print(json.dumps([asdict(check) for check in checks]))
+    return int(any(check.state == "failure" for check in checks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
