@@ -59,7 +59,7 @@ def library_checks() -> Iterator[Check]:
     for gpu in gpus:
         if (refusal := packing_refusal(gpu)) is not None:
             yield Check(f"GPU {gpu.index}", "warning", *_halves(refusal))
-    yield torch_build(gpus, _probe("torch", TORCH))
+    yield torch_build(gpus, _probe("torch", TORCH), nvml.driver_cuda_version())
     yield tensorflow_build(gpus, _probe("tensorflow", TENSORFLOW))
     yield mps_use(gpus)
     yield from releases(_requirements())
@@ -78,8 +78,11 @@ def driver(gpus: Sequence[Gpu], version: str | None, cuda: str | None) -> Check:
     return Check("driver", "ok", f"{version}, CUDA {cuda or 'not known'}; {listed}")
 
 
-def torch_build(gpus: Sequence[Gpu], told: dict[str, Any] | Unusable | None) -> Check:
-    """Return the check of torch against the driver and the GPUs. told: the answer of TORCH; None if not installed."""
+def torch_build(gpus: Sequence[Gpu], told: dict[str, Any] | Unusable | None, newest: str | None) -> Check:
+    """Return the check of torch against the driver and the GPUs.
+
+    told: the answer of TORCH; None if not installed. newest: the newest CUDA that the driver runs, as "13.0".
+    """
     if told is None:
         return Check("torch", "warning", "not installed; no TorchExperiment trains", "pip install 'raygpu[torch]'")
     if isinstance(told, Unusable):
@@ -94,12 +97,13 @@ def torch_build(gpus: Sequence[Gpu], told: dict[str, Any] | Unusable | None) -> 
         return Check("torch", "ok", f"{build}, uses {told['gpus']} of {len(gpus)} GPUs")
     if told["cuda"] is None:
         first = next((gpu for gpu in gpus if gpu.capability is not None), None)
-        fault = too_old(first.name, first.capability, ()) if first is not None and first.capability is not None else None
+        fault = (
+            too_old(first.name, first.capability, ()) if first is not None and first.capability is not None else None
+        )
         return Check("torch", "failure", *_halves(fault or f"{build}; install a build for CUDA"))
     if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         finding = f"{build}, sees no GPU; CUDA_VISIBLE_DEVICES={visible!r}"
         return Check("torch", "warning", finding, "unset CUDA_VISIBLE_DEVICES, or name GPUs that are there")
-    newest = nvml.driver_cuda_version()
     mend = f"the driver runs CUDA up to {newest or 'a version not known'}; update it, or take a torch for an older CUDA"
     return Check("torch", "failure", f"{build}, cannot use CUDA", mend)
 
@@ -123,7 +127,8 @@ def mps_use(gpus: Sequence[Gpu]) -> Check:
         return Check("MPS", "ok", "not needed: no GPU to share")
     refusals = [found for gpu in gpus if (found := mps.refusal(gpu.uuid)) is not None]
     if refusals:
-        return Check("MPS", "warning", refusals[0], "packed processes take turns on the GPU; fused trials do not need it")
+        mend = "without it, packed processes take turns on the GPU; fused trials do not need it"
+        return Check("MPS", "warning", refusals[0], mend)
     return Check("MPS", "ok", f"can be used on {len(gpus)} GPUs; gpu.mode = auto measures whether it pays")
 
 
@@ -191,7 +196,8 @@ def _probe(module: str, program: str) -> dict[str, Any] | Unusable | None:
     except subprocess.TimeoutExpired:
         return Unusable(f"no answer within {PROBE_S:g} s")
     if done.returncode != 0:
-        return Unusable(one_line(done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]))
+        lines = done.stderr.strip().splitlines()
+        return Unusable(lines[-1].strip() if lines else f"exit code {done.returncode}")
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 

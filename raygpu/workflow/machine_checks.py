@@ -51,7 +51,8 @@ def writable(name: str, path: Path) -> Check:
         with tempfile.NamedTemporaryFile(dir=path):
             return Check(name, "ok", f"{path} can be written")
     except OSError as error:
-        return Check(name, "failure", f"{path} cannot be written: {one_line(error)}", f"set {name} to a folder of yours")
+        finding = f"{path} cannot be written: {one_line(error)}"
+        return Check(name, "failure", finding, f"set {name} to a folder of yours")
 
 
 def temporary() -> Check:
@@ -82,7 +83,8 @@ def shared_memory(path: Path) -> Check:
     try:
         free_gib = shutil.disk_usage(path).free / GIB
     except OSError as error:
-        return Check("shared memory", "warning", f"{path}: {one_line(error)}", "Ray's object store uses the disk instead")
+        finding = f"{path}: {one_line(error)}; Ray's object store lies on the disk, which is slow"
+        return Check("shared memory", "warning", finding, "mount it: mount -t tmpfs tmpfs /dev/shm")
     if free_gib < LEAST_SHM_GIB:
         finding = f"{path} has {free_gib:.2f} GiB free; Ray's object store lies on the disk, which is slow"
         return Check("shared memory", "warning", finding, "start the container with --shm-size=4g")
