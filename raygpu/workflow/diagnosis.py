@@ -1,4 +1,4 @@
-"""What `raygpu doctor` looks at: a check is a finding, and where something is wrong, its mend."""
+"""The checks of `raygpu doctor` that concern GPUs, libraries and the tracking store; each is a finding with a mend."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Check:
     state: State
     finding: str
     mend: str | None = None
-    """What to do about a warning or a failure."""
+    """The remedy of a warning or a failure."""
 
 
 class Unusable(Exception):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu import __main__, deliver, submit
+from raygpu import __main__, deliver, doctor, submit
 from raygpu.cli.command import Command
 from raygpu.config import load
 from raygpu.errors import BadInput
