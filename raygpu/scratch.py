@@ -55,6 +55,15 @@ def home(parent: Path | None = None) -> Path:
     return _homes[key][0]
 
 
+def living() -> dict[int, Path]:
+    """Return the folders of this user's living processes below `shared_folder()`, by pid. Empty if there are none."""
+    try:
+        folders = [folder for folder in shared_folder().iterdir() if folder.name[:1].isdigit()]
+    except OSError:
+        return {}
+    return {int(folder.name.partition("-")[0]): folder for folder in folders if not _is_abandoned(folder)}
+
+
 def delete_abandoned(parent: Path | None = None) -> None:
     """Delete the folders of processes that have ended. Raises OSError."""
     parent = parent or shared_folder()

@@ -19,6 +19,15 @@ COMPUTE_MODES: dict[int, ComputeMode] = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive-process",
     pynvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
 }
+CLOCK_REASONS: dict[int, str] = {
+    pynvml.nvmlClocksEventReasonSwPowerCap: "power limit",
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "temperature",
+    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "temperature (hardware)",
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power brake",
+    pynvml.nvmlClocksThrottleReasonHwSlowdown: "hardware slowdown",
+    pynvml.nvmlClocksEventReasonApplicationsClocksSetting: "a setting of its clocks",
+    pynvml.nvmlClocksEventReasonSyncBoost: "the slowest GPU of its group",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,16 @@ class Reading:
         """Return the supported readings by name: memory_gib, util_pct, power_w, temperature_c."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A GPU's clock of its multiprocessors at one moment, in MHz; None for what the device does not tell."""
+
+    mhz: int | None
+    most_mhz: int | None
+    lowered_by: tuple[str, ...] = ()
+    """Reasons why it is below the highest one; an idle GPU lowers it by itself, which is none."""
 
 
 def gpus() -> list[Gpu]:
@@ -130,6 +149,19 @@ def memory(uuid: str) -> Memory | None:
     """Return a GPU's current memory; None where the GPU is gone or does not report it."""
     device = handle(uuid)
     return _memory(device) if device is not None else None
+
+
+def clock(uuid: str) -> Clock:
+    """Return a GPU's current clock, and why it is lowered."""
+    device = handle(uuid)
+    if device is None:
+        return Clock(None, None)
+    reasons = ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, device) or 0
+    return Clock(
+        mhz=ask(pynvml.nvmlDeviceGetClockInfo, device, pynvml.NVML_CLOCK_SM),
+        most_mhz=ask(pynvml.nvmlDeviceGetMaxClockInfo, device, pynvml.NVML_CLOCK_SM),
+        lowered_by=tuple(name for bit, name in CLOCK_REASONS.items() if reasons & bit),
+    )
 
 
 def process_memory(uuid: str) -> dict[int, float | None] | None:

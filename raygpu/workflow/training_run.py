@@ -172,6 +172,7 @@ class TrainingRun:
             checkpoint_epochs=config.checkpoint.epochs,
             checkpoint_s=config.checkpoint.minutes and 60 * config.checkpoint.minutes,
             warm_start=start.uri if warm_start is not None else None,
+            run=self.folder.name,
         )
 
     def _take(self, report: Report | Notice) -> None:

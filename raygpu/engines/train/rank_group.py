@@ -56,6 +56,8 @@ class WorkerTask:
     """Number of devices of a worker."""
     warm_start: str | None = None
     """URI of a trial's checkpoint, whose parameters the training begins with; None for fresh parameters."""
+    run: str = ""
+    """Name of the training."""
 
 
 @dataclass(slots=True)

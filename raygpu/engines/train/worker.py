@@ -21,6 +21,8 @@ from raygpu.devices import disk
 from raygpu.engines.train.rank_group import LastAnswer, RankGroup, WorkerTask, failures_reported
 from raygpu.engines.train.worker_reports import Saved
 from raygpu.experiment import Splits
+from raygpu.records import activity
+from raygpu.records.activity import Activity
 from raygpu.records.training_progress import Best, Progress, Restored, Wish
 from raygpu.storage import Storage
 from raygpu.training.base import ProductionTraining
@@ -28,6 +30,7 @@ from raygpu.training.distributed.ranks import Ranks
 
 PROGRESS = "progress.json"
 """File of a checkpoint with the training's progress and its best score."""
+NOTE_S = 1.0
 COPIES = 3
 """Copies of a checkpoint while it is saved: a local one, the run's last one, and its best one."""
 
@@ -75,6 +78,7 @@ def _train(task: WorkerTask, mailbox: Any, splits: Splits | None) -> None:
         if keeper.restored is None or not keeper.restored.ended:
             _train_to_the_end(group, keeper, wishes)
     finally:
+        activity.note(None)
         training.close()
 
 
@@ -96,8 +100,10 @@ def _begun(group: RankGroup, task: WorkerTask, splits: Splits | None, wishes: _W
 def _train_to_the_end(group: RankGroup, keeper: _Keeper, wishes: _Wishes) -> None:
     """Train until the end, a stop or divergence, with a checkpoint whenever one is due."""
     last: Progress | None = None
+    noted_s = 0.0
     while (progress := keeper.training.advance()) is not None:
         last = progress
+        noted_s = _note_activity(keeper.task, progress, group.ranks.rank, noted_s)
         if group.ranks.rank == 0:
             group.report(progress)
         if keeper.due(progress):
@@ -109,6 +115,16 @@ def _train_to_the_end(group: RankGroup, keeper: _Keeper, wishes: _Wishes) -> Non
             return
     if last is not None and last.epoch < keeper.task.epochs:
         group.report(keeper.save(last, ended=True))
+
+
+def _note_activity(task: WorkerTask, progress: Progress, rank: int, noted_s: float) -> float:
+    """Note for `raygpu gpus` what this worker trains, at most once in NOTE_S seconds; return the time of the note."""
+    now = time.monotonic()
+    if now - noted_s < NOTE_S:
+        return noted_s
+    rate = progress.rates[rank] if rank < len(progress.rates) else None
+    activity.note(Activity(task.run, (task.trial.trial_id,), samples_per_s=rate))
+    return now
 
 
 class _Keeper:

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ from raygpu.engines.tune.memory_limit import Cap
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.errors import UnknownMetric
 from raygpu.experiment import Splits
+from raygpu.records import activity
+from raygpu.records.activity import Activity
 from raygpu.records.run_directory import MEMBERS
 from raygpu.search.trials import EpochResult, Status
 from raygpu.storage import Storage, StorageError
@@ -177,7 +179,20 @@ class ArrayTrainable(tune.Trainable):
         }
         if arrays is not None:
             arrays.lines, arrays.seconds = [], {}
+        self._note_activity(reports.values(), done=done)
         return result
+
+    def _note_activity(self, reports: Iterable[MemberReport] = (), *, done: bool = False) -> None:
+        """Note for `raygpu gpus` what this worker trains. reports: of the last epochs, with their throughput."""
+        if done:
+            activity.note(None)
+            return
+        rates = [report.epochs[-1].samples_per_s for report in reports if report.epochs]
+        known = [rate for rate in rates if rate is not None]
+        run = self.shared.trial_files.uri.rstrip("/").split("/")[-2]
+        trials = tuple(self._under_way()) or self.array_config.trial_ids
+        share = float(self.array_config.share.part)
+        activity.note(Activity(run, trials, share, sum(known) if known else None))
 
     def _train(self, reports: dict[str, MemberReport]) -> None:
         """Train until there is a result to report."""
@@ -208,6 +223,7 @@ class ArrayTrainable(tune.Trainable):
                 self._go_on(folder)
         else:
             arrays.waiting = self.trials
+        self._note_activity()
         return arrays
 
     def _go_on(self, checkpoint: Path) -> None:
