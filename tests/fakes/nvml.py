@@ -32,6 +32,8 @@ class FakeDevice:
     util_pct: float = 40.0
     power_w: float = 150.0
     temperature_c: float = 61.0
+    clock_mhz: int = 1410
+    clock_reasons: int = 0
     gpm: dict[int, float] | None = None
     """Values by metric; None: a card without GPM."""
 
@@ -46,6 +48,7 @@ class FakeNvml:
         ]
         self.unsupported = unsupported
         self.driver = "580.65.06"
+        self.cuda = 13000
         self.open_samples = 0
         """GPM samples that were allocated and not freed."""
 
@@ -58,6 +61,10 @@ class FakeNvml:
         answers = {
             "nvmlInit": lambda: None,
             "nvmlSystemGetDriverVersion": lambda: self.driver,
+            "nvmlSystemGetCudaDriverVersion_v2": lambda: self.cuda,
+            "nvmlDeviceGetClockInfo": lambda handle, kind: devices[handle].clock_mhz,
+            "nvmlDeviceGetMaxClockInfo": lambda handle, kind: 1980,
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda handle: devices[handle].clock_reasons,
             "nvmlDeviceGetCount": lambda: len(devices),
             "nvmlDeviceGetHandleByIndex": lambda index: index,
             "nvmlDeviceGetHandleByUUID": self._by_uuid,
