@@ -78,8 +78,10 @@ def test_a_compiler_that_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(("host", "state"), [("127.0.0.1", "ok"), ("0.0.0.0", "warning"), ("::", "warning")])
 def test_a_server_beyond_loopback_is_told(host: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = [sys.executable, "-c", "input()", "mlflow server"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", "print(flush=True); input()", "mlflow server"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it runs, and has its command line
         listening = SimpleNamespace(status="LISTEN", pid=process.pid, laddr=SimpleNamespace(ip=host, port=5000))
         other = SimpleNamespace(status="LISTEN", pid=1, laddr=SimpleNamespace(ip="0.0.0.0", port=22))
         monkeypatch.setattr("psutil.net_connections", lambda kind: [listening, other])
