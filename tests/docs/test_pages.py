@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu import __main__, deliver, submit
+from raygpu import __main__, deliver, gpus, submit
 from raygpu.cli.command import Command
 from raygpu.config import load
 from raygpu.errors import BadInput
@@ -110,7 +110,10 @@ def test_flags_in_the_text_are_known(page: Path) -> None:
     for code in INLINE_CODE.findall(CODE_BLOCK.sub("", page.read_text())):
         if not code.startswith("--"):
             continue
-        words = submit.FLAGS.parse(shlex.split(code)).words
+        words = shlex.split(code)
+        if not gpus.FLAGS.parse(words[: words.index("--")] if "--" in words else words).words:
+            continue
+        words = submit.FLAGS.parse(words).words
         faults: list[str] = []
         for command in submit.COMMANDS.values():
             try:
