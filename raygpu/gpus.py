@@ -189,8 +189,8 @@ def _number(value: float | None) -> str:
 
 def _texts(where: str, processes: Sequence[GpuProcess]) -> Iterator[Text]:
     for process in processes:
-        gib = f"{process.gpu_memory_gib:.1f} GiB" if process.gpu_memory_gib is not None else f"{UNKNOWN} GiB"
-        line = f"{where}: {process.pid} {process.user or UNKNOWN} {gib}  {_training(process)}"
+        gib = f" {process.gpu_memory_gib:.1f} GiB" if process.gpu_memory_gib is not None else ""
+        line = f"{where}: {process.pid} {process.user or UNKNOWN}{gib}  {_training(process)}"
         yield Text(line, overflow="ellipsis", no_wrap=True)
 
 

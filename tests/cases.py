@@ -56,8 +56,11 @@ def killed_once(config: dict[str, Any]) -> None:
 
 
 def tells_its_process(config: dict[str, Any]) -> None:
+    from raygpu.records import activity
+
     raygpu.checkpoint(os.getpid())
-    raygpu.report(score=config["x"], pid=os.getpid())
+    noted = activity.living()[os.getpid()]
+    raygpu.report(score=config["x"], pid=os.getpid(), noted_share=noted.share, noted_trials=len(noted.trials))
 
 
 def other_metric(config: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ def test_a_table_with_the_processes_of_each_gpu(fake: FakeNvml, capsys: pytest.C
     assert f"GPU 1: {os.getpid()} " in lines[4]
     assert "2.5 GiB  digits-1: t0000, t0001, t0002 ... (5 trials)" in lines[4]
     assert lines[5] == "GPU 2: its clock is lowered by power limit"
-    assert lines[6] == f"GPU 2: {2**22 + 1} - - GiB  -"
+    assert lines[6] == f"GPU 2: {2**22 + 1} -  -"
     assert fake.open_samples == 0
 
 

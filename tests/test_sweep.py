@@ -18,6 +18,7 @@ from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
+from raygpu.records import activity
 from raygpu.records.run_directory import RunDirectory
 from raygpu.sweep import Result
 from raygpu.tracking.session import SweepSession
@@ -307,6 +308,8 @@ def test_workers_are_reused_and_every_checkpoint_can_be_kept(sweep_config: Any) 
     )
     result = sweep.run(config)
     assert len({record.metrics["pid"] for record in result.best}) == 1
+    assert {(record.metrics["noted_share"], record.metrics["noted_trials"]) for record in result.best} == {(1.0, 1.0)}
+    assert not {record.metrics["pid"] for record in result.best} & activity.living().keys(), "it trains no more"
     assert {path.name for path in (result.folder / "checkpoints").iterdir()} == set(rows(result))
 
 

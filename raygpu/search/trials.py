@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -63,6 +63,16 @@ class EpochResult:
         if self.num_samples is None or not self.train_s:
             return self.metrics.get("samples_per_s")
         return self.num_samples / self.train_s
+
+
+def mean_rate(epochs: Sequence[EpochResult]) -> float | None:
+    """Return the training throughput over several epochs, in samples/s: the last one's own figure where raygpu does not
+    run the loop, and None if unknown."""
+    samples = sum(epoch.num_samples or 0 for epoch in epochs)
+    seconds = sum(epoch.train_s or 0.0 for epoch in epochs)
+    if samples and seconds:
+        return samples / seconds
+    return epochs[-1].samples_per_s if epochs else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def _status(gpu: Gpu, window: GpuWindow, noted: dict[int, Activity]) -> GpuStatu
 def _process(pid: int, gib: float | None, noted: Activity | None) -> GpuProcess:
     try:
         process = psutil.Process(pid)
-        user, command = process.username(), " ".join(process.cmdline()) or process.name()
+        user, command = process.username(), " ".join(process.cmdline()).strip() or process.name()
     except psutil.Error:
         user, command = None, None
     return GpuProcess(pid, gib, user, command, noted)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from raygpu.errors import BadInput, UnknownMetric
-from raygpu.search.trials import EpochResult, Scoring, Standing
+from raygpu.search.trials import EpochResult, Scoring, Standing, mean_rate
 
 ACCURACY = Scoring("accuracy", maximize=True)
 
@@ -63,3 +63,11 @@ def test_a_diverged_trial_has_the_worst_score_either_way() -> None:
 def test_without_the_metric_there_is_no_score() -> None:
     with pytest.raises(UnknownMetric):
         standing(ACCURACY, None)
+
+
+def test_the_throughput_over_several_epochs() -> None:
+    fast, slow = EpochResult(1, {}, num_samples=100, train_s=1.0), EpochResult(2, {}, num_samples=100, train_s=3.0)
+    assert mean_rate([fast, slow]) == 50.0
+    assert mean_rate([EpochResult(1, {"samples_per_s": 7.0})]) == 7.0
+    assert mean_rate([EpochResult(1, {})]) is None
+    assert mean_rate([]) is None

@@ -39,7 +39,7 @@ from raygpu.experiment import Splits
 from raygpu.records import activity
 from raygpu.records.activity import Activity
 from raygpu.records.run_directory import MEMBERS
-from raygpu.search.trials import EpochResult, Status
+from raygpu.search.trials import EpochResult, Status, mean_rate
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import NotAsAlone, surroundings
 
@@ -183,16 +183,15 @@ class ArrayTrainable(tune.Trainable):
         return result
 
     def _note_activity(self, reports: Iterable[MemberReport] = (), *, done: bool = False) -> None:
-        """Note for `raygpu gpus` what this worker trains. reports: of the last epochs, with their throughput."""
+        """Note for `raygpu gpus` what this worker trains. reports: of the epochs since the last note."""
         if done:
             activity.note(None)
             return
-        rates = [report.epochs[-1].samples_per_s for report in reports if report.epochs]
-        known = [rate for rate in rates if rate is not None]
+        rates = [rate for report in reports if (rate := mean_rate(report.epochs)) is not None]
         run = self.shared.trial_files.uri.rstrip("/").split("/")[-2]
         trials = tuple(self._under_way()) or self.array_config.trial_ids
         share = float(self.array_config.share.part)
-        activity.note(Activity(run, trials, share, sum(known) if known else None))
+        activity.note(Activity(run, trials, share, sum(rates) if rates else None))
 
     def _train(self, reports: dict[str, MemberReport]) -> None:
         """Train until there is a result to report."""
