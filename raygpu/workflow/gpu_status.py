@@ -1,4 +1,4 @@
-"""What runs on each GPU of this machine, and how well: for `raygpu gpus`."""
+"""The state of the GPUs of this machine and of their processes, for `raygpu gpus`."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def emptiest(status: MachineStatus, number: int, taken: Sequence[str] = ()) -> l
     if number > len(status.gpus):
         raise BadInput(f"--pick: read {number}; this machine shows {len(status.gpus)} GPUs")
 
-    def fullness(each: GpuStatus) -> tuple[bool, int, float, float]:
+    def _fullness(each: GpuStatus) -> tuple[bool, int, float, float]:
         window = each.window
         use = window.sm_util_pct if window.sm_util_pct is not None else window.util_pct
         free_gib = each.memory.free_gib if each.memory is not None else 0.0
         return each.gpu.uuid in taken, len(each.processes), use or 0.0, -free_gib
 
-    return [each.gpu for each in sorted(status.gpus, key=fullness)[:number]]
+    return [each.gpu for each in sorted(status.gpus, key=_fullness)[:number]]
 
 
 def taken_by_picks(gpus: Sequence[Gpu]) -> list[str]:
