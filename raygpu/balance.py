@@ -50,7 +50,8 @@ from raygpu.planning.batches import split_batch
 from raygpu.planning.confidence import Interval
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.worker_placement import Placing, place_workers
-from raygpu.records.run_directory import RunDirectory, rounded
+from raygpu.records.json_files import rounded
+from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import Device
 from raygpu.training.distributed.batch_split import require_batch, spread
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray

@@ -35,7 +35,8 @@ from raygpu.experiment import Experiment
 from raygpu.planning.pipelines import Unit, balanced, fewest_stages
 from raygpu.planning.placements import Comparison, MeasuredPlacement, compare
 from raygpu.records import interrupts
-from raygpu.records.run_directory import RunDirectory, rounded
+from raygpu.records.json_files import rounded
+from raygpu.records.run_directory import RunDirectory
 from raygpu.training.placed import Placements, placements
 from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPlace, prepare_place

@@ -29,3 +29,8 @@ def as_json(value: Any) -> Any:
         case float() if not math.isfinite(value):
             return None
     return value
+
+
+def rounded(value: float | None, digits: int = 1) -> float | None:
+    """Round a reading for a file that a person reads; None, and a number that is not finite, become None."""
+    return None if value is None or not math.isfinite(value) else round(value, digits)

@@ -6,9 +6,7 @@ the same name in object storage, which then has a copy of everything else too.
 
 from __future__ import annotations
 
-import csv
 import json
-import math
 import shlex
 import shutil
 import tempfile
@@ -89,6 +87,21 @@ class RunDirectory:
     def trials_csv(self) -> Path:
         """File of the trials, one row each."""
         return self.path / "trials.csv"
+
+    @property
+    def timeline(self) -> Path:
+        """File of the curves, the trials' stays on the GPUs and the GPUs' readings, for the report."""
+        return self.path / "timeline.jsonl"
+
+    @property
+    def report(self) -> Path:
+        """The report, one file for a browser."""
+        return self.path / "report.html"
+
+    @property
+    def plots(self) -> Path:
+        """Folder of the report's main plots as pictures."""
+        return self.path / "plots"
 
     @property
     def best_toml(self) -> Path:
@@ -219,7 +232,15 @@ class RunDirectory:
         except OSError:  # the working folder of a container
             folder = cls(Path(tempfile.mkdtemp(prefix="raygpu-runs-"), storage.name), storage)
             folder.trials.mkdir(parents=True)
-        for file in (folder.config, folder.run, folder.summary, folder.trials_csv, folder.best_toml, folder.journal):
+        for file in (
+            folder.config,
+            folder.run,
+            folder.summary,
+            folder.trials_csv,
+            folder.timeline,
+            folder.best_toml,
+            folder.journal,
+        ):
             newer_here = file == folder.journal and file.exists()  # of a start that was killed on this machine
             if storage.has(file.name) and not newer_here:
                 file.write_bytes(storage.read(file.name))
@@ -306,19 +327,6 @@ class RunDirectory:
             raise BadInput(f"{self.run}: kind: read {kind!r}; allowed: {', '.join(KINDS)}")
         return str(kind)
 
-    def write_trials(self, records: Sequence[TrialRecord]) -> None:
-        """Write `trials.csv`: one row for each trial, hyper-parameters as columns of their own."""
-        names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
-        own = ["id", "status", "score", "score_epoch", "best_epoch", "epochs", "samples_per_s", "gpu", "rgu_hours"]
-        header = [*own, *(f"space.{name}" if name in own else name for name in names)]
-        with self.trials_csv.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(header)
-            for r in records:
-                row = [r.trial.trial_id, status(r), r.score, r.score_epoch, r.best_epoch, r.epochs]
-                row += [rounded(r.samples_per_s), r.gpu_index, rounded(r.rgu_hours, 6)]
-                writer.writerow([*row, *(r.trial.hyperparameters.get(name) for name in names)])
-
     def write_failures(self, records: Sequence[TrialRecord]) -> None:
         """Write `trials/<id>/error.txt`: the traceback of each trial that failed."""
         for record in records:
@@ -379,13 +387,3 @@ class RunDirectory:
                 source.download(self.checkpoints / trial_id)
         for source in sources.values() if complete else ():
             (source.parent.parent if source.parent.name == MEMBERS else source).remove()
-
-
-def status(record: TrialRecord) -> str:
-    """Return a record's status as `trials.csv` shows it."""
-    return "diverged" if record.diverged and record.status == "finished" else record.status
-
-
-def rounded(value: float | None, digits: int = 1) -> float | None:
-    """Round a reading for a file that a person reads; None, and a number that is not finite, become None."""
-    return None if value is None or not math.isfinite(value) else round(value, digits)

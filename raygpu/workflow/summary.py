@@ -14,8 +14,10 @@ from raygpu.config import SweepConfig, TrainConfig
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits, num_samples, take
 from raygpu.planning.sweep_plan import Decision
+from raygpu.records import trials_csv
 from raygpu.records.best_trial import command_line
-from raygpu.records.run_directory import RunDirectory, rounded
+from raygpu.records.json_files import rounded
+from raygpu.records.run_directory import RunDirectory
 from raygpu.records.training_progress import History
 from raygpu.records.trial_files import drop_files
 from raygpu.records.trial_records import Records
@@ -168,7 +170,7 @@ def write_files(
     """Write all files of the run's folder that describe results; return lines on those that could not be written."""
     by_id = sorted(records.by_id.values(), key=lambda record: record.trial.trial_id)
     folder.write_summary(summary)
-    folder.write_trials(by_id)
+    trials_csv.write(folder.trials_csv, by_id)
     folder.write_failures(by_id)
     best = best_record(records)
     wanted = list(records.by_id) if config.keep == "all" else [best.trial.trial_id] if best else []

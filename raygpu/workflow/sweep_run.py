@@ -21,6 +21,7 @@ from raygpu.planning.gpu_shares import ArrayPlan
 from raygpu.planning.sweep_plan import Decision
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
 from raygpu.search.trials import Scoring, TrialRecord
 from raygpu.storage import StorageError
@@ -100,6 +101,7 @@ class SweepUnderWay:
         self.records = Records(prepared.sampler.num_trials, Scoring.of(config), cluster.devices, config.epochs)
         # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
         share = FUSED_CPU_SHARE if isinstance(decision.plan, ArrayPlan) else CPU_SHARE
+        self.timeline = Timeline(self.folder.timeline, config.metric)
         self.session = SweepSession(config, self.folder, planned.tree, cpu_share=share)
         self.checkpoints: dict[str, str] = {}
         self.summary: dict[str, Any] = {}
@@ -136,7 +138,9 @@ class SweepUnderWay:
         try:
             with (
                 daemons(cluster.devices, console.line, wanted=self.decision.mps and cluster.local) as mps,
-                SweepMonitor(records, cluster, session.writer, console.update, exporter.update) as monitor,
+                SweepMonitor(
+                    records, cluster, session.writer, self.timeline, console.update, exporter.update
+                ) as monitor,
             ):
                 self._require_mps(mps)
                 context = self._context(mps, partial(self._leave, stages, monitor))
@@ -165,6 +169,7 @@ class SweepUnderWay:
         """End the records and the trials' runs in MLflow, and sum up."""
         self.interrupted = self.records.interrupt(self.session.writer.end) and self.records.hopeless is None
         stages.end("trials")
+        self.timeline.close()
         self.summary = summarize(
             self.config,
             self.decision,
@@ -212,6 +217,7 @@ class SweepUnderWay:
             cluster=self.cluster,
             records=self.records,
             writer=self.session.writer,
+            timeline=self.timeline,
             folder=self.folder,
             mps=mps,
             say=self.console.line,

@@ -53,6 +53,7 @@ class LiveSweep:
         self.retry_failed = context.retry_failed
         self.records = context.records
         self.writer = context.writer
+        self.timeline = context.timeline
         self.cluster = context.cluster
         self.say = context.say
         self.leave = context.leave

@@ -12,6 +12,7 @@ from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.mps_daemons import Daemons
 from raygpu.experiment import Splits
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
 from raygpu.search.samplers import Sampler
 from raygpu.search.trials import EpochResult, Trial, TrialRecord
@@ -56,6 +57,7 @@ class SweepContext:
     cluster: Cluster
     records: Records
     writer: TrialWriter
+    timeline: Timeline
     folder: RunDirectory
     mps: Daemons
     say: Callable[[str], None]

@@ -10,6 +10,7 @@ from statistics import fmean
 from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.tune.sweep_context import TrialWriter
+from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records, Snapshot
 
 TABLE_S = 0.5
@@ -24,6 +25,7 @@ class SweepMonitor:
         records: Records,
         cluster: Cluster,
         writer: TrialWriter,
+        timeline: Timeline,
         show: Callable[[Snapshot, str | None], None],
         export: Callable[[Snapshot, Mapping[int, Reading]], None],
     ) -> None:
@@ -34,7 +36,7 @@ class SweepMonitor:
         """
         self.records = records
         self.cluster = cluster
-        self.writer = writer
+        self.writer, self.timeline = writer, timeline
         self.show, self.export = show, export
         self._readings: dict[tuple[int, str], list[float]] = {}
         self._end = threading.Event()
@@ -63,14 +65,17 @@ class SweepMonitor:
                 self._gpus(snapshot)
 
     def _gpus(self, snapshot: Snapshot) -> None:
-        metrics = {
-            f"gpu/{index}/samples_per_s": rate for index, rate in snapshot.samples_per_s.items() if rate is not None
-        }
+        rates = {index: rate for index, rate in snapshot.samples_per_s.items() if rate is not None}
+        by_gpu: dict[int, dict[str, float]] = {index: {"samples_per_s": rate} for index, rate in rates.items()}
         readings = self.cluster.readings()
         self.export(snapshot, readings)
         for index, reading in readings.items():
             for name, value in reading.metrics().items():
-                metrics[f"gpu/{index}/{name}"] = value
+                by_gpu.setdefault(index, {})[name] = value
                 self._readings.setdefault((index, name), []).append(value)
+        for index, values in by_gpu.items():
+            self.timeline.gpu(index, values)
+        self.timeline.flush()
+        metrics = {f"gpu/{index}/{name}": value for index, values in by_gpu.items() for name, value in values.items()}
         if metrics:
             self.writer.run_metrics(round(snapshot.elapsed_s), metrics)

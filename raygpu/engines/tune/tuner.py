@@ -20,6 +20,7 @@ from raygpu.engines.tune.saved_state import has_state
 from raygpu.engines.tune.space_pause import SpacePause
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.time_limits import TimeLimits
+from raygpu.engines.tune.timeline_callback import TimelineCallback
 from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
 from raygpu.storage import S3_SAID, StorageError
@@ -56,7 +57,14 @@ def fit(
         storage_path=path,
         storage_filesystem=file_system,
         stop=_UnknownMetric(live),
-        callbacks=[SpacePause(live), ArrayCallback(live), ResourceUpdate(live), TimeLimits(live), Interruption(live)],
+        callbacks=[
+            SpacePause(live),
+            TimelineCallback(live),
+            ArrayCallback(live),
+            ResourceUpdate(live),
+            TimeLimits(live),
+            Interruption(live),
+        ],
         failure_config=tune.FailureConfig(max_failures=config.cluster.max_failures),
         checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
         verbose=0,

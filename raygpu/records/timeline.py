@@ -1,0 +1,185 @@
+"""`timeline.jsonl` of a run: its curves, what ran on which GPU when, and the GPUs' readings, for the report.
+
+A line each, as JSON: `start` with the moment; `run`, a Tune trial from the moment that it got its share of a GPU to its
+end; `epochs`, a trial's new epochs; `gpu`, readings of a GPU. A later start of the same run adds to the file.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal
+
+from raygpu.search.trials import EpochResult
+
+End = Literal["complete", "lost", "error", "interrupted"]
+"""How a Tune trial's stay on its GPU ended; lost: with its worker."""
+MOST_METRICS = 4
+"""Largest number of a trial's metrics whose curves are kept: the score's, then those of losses."""
+TRAINING = "training"
+"""Stands for the trial's id in the curves of a production training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """A Tune trial's stay on a GPU: of one trial, or of an array of them."""
+
+    name: str
+    trial_ids: tuple[str, ...]
+    gpu: int | None
+    """Index of the GPU; None if the trial ended before its first result."""
+    share: float
+    """Share of the GPU, from 0 to 1."""
+    began_s: float
+    """Moment at which it got its share, in Unix seconds."""
+    ended_s: float
+    end: End
+
+
+@dataclass(slots=True)
+class RunTimeline:
+    """The content of a run's `timeline.jsonl`. Moments are in Unix seconds."""
+
+    starts: list[float] = field(default_factory=list)
+    """Moments at which the run was started, and gone on with."""
+    occupancies: list[Occupancy] = field(default_factory=list)
+    curves: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
+    """Metrics by trial, epoch and name."""
+    ended_s: dict[str, dict[int, float]] = field(default_factory=dict)
+    """Moment at which the driver heard of an epoch, by trial and epoch."""
+    readings: dict[int, list[tuple[float, dict[str, float]]]] = field(default_factory=dict)
+    """Moments and readings by GPU, in the order of time: `samples_per_s`, and what NVML gives."""
+    num_damaged: int = 0
+    """Number of lines that could not be read."""
+
+
+class Timeline:
+    """Writer of `timeline.jsonl`. Safe to call from any thread; lines wait in memory until `flush`.
+
+    A disk that takes no more ends the timeline, never the run.
+    """
+
+    def __init__(self, path: Path | None, metric: str = "") -> None:
+        """Open nothing yet. path: None to keep no timeline. metric: the score's."""
+        self._path = path
+        self._metric = metric
+        self._lines: list[str] = []
+        self._held: dict[str, dict[str, Any]] = {}
+        self._lock = Lock()
+        self._add("start", at=_now())
+
+    def hold(self, holder: str, name: str, trial_ids: Sequence[str], share: float) -> None:
+        """Note that a Tune trial has got its share of a GPU. holder: its id."""
+        self.release(holder, "interrupted")  # it was paused meanwhile
+        with self._lock:
+            self._held[holder] = {"name": name, "trials": list(trial_ids), "share": round(share, 4), "from": _now()}
+
+    def place(self, holder: str, gpu: int | None) -> None:
+        """Note on which GPU a Tune trial runs."""
+        with self._lock:
+            if holder in self._held:
+                self._held[holder]["gpu"] = gpu
+
+    def release(self, holder: str, end: End) -> None:
+        """Note that a Tune trial has given its share back."""
+        with self._lock:
+            held = self._held.pop(holder, None)
+        if held is not None:
+            self._add("run", **held, to=_now(), end=end)
+
+    def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None:
+        """Note a trial's new epochs."""
+        if results:
+            rows = [[result.epoch, self._kept(result.metrics)] for result in results]
+            self._add("epochs", trial=trial_id, at=_now(), rows=rows)
+
+    def gpu(self, index: int, readings: Mapping[str, float]) -> None:
+        """Note readings of a GPU at this moment."""
+        self._add("gpu", gpu=index, at=_now(), **{name: _short(value) for name, value in readings.items()})
+
+    def _kept(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        own = (self._metric, f"validation/{self._metric}")
+        names = [name for name in metrics if name in own]
+        names += [name for name in metrics if name not in own and name.lower().endswith("loss")]
+        return {name: _short(metrics[name]) for name in names[:MOST_METRICS]}
+
+    def _add(self, event: str, **values: Any) -> None:
+        if self._path is not None:
+            line = json.dumps({"event": event, **values}, separators=(",", ":"))
+            with self._lock:
+                self._lines.append(line)
+
+    def flush(self) -> None:
+        """Append the waiting lines to the file."""
+        with self._lock:
+            if self._path is None or not self._lines:
+                return
+            try:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write("\n".join(self._lines) + "\n")
+            except OSError:
+                self._path = None
+            self._lines.clear()
+
+    def close(self) -> None:
+        """Note that what still holds a GPU was interrupted, and write the waiting lines."""
+        for holder in list(self._held):
+            self.release(holder, "interrupted")
+        self.flush()
+
+
+def read(path: Path) -> RunTimeline:
+    """Return the content of a run's file; empty without the file. A line that was cut off by a crash is counted."""
+    timeline = RunTimeline()
+    if not path.is_file():
+        return timeline
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                _take(timeline, json.loads(line))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                timeline.num_damaged += 1
+    return timeline
+
+
+def _take(timeline: RunTimeline, noted: Mapping[str, Any]) -> None:
+    match noted["event"]:
+        case "start":
+            timeline.starts.append(float(noted["at"]))
+        case "run":
+            timeline.occupancies.append(
+                Occupancy(
+                    name=str(noted["name"]),
+                    trial_ids=tuple(map(str, noted["trials"])),
+                    gpu=noted.get("gpu"),
+                    share=float(noted["share"]),
+                    began_s=float(noted["from"]),
+                    ended_s=float(noted["to"]),
+                    end=noted["end"],
+                )
+            )
+        case "epochs":
+            curve = timeline.curves.setdefault(noted["trial"], {})
+            moments = timeline.ended_s.setdefault(noted["trial"], {})
+            for epoch, metrics in noted["rows"]:
+                curve[int(epoch)] = {name: float(value) for name, value in metrics.items()}
+                moments[int(epoch)] = float(noted["at"])
+        case "gpu":
+            values = {name: float(value) for name, value in noted.items() if name not in ("event", "gpu", "at")}
+            timeline.readings.setdefault(int(noted["gpu"]), []).append((float(noted["at"]), values))
+
+
+def _now() -> float:
+    return round(time.time(), 2)
+
+
+def _short(value: float) -> float:
+    """Return a number with six significant digits; what is no number, as a user's own metric may be, as NaN."""
+    with suppress(TypeError, ValueError):
+        return float(f"{float(value):.6g}")
+    return float("nan")

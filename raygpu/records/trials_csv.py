@@ -1,0 +1,83 @@
+"""`trials.csv` of a sweep: a row for each trial, its hyper-parameters as columns of their own."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raygpu.config import literal
+from raygpu.errors import BadInput
+from raygpu.records.json_files import rounded
+from raygpu.search.trials import TrialRecord
+
+OWN = ("id", "status", "score", "score_epoch", "best_epoch", "epochs", "samples_per_s", "gpu", "rgu_hours")
+"""Columns before those of the hyper-parameters."""
+PREFIX = "space."
+"""Prefix of a hyper-parameter whose name is that of another column."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """A trial as its row tells of it; None for what is not known."""
+
+    trial_id: str
+    status: str
+    """Finished, diverged, stopped, failed or interrupted."""
+    score: float | None
+    epochs: int
+    samples_per_s: float | None
+    gpu: int | None
+    hyperparameters: Mapping[str, Any]
+    """By name, without those that the trial does not have."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether the trial has a finite score."""
+        return self.score is not None and math.isfinite(self.score) and self.status not in ("diverged", "failed")
+
+
+def write(path: Path, records: Sequence[TrialRecord]) -> None:
+    """Write the file."""
+    names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
+    header = [*OWN, *(f"{PREFIX}{name}" if name in OWN else name for name in names)]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        for r in records:
+            row = [r.trial.trial_id, status(r), r.score, r.score_epoch, r.best_epoch, r.epochs]
+            row += [rounded(r.samples_per_s), r.gpu_index, rounded(r.rgu_hours, 6)]
+            writer.writerow([*row, *(r.trial.hyperparameters.get(name) for name in names)])
+
+
+def read(path: Path) -> list[TrialRow]:
+    """Return the rows; none without the file. Raises BadInput if it is damaged."""
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        rows = csv.DictReader(file, restval="")
+        try:
+            return [_row(row) for row in rows]
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{path}: line {rows.line_num}: {error!r}; --resume writes it anew") from error
+
+
+def _row(row: Mapping[str, str]) -> TrialRow:
+    values = {name: text for name, text in row.items() if name not in OWN and text != ""}
+    return TrialRow(
+        trial_id=row["id"],
+        status=row["status"],
+        score=float(row["score"]) if row["score"] else None,
+        epochs=int(row["epochs"] or 0),
+        samples_per_s=float(row["samples_per_s"]) if row["samples_per_s"] else None,
+        gpu=int(row["gpu"]) if row["gpu"] else None,
+        hyperparameters={name.removeprefix(PREFIX): literal(text) for name, text in values.items()},
+    )
+
+
+def status(record: TrialRecord) -> str:
+    """Return a record's status as the file shows it."""
+    return "diverged" if record.diverged and record.status == "finished" else record.status
