@@ -20,6 +20,7 @@ COMMANDS = {
     "place": "Compare placements of a model's parts on several devices.",
     "doctor": "Check this machine: GPUs, libraries, folders, limits, ports.",
     "gpus": "Show this machine's GPUs and what runs on them; run a command on the emptiest.",
+    "report": "Write a run's report for a browser again, or compare several runs.",
     "deliver": "Deliver to MLflow what it lacks of a run.",
     "submit": "Run one of the other commands on a Ray cluster.",
 }

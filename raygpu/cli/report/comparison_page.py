@@ -1,0 +1,84 @@
+"""Several runs side by side: their outcomes, the best score by time, the time, what their configurations differ in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raygpu.cli.report import gpu_figures
+from raygpu.cli.report.content import Page, Section, Table
+from raygpu.cli.report.curve_figures import best_so_far
+from raygpu.records.run_data import RunData
+
+UNLIKE = ("name",)
+"""Keys of a configuration that differ always."""
+
+
+def comparison_page(runs: Sequence[RunData]) -> Page:
+    """Return the page of several runs."""
+    names = ", ".join(run.name for run in runs)
+    reached, stages = best_so_far(runs), gpu_figures.stages(runs)
+    metrics = {run.config.get("metric") for run in runs}
+    notes = [] if len(metrics) == 1 else ["The runs have different metrics, so their scores are no comparison."]
+    sections = [
+        Section("outcome", "Outcomes", notes, [_outcomes(runs)]),
+        Section("curves", "Best score by time", figures=[reached] if reached is not None else []),
+        Section("time", "Time", figures=[stages] if stages is not None else []),
+        Section("gpus-section", "GPUs", tables=[_gpus(runs)]),
+        Section("configuration", "What differs in the configurations", tables=[_differences(runs)]),
+    ]
+    facts = [(run.name, _score(run)) for run in runs]
+    return Page(f"{len(runs)} runs side by side", names, facts, [section for section in sections if section])
+
+
+def _score(run: RunData) -> str:
+    best = run.summary["best"]
+    return "no score" if best is None else f"{run.config.get('metric', 'score')} {best['score']:.6g}"
+
+
+def _outcomes(runs: Sequence[RunData]) -> Table:
+    rows = []
+    for run in runs:
+        best, rates = run.summary["best"], [gpu["samples_per_s"] for gpu in run.summary["gpus"]]
+        rows.append(
+            (
+                run.name,
+                run.kind,
+                run.summary.get("mode"),
+                None if best is None else best["score"],
+                run.summary.get("num_trials"),
+                run.summary["wall_s"],
+                run.summary["command_s"],
+                sum(rate for rate in rates if rate is not None) if any(rates) else None,
+                run.summary.get("rgu_hours"),
+            )
+        )
+    header = ("run", "command", "mode", "best score", "trials", "wall s", "with start-up, s", "samples/s", "RGU-hours")
+    return Table(header, rows, "outcomes")
+
+
+def _gpus(runs: Sequence[RunData]) -> Table:
+    rows = [
+        (run.name, f"GPU {gpu['index']}", gpu["name"], gpu["samples_per_s"], gpu.get("memory_gib"))
+        for run in runs
+        for gpu in run.summary["gpus"]
+    ]
+    return Table(("run", "GPU", "name", "samples/s", "mean memory (GiB)"), rows, "each run's GPUs")
+
+
+def _differences(runs: Sequence[RunData]) -> Table:
+    flat = [_flat(run.config) for run in runs]
+    keys = list(dict.fromkeys(key for each in flat for key in each))
+    differing = [key for key in keys if len({each.get(key) for each in flat}) > 1 and key not in UNLIKE]
+    rows = [(key, *(each.get(key) for each in flat)) for key in differing]
+    return Table(("key", *(run.name for run in runs)), rows, "keys whose values differ")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat

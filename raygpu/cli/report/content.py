@@ -1,0 +1,121 @@
+"""Content of a report: sections with tables and figures, each figure with its numbers as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from raygpu.cli import formatting
+
+if TYPE_CHECKING:  # Plotly takes half a second to import
+    from plotly.graph_objects import Figure as PlotlyFigure
+
+COLOURS = {
+    "finished": "#0072B2",
+    "stopped": "#E69F00",
+    "diverged": "#D55E00",
+    "failed": "#CC79A7",
+    "interrupted": "#8A8A8A",
+    "lost": "#56B4E9",
+}
+"""Colour of each outcome of a trial, told apart by colour-blind readers, too (Okabe and Ito, 2008)."""
+SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8A8A8A")
+"""Colours of curves that stand side by side, from the same source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table. A number is written to the right, None as a dash."""
+
+    header: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    caption: str = ""
+
+    def cells(self) -> list[list[tuple[str, bool]]]:
+        """Return each row's cells as text, with whether it is a number."""
+        return [[(text(value), _is_number(value)) for value in row] for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure, what it says in a sentence, and its numbers as a table."""
+
+    name: str
+    """Identifier in the page: letters and hyphens."""
+    title: str
+    plot: PlotlyFigure
+    says: str
+    """Sentence below the title: what is to be seen."""
+    table: Table | None = None
+    height_px: int = 420
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the page."""
+
+    name: str
+    title: str
+    notes: list[str] = field(default_factory=list)
+    """Paragraphs."""
+    tables: list[Table] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+    folded: list[Table] = field(default_factory=list)
+    """Long tables, opened by a click."""
+    code: str = ""
+    """Lines of commands or of a configuration."""
+
+    def __bool__(self) -> bool:
+        """Return whether there is anything to show."""
+        return bool(self.notes or self.tables or self.figures or self.folded or self.code)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A report."""
+
+    title: str
+    subtitle: str
+    facts: list[tuple[str, str]]
+    """The figures that matter most, each with its name."""
+    sections: Sequence[Section]
+
+
+def text(value: Any) -> str:
+    """Return a cell's text."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "\N{EN DASH}"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 or math.isinf(value) else f"{value:,.0f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return formatting.value(value) if not isinstance(value, str) else value
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def figure(**layout: Any) -> PlotlyFigure:
+    """Return an empty figure without colours of its own, so that the page's light or dark theme shows."""
+    import plotly.graph_objects as go
+
+    plot = go.Figure()
+    restyle(plot, **layout)
+    return plot
+
+
+def restyle(plot: PlotlyFigure, **layout: Any) -> None:
+    """Give a figure the report's margins, and leave its colours to the page."""
+    plot.update_layout(
+        template=None,
+        title=None,
+        margin={"l": 64, "r": 24, "t": 24, "b": 48},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        hovermode="closest",
+        legend={"orientation": "h", "y": -0.2},
+        **layout,
+    )

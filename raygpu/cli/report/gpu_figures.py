@@ -1,0 +1,206 @@
+"""Figures of a run's GPUs: what ran on each and when, throughput and readings over time, where the time went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from raygpu.cli.report.content import COLOURS, SERIES, Figure, Table, figure
+from raygpu.records.run_data import RunData
+from raygpu.records.timeline import Occupancy
+
+MOST_SAMPLES = 1_000
+"""Largest number of points of one reading; beyond it neighbours are averaged."""
+READINGS = {
+    "samples_per_s": "training throughput (samples/s)",
+    "sm_util_pct": "SM activity (%)",
+    "util_pct": "time with any kernel (%)",
+    "dram_bandwidth_pct": "DRAM bandwidth (%)",
+    "memory_gib": "memory in use (GiB)",
+    "power_w": "power (W)",
+    "temperature_c": "temperature (°C)",
+}
+"""Readings that are drawn, by name, each with its title."""
+STAGES = {
+    "start": "start and configuration",
+    "data": "experiment and data",
+    "dry_run": "dry runs of the models",
+    "tracking": "MLflow's import and store",
+    "ray": "wait for Ray",
+    "plan": "probe and plan",
+    "trials": "trials",
+}
+"""Words for the stages of a command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A row of the timeline: stays on one GPU that do not overlap."""
+
+    gpu: int | None
+    number: int
+    stays: list[Occupancy]
+
+    @property
+    def label(self) -> str:
+        """Label of the row."""
+        return f"{gpu_name(self.gpu)}, slot {self.number + 1}"
+
+
+def gpu_name(gpu: int | None) -> str:
+    """Return a GPU's name in the figures."""
+    return "no GPU yet" if gpu is None else f"GPU {gpu}"
+
+
+def lanes(occupancies: Sequence[Occupancy]) -> list[Lane]:
+    """Put each stay into the first lane of its GPU that is free; GPUs in order, then lanes."""
+    found: dict[int | None, list[Lane]] = {}
+    for stay in sorted(occupancies, key=lambda each: each.began_s):
+        of_gpu = found.setdefault(stay.gpu, [])
+        free = next((lane for lane in of_gpu if lane.stays[-1].ended_s <= stay.began_s), None)
+        if free is None:
+            free = Lane(stay.gpu, len(of_gpu), [])
+            of_gpu.append(free)
+        free.stays.append(stay)
+    order = sorted(found, key=lambda gpu: (gpu is None, gpu or 0))
+    return [lane for gpu in order for lane in found[gpu]]
+
+
+def timeline(run: RunData) -> Figure | None:
+    """Return the timeline of the GPUs; None without one."""
+    rows = lanes(run.timeline.occupancies)
+    if not rows:
+        return None
+    outcome = {row.trial_id: row.status for row in run.trials}
+    plot = figure(xaxis_title="minutes since the run's first start", barmode="overlay", bargap=0.15)
+    by_outcome: dict[str, list[tuple[Lane, Occupancy]]] = {name: [] for name in COLOURS}
+    for lane in rows:
+        for stay in lane.stays:
+            by_outcome[_outcome(stay, outcome)].append((lane, stay))
+    for name, stays in by_outcome.items():
+        if not stays:
+            continue
+        plot.add_bar(
+            orientation="h",
+            base=[(stay.began_s - run.began_s) / 60 for _, stay in stays],
+            x=[(stay.ended_s - stay.began_s) / 60 for _, stay in stays],
+            y=[lane.label for lane, _ in stays],
+            name=f"{name} ({len(stays)})",
+            marker={"color": COLOURS[name], "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}},
+            text=[_label(stay) for _, stay in stays],
+            textposition="inside",
+            insidetextanchor="middle",
+            hovertext=[_details(stay, outcome) for _, stay in stays],
+            hoverinfo="text",
+        )
+    order = [lane.label for lane in reversed(rows)]
+    plot.update_yaxes(automargin=True, categoryorder="array", categoryarray=order)
+    table = occupancy(run)
+    busiest = "; ".join(f"{row[0]}: {row[2]:.0f} % of the time with at least one trial" for row in table.rows)
+    return Figure("gpus", "Timeline of the GPUs", plot, f"{busiest}.", table, 140 + 26 * min(len(rows), 60))
+
+
+def _outcome(stay: Occupancy, outcome: Mapping[str, str]) -> str:
+    """Return the outcome that colours a stay: how it ended, else that of most of its trials."""
+    if stay.end == "error":
+        return "failed"
+    if stay.end != "complete":
+        return stay.end
+    statuses = Counter(outcome.get(trial, "finished") for trial in stay.trial_ids)
+    most = statuses.most_common(1)[0][0]
+    return most if most in COLOURS else "interrupted"
+
+
+def _label(stay: Occupancy) -> str:
+    return stay.name if len(stay.trial_ids) == 1 else f"{stay.name}: {len(stay.trial_ids)} trials"
+
+
+def _details(stay: Occupancy, outcome: Mapping[str, str]) -> str:
+    statuses = Counter(outcome.get(trial, "unknown") for trial in stay.trial_ids)
+    ended = ", ".join(f"{number} {status}" for status, number in statuses.items())
+    seconds = stay.ended_s - stay.began_s
+    return f"{_label(stay)}<br>{stay.share:.2g} of the GPU, {seconds:.1f} s<br>{ended} ({stay.end})"
+
+
+def occupancy(run: RunData) -> Table:
+    """Return a table of each GPU's trials, and of the time in which it had any."""
+    rows, rows_of = [], lanes(run.timeline.occupancies)
+    for gpu in sorted({stay.gpu for stay in run.timeline.occupancies if stay.gpu is not None}):
+        stays = [stay for stay in run.timeline.occupancies if stay.gpu == gpu]
+        first, last = min(stay.began_s for stay in stays), max(stay.ended_s for stay in stays)
+        whole_s = max(last - first, 1e-9)
+        share_s = sum(stay.share * (stay.ended_s - stay.began_s) for stay in stays)
+        at_once = max(lane.number + 1 for lane in rows_of if lane.gpu == gpu)
+        busy = 100 * _covered_s(stays) / whole_s
+        rows.append((gpu_name(gpu), len(stays), busy, 100 * share_s / whole_s, at_once, whole_s / 60))
+    header = ("GPU", "runs", "% of time in use", "mean share in use (%)", "most at once", "minutes")
+    return Table(header, rows, "from the first trial's start to the last one's end")
+
+
+def _covered_s(stays: Sequence[Occupancy]) -> float:
+    """Return the seconds in which at least one stay goes on."""
+    covered, until = 0.0, float("-inf")
+    for stay in sorted(stays, key=lambda each: each.began_s):
+        covered += max(0.0, stay.ended_s - max(stay.began_s, until))
+        until = max(until, stay.ended_s)
+    return covered
+
+
+def reading_figures(run: RunData) -> list[Figure]:
+    """Return a figure for each reading that the run has, with a line for each GPU."""
+    figures = []
+    for name, title in READINGS.items():
+        plot = figure(xaxis_title="minutes since the run's first start", yaxis_title=title)
+        plot.update_yaxes(rangemode="tozero")
+        rows = []
+        for number, (gpu, samples) in enumerate(sorted(run.timeline.readings.items())):
+            points = _averaged([(at, values[name]) for at, values in samples if name in values])
+            if not points:
+                continue
+            y = [value for _, value in points]
+            plot.add_scattergl(
+                x=[(at - run.began_s) / 60 for at, _ in points],
+                y=y,
+                name=gpu_name(gpu),
+                mode="lines" if len(points) > 1 else "markers",
+                line={"color": SERIES[number % len(SERIES)]},
+            )
+            rows.append((gpu_name(gpu), sum(y) / len(y), min(y), max(y)))
+        if rows:
+            table = Table(("GPU", "mean", "lowest", "highest"), rows, title)
+            says = "; ".join(f"{row[0]}: {row[1]:,.4g} on average" for row in rows)
+            figures.append(Figure(f"reading-{name.replace('_', '-')}", title, plot, f"{says}.", table, 300))
+    return figures
+
+
+def _averaged(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return at most so many points; each is the mean of as many neighbours."""
+    size = -(-len(samples) // MOST_SAMPLES) or 1
+    parts = [samples[start : start + size] for start in range(0, len(samples), size)]
+    return [(sum(at for at, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
+
+
+def stages(runs: Sequence[RunData]) -> Figure | None:
+    """Return where the wall time of the last start went, a bar for each run; None of runs without stages."""
+    known = [(run.name, run.summary["stages_s"]) for run in runs if run.summary.get("stages_s")]
+    if not known:
+        return None
+    plot = figure(xaxis_title="seconds", barmode="stack")
+    names = list(dict.fromkeys(stage for _, seconds in known for stage in seconds))
+    for number, stage in enumerate(names):
+        plot.add_bar(
+            orientation="h",
+            x=[seconds.get(stage) or 0.0 for _, seconds in known],
+            y=[name for name, _ in known],
+            name=STAGES.get(stage, stage),
+            marker_color=SERIES[number % len(SERIES)],
+        )
+    plot.update_yaxes(automargin=True, type="category")
+    rows = [(name, STAGES.get(stage, stage), value) for name, seconds in known for stage, value in seconds.items()]
+    whole = sum(value or 0.0 for _, value in known[0][1].items())
+    longest = max(known[0][1], key=lambda stage: known[0][1][stage] or 0.0)
+    part = 100 * (known[0][1][longest] or 0.0) / whole if whole else 0.0
+    says = f"{known[0][0]}: {part:.0f} % of {whole:.0f} s for: {STAGES.get(longest, longest)}."
+    table = Table(("run", "stage", "seconds"), rows, "stages of the last start")
+    return Figure("stages", "Where the wall time went", plot, says, table, 180 + 40 * len(known))

@@ -1,0 +1,92 @@
+"""The report's main plots as PNG, for MLflow, a paper or a chat: curves of the score, and the timeline of the GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from raygpu.cli.report.content import COLOURS, SERIES
+from raygpu.cli.report.gpu_figures import lanes
+from raygpu.records.run_data import RunData
+from raygpu.records.timeline import TRAINING
+
+NUM_NAMED = 5
+MOST_CURVES = 2_000
+"""Largest number of curves in a picture."""
+MOST_LANES = 60
+"""Largest number of rows in a picture of the timeline."""
+
+
+def write_pictures(run: RunData) -> list[Path]:
+    """Write `score.png` and `gpus.png` into the run's `plots/`; return the files."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    written = []
+    for name, draw in (("score", _score), ("gpus", _gpus)):
+        path = run.folder.plots / f"{name}.png"
+        if draw(run, path):
+            written.append(path)
+    return written
+
+
+def _score(run: RunData, path: Path) -> bool:
+    """Draw the score's metric by epoch; return False where there are no curves."""
+    from matplotlib.figure import Figure
+
+    series = run.series()
+    if not series:
+        return False
+    plot = Figure(figsize=(9, 5), dpi=120, layout="constrained")
+    axes = plot.subplots()
+    outcome = {row.trial_id: row.status for row in run.trials}
+    named = [row.trial_id for row in run.ranked()[:NUM_NAMED]] or [TRAINING]
+    others = [trial for trial in run.timeline.curves if trial not in named][:MOST_CURVES]
+    for trial in others:
+        epochs, values = _points(run.timeline.curves[trial], series[0])
+        axes.plot(epochs, values, color=COLOURS.get(outcome.get(trial, ""), "#8A8A8A"), alpha=0.25, linewidth=0.8)
+    for trial, colour in zip(named, SERIES, strict=False):
+        epochs, values = _points(run.timeline.curves.get(trial, {}), series[0])
+        axes.plot(epochs, values, color=colour, linewidth=2, label=trial, marker="o" if len(epochs) < 2 else None)
+    axes.set(xlabel="epoch", ylabel=series[0], title=run.name)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    path.parent.mkdir(exist_ok=True)
+    plot.savefig(path)
+    return True
+
+
+def _points(curve: Mapping[int, Mapping[str, float]], metric: str) -> tuple[list[int], list[float]]:
+    found = [(epoch, values[metric]) for epoch, values in sorted(curve.items()) if metric in values]
+    return [epoch for epoch, _ in found], [value for _, value in found]
+
+
+def _gpus(run: RunData, path: Path) -> bool:
+    """Draw the timeline of the GPUs; return False without one."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    rows = lanes(run.timeline.occupancies)[:MOST_LANES]
+    if not rows:
+        return False
+    outcome = {row.trial_id: row.status for row in run.trials}
+    plot = Figure(figsize=(11, 1.6 + 0.28 * len(rows)), dpi=120, layout="constrained")
+    axes = plot.subplots()
+    shown = set()
+    for height, lane in enumerate(reversed(rows)):
+        for stay in lane.stays:
+            ended = "failed" if stay.end == "error" else stay.end
+            status = outcome.get(stay.trial_ids[0], "finished") if ended == "complete" else ended
+            shown.add(status)
+            bar = ((stay.began_s - run.began_s) / 60, (stay.ended_s - stay.began_s) / 60)
+            colour = COLOURS.get(status, "#8A8A8A")
+            axes.broken_barh([bar], (height - 0.4, 0.8), facecolors=colour, edgecolor="white", linewidth=0.3)
+    axes.set_yticks(range(len(rows)), [lane.label for lane in reversed(rows)])
+    axes.set(xlabel="minutes since the run's first start", title=f"{run.name}: what ran on each GPU")
+    axes.spines[["top", "right"]].set_visible(False)
+    names = [name for name in COLOURS if name in shown]
+    axes.legend(handles=[Patch(color=COLOURS[name], label=name) for name in names], frameon=False, ncols=len(names))
+    path.parent.mkdir(exist_ok=True)
+    plot.savefig(path)
+    return True

@@ -1,0 +1,171 @@
+"""Figures of a search: parallel coordinates, importance of hyper-parameters and slices by Optuna."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from raygpu.cli.report.content import Figure, Table, figure, restyle
+from raygpu.records.run_data import RunData
+from raygpu.records.trials_csv import TrialRow
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
+
+FEWEST = 8
+"""Fewest trials with a score from which the importance of hyper-parameters is estimated."""
+MOST_CATEGORIES = 24
+"""Largest number of values of a hyper-parameter that is no number, or that not each trial has, in the figures."""
+NUM_ROWS = 20
+"""Number of trials in the table of the parallel coordinates."""
+LARGE_RATIO = 50.0
+"""Ratio of the largest to the smallest value from which a hyper-parameter is drawn on a logarithmic axis."""
+
+
+def search_figures(run: RunData) -> tuple[list[Figure], list[str]]:
+    """Return the figures of a sweep's search, and notes on what is left out."""
+    rows = run.ranked()
+    names, notes = _varied(rows)
+    if len(rows) < 2 or not names:
+        return [], [*notes, "The trials' scores say nothing on the hyper-parameters: fewer than two differ."]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna's own figures are marked as experimental now and then
+        study = _study(run, rows, names)
+        figures = [_parallel(run, study, rows, names), _slices(run, study, names)]
+        if len(rows) >= FEWEST and len({row.score for row in rows}) > 1:
+            figures.insert(1, _importance(study))
+        else:
+            notes.append(f"Importance is estimated from {FEWEST} trials with a score on; there are {len(rows)}.")
+    return figures, notes
+
+
+def _varied(rows: Sequence[TrialRow]) -> tuple[list[str], list[str]]:
+    """Return the hyper-parameters with more than one value that can be drawn, and notes on the others."""
+    every = list(dict.fromkeys(name for row in rows for name in row.hyperparameters))
+    values = {name: [row.hyperparameters[name] for row in rows if name in row.hyperparameters] for name in every}
+    varied = [name for name in every if len(set(map(repr, values[name]))) > 1]
+    drawn, notes = [], []
+    for name in varied:
+        if len(values[name]) < len(rows):
+            notes.append(f"{name} is left out of the figures: not every trial has it.")
+        elif not _is_numeric(values[name]) and len(set(map(str, values[name]))) > MOST_CATEGORIES:
+            notes.append(f"{name} is left out of the figures: it has more than {MOST_CATEGORIES} values.")
+        else:
+            drawn.append(name)
+    return drawn, notes
+
+
+def _is_numeric(values: Sequence[Any]) -> bool:
+    return all(
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in values
+    )
+
+
+def _study(run: RunData, rows: Sequence[TrialRow], names: Sequence[str]) -> Study:
+    """Return Optuna's study of these trials, in memory."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    distributions = {name: _distribution([row.hyperparameters[name] for row in rows]) for name in names}
+    study = optuna.create_study(direction="maximize" if run.maximize else "minimize")
+    study.add_trials(
+        [
+            optuna.create_trial(
+                params={name: _of(row.hyperparameters[name], distributions[name]) for name in names},
+                distributions=distributions,
+                value=row.score,
+            )
+            for row in rows
+        ]
+    )
+    return study
+
+
+def _distribution(values: Sequence[Any]) -> BaseDistribution:
+    """Return a distribution that holds these values: the range of numbers, the set of all else."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    if not _is_numeric(values):
+        return CategoricalDistribution(sorted(set(map(str, values))))
+    low, high = float(min(values)), float(max(values))
+    return FloatDistribution(low, high, log=low > 0 and high > LARGE_RATIO * low)
+
+
+def _of(value: Any, distribution: BaseDistribution) -> Any:
+    from optuna.distributions import FloatDistribution
+
+    return float(value) if isinstance(distribution, FloatDistribution) else str(value)
+
+
+def _parallel(run: RunData, study: Study, rows: Sequence[TrialRow], names: Sequence[str]) -> Figure:
+    """Return parallel coordinates, which a browser draws for thousands of trials; the score's axis is the last."""
+    from plotly.graph_objects import Parcoords
+
+    metric = str(run.summary["metric"])
+    scores = [row.score or 0.0 for row in rows]
+    distributions = study.trials[0].distributions
+    axes = [_axis(name, [row.hyperparameters[name] for row in rows], distributions[name]) for name in names]
+    axes.append({"label": metric, "values": scores})
+    colours = {"color": scores, "colorscale": "Viridis", "reversescale": not run.maximize, "showscale": True}
+    plot = figure()
+    plot.add_trace(Parcoords(line=colours, dimensions=axes))
+    plot.update_layout(margin={"l": 72, "r": 72, "t": 64, "b": 32})
+    table = Table(
+        ("trial", metric, *names),
+        [(row.trial_id, row.score, *(row.hyperparameters[name] for name in names)) for row in rows[:NUM_ROWS]],
+        "the best trials",
+    )
+    says = "A line for each trial, coloured by score: the better, the lighter. Drag along an axis to keep a range."
+    return Figure("parallel", "Parallel coordinates", plot, says, table)
+
+
+def _axis(name: str, values: Sequence[Any], distribution: BaseDistribution) -> dict[str, Any]:
+    """Return an axis: numbers as they are or as logarithms, all else by the place in the order of its texts."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    if isinstance(distribution, CategoricalDistribution):
+        options = list(distribution.choices)
+        places = [options.index(str(value)) for value in values]
+        return {"label": name, "values": places, "tickvals": list(range(len(options))), "ticktext": options}
+    assert isinstance(distribution, FloatDistribution)
+    if not distribution.log:
+        return {"label": name, "values": values}
+    low, high = math.log10(distribution.low), math.log10(distribution.high)
+    ticks = [low, *range(math.ceil(low), math.floor(high) + 1), high]
+    return {
+        "label": f"{name} (log)",
+        "values": [math.log10(value) for value in values],
+        "tickvals": ticks,
+        "ticktext": [f"{10**tick:.3g}" for tick in ticks],
+    }
+
+
+def _importance(study: Study) -> Figure:
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+
+    found = get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
+    plot = figure(xaxis_title="share of the score's variance", showlegend=False)
+    names = list(reversed(found))
+    shares = [found[name] for name in names]
+    plot.add_bar(x=shares, y=names, orientation="h", marker_color="#0072B2", text=[f"{100 * x:.0f} %" for x in shares])
+    plot.update_yaxes(automargin=True, type="category")
+    first, share = next(iter(found.items()))
+    says = (
+        f"{first} explains most: {100 * share:.0f} % of the score's variance among these trials (fANOVA, Hutter et al."
+        " 2014). Trials that were stopped early count with their score so far."
+    )
+    table = Table(("hyper-parameter", "importance"), list(found.items()))
+    return Figure("importance", "Importance of the hyper-parameters", plot, says, table, 120 + 36 * len(found))
+
+
+def _slices(run: RunData, study: Study, names: Sequence[str]) -> Figure:
+    from optuna.visualization import plot_slice
+
+    plot = plot_slice(study, target_name=str(run.summary["metric"]))
+    restyle(plot, showlegend=False)
+    plot.update_traces(marker={"colorscale": "Viridis", "reversescale": False, "line": {"width": 0}, "size": 6})
+    says = f"The score by each of {len(names)} hyper-parameters; later trials are lighter."
+    return Figure("slices", "Slices", plot, says)

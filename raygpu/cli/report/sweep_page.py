@@ -1,0 +1,170 @@
+"""The report of a sweep: plan against outcome, trials, curves, hyper-parameters, GPUs, time."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import tomli_w
+
+from raygpu.cli.formatting import duration, hyperparameters, throughput
+from raygpu.cli.report import gpu_figures
+from raygpu.cli.report.content import Page, Section, Table
+from raygpu.cli.report.curve_figures import best_so_far, curve_figures
+from raygpu.cli.report.search_figures import search_figures
+from raygpu.config.command_names import typed
+from raygpu.records.run_data import RunData
+from raygpu.records.trials_csv import TrialRow
+
+NUM_BEST = 10
+"""Number of trials in the table of the best ones."""
+NO_TIMELINE = "This run has no timeline.jsonl: it was made by an earlier raygpu, or its folder could not be written."
+
+
+def sweep_page(run: RunData) -> Page:
+    """Return the report of a sweep."""
+    sections = [
+        _outcome(run),
+        _best(run),
+        _curves(run),
+        _search(run),
+        _gpus(run),
+        _time(run),
+        _trials(run),
+        _config(run),
+    ]
+    summary = run.summary
+    kind = "synthetic data: the scores mean nothing" if summary["data"] == "synthetic" else f"{summary['mode']} mode"
+    code = run.config.get("experiment") or run.config.get("function") or run.config.get("command") or ""
+    return Page(run.name, f"Sweep of {code}, {kind}", _facts(run), [section for section in sections if section])
+
+
+def _facts(run: RunData) -> list[tuple[str, str]]:
+    summary = run.summary
+    best = summary["best"]
+    facts = [(f"best {summary['metric']}", "none" if best is None else f"{best['score']:.6g}")]
+    facts += [("best trial", best["trial_id"])] if best is not None else []
+    facts += [("trials", f"{summary['num_trials']:,}"), ("training took", duration(summary["wall_s"]))]
+    rates = [gpu["samples_per_s"] for gpu in summary["gpus"] if gpu["samples_per_s"] is not None]
+    facts += [("throughput", throughput(sum(rates)))] if rates else []
+    return [*facts, ("GPUs", str(len(summary["gpus"])))]
+
+
+def _outcome(run: RunData) -> Section:
+    """Return the plan against what happened."""
+    summary = run.summary
+    rows: list[tuple[Any, ...]] = [("trials", run.config.get("trials"), summary["num_trials"])]
+    predicted = summary["predicted"]
+    if predicted:
+        rows.append(("seconds", predicted["wall_s"][predicted["chosen"]], summary["wall_s"]))
+        gib = predicted["memory_gib"][predicted["chosen"]]
+        used = [gpu["memory_gib"] for gpu in summary["gpus"] if gpu["memory_gib"] is not None]
+        rows.append(("memory in use (GiB)", gib, max(used) if used else None))
+    planned = summary["plan"].get("trials_per_gpu")
+    table = gpu_figures.occupancy(run)
+    if planned is not None and table.rows:
+        rows.append(("most at once on a GPU", planned, max(row[4] for row in table.rows)))
+    counts = [(name, summary[key]) for name, key in _COUNTS if summary[key]]
+    tables = [
+        Table(("", "planned", "happened"), rows, "plan and outcome"),
+        Table(("trials", "number"), counts, "how the trials ended"),
+    ]
+    if len(predicted.get("wall_s", {})) > 1:
+        ways = [(way, seconds, way == predicted["chosen"]) for way, seconds in predicted["wall_s"].items()]
+        cells = [(way, seconds, "taken" if chosen else "") for way, seconds, chosen in ways]
+        tables.append(Table(("way", "predicted seconds", ""), cells, f"ways to run it, by {predicted['source']}"))
+    notes = [f"Plan: {summary['mode']} mode. {_reason(summary['plan'])}"]
+    if summary["common_failure"] is not None:
+        notes.append(f"Ended early: the first trials all failed alike ({summary['common_failure']}).")
+    if summary["interrupted"]:
+        notes.append(f"Interrupted, with {summary['interrupted']} trials under way: {run.folder.resumed_by('sweep')}")
+    return Section("outcome", "Plan and outcome", notes, tables)
+
+
+_COUNTS = (
+    ("finished", "completed"),
+    ("diverged", "diverged"),
+    ("stopped early", "stopped_early"),
+    ("failed", "failed"),
+    ("interrupted", "interrupted"),
+    ("went on after a lost worker", "retries"),
+    ("went on with a larger share after running out of memory", "out_of_memory"),
+)
+
+
+def _reason(plan: Mapping[str, Any]) -> str:
+    known = ", ".join(f"{name} {value}" for name, value in plan.items() if not isinstance(value, dict | list))
+    return known[:1].upper() + known[1:] + "."
+
+
+def _best(run: RunData) -> Section:
+    best = run.ranked()[:NUM_BEST]
+    if not best:
+        return Section("best", "Best trials", [f"No trial has a finite {run.summary['metric']}."])
+    described = run.folder.shared / run.folder.best_toml.name
+    commands = [f"{typed('train')} {shlex.quote(str(described))}"]
+    if "command_line" in (run.summary["best"] or {}):
+        commands = [run.summary["best"]["command_line"]]
+    note = f"Best: {best[0].trial_id} with {hyperparameters(best[0].hyperparameters)}. To train it again:"
+    return Section("best", "Best trials", [note], [_table(run, best, "by score")], code="\n".join(commands))
+
+
+def _table(run: RunData, trials: list[TrialRow], caption: str) -> Table:
+    names = list(dict.fromkeys(name for row in trials for name in row.hyperparameters))
+    header = ("trial", str(run.summary["metric"]), "status", "epochs", "samples/s", "GPU", *names)
+    rows = [
+        (
+            row.trial_id,
+            row.score,
+            row.status,
+            row.epochs,
+            row.samples_per_s,
+            row.gpu,
+            *(row.hyperparameters.get(name) for name in names),
+        )
+        for row in trials
+    ]
+    return Table(header, rows, caption)
+
+
+def _curves(run: RunData) -> Section:
+    reached = best_so_far([run])
+    figures = [*curve_figures(run), *([reached] if reached is not None else [])]
+    return Section("curves", "Curves", [] if figures else [NO_TIMELINE], figures=figures)
+
+
+def _search(run: RunData) -> Section:
+    figures, notes = search_figures(run)
+    return Section("hyperparameters", "Hyper-parameters", notes, figures=figures)
+
+
+def _gpus(run: RunData) -> Section:
+    header = ("GPU", "name", "samples/s", "mean memory (GiB)", "time with any kernel (%)")
+    rows = [
+        (f"GPU {gpu['index']}", gpu["name"], gpu["samples_per_s"], gpu["memory_gib"], gpu["util_pct"])
+        for gpu in run.summary["gpus"]
+    ]
+    line = gpu_figures.timeline(run)
+    figures = [*([line] if line is not None else []), *gpu_figures.reading_figures(run)]
+    return Section("gpus-section", "GPUs", [], [Table(header, rows, "over the whole run")], figures)
+
+
+def _time(run: RunData) -> Section:
+    figure = gpu_figures.stages([run])
+    arrays = [(purpose, seconds) for purpose, seconds in run.summary.get("arrays_s", {}).items()]
+    tables = [Table(("in fused arrays", "seconds"), arrays, "time of all arrays together")] if arrays else []
+    return Section("time", "Time", [], tables, [figure] if figure is not None else [])
+
+
+def _trials(run: RunData) -> Section:
+    if not run.trials:
+        return Section("trials", "All trials")
+    ranked = run.ranked()
+    others = [row for row in run.trials if not row.finite]
+    whole = _table(run, [*ranked, *others], f"all {len(run.trials):,} trials, the best first")
+    return Section("trials", "All trials", folded=[whole])
+
+
+def _config(run: RunData) -> Section:
+    return Section("configuration", "Configuration", code=tomli_w.dumps(dict(run.config)))

@@ -1,0 +1,75 @@
+"""All that a run's folder keeps for a report: configuration, summary, trials and timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from raygpu.config import read_toml
+from raygpu.errors import BadInput
+from raygpu.records import timeline, trials_csv
+from raygpu.records.run_directory import RunDirectory
+from raygpu.records.timeline import RunTimeline
+from raygpu.records.trials_csv import TrialRow
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """The files of a run that has ended."""
+
+    folder: RunDirectory
+    kind: str
+    """Command that began it."""
+    config: Mapping[str, Any]
+    """Content of `config.toml`."""
+    summary: Mapping[str, Any]
+    """Content of `summary.json`."""
+    trials: list[TrialRow]
+    """The trials of a sweep; empty for another run."""
+    timeline: RunTimeline
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.folder.name
+
+    @property
+    def began_s(self) -> float:
+        """Moment of the first start, in Unix seconds; 0 without a timeline."""
+        return self.timeline.starts[0] if self.timeline.starts else 0.0
+
+    @property
+    def maximize(self) -> bool:
+        """Whether a higher metric is better."""
+        return bool(self.config.get("direction", "min") == "max")
+
+    @classmethod
+    def load(cls, folder: RunDirectory) -> RunData:
+        """Read the files. Raises BadInput if one is damaged, or if the run has not ended."""
+        summary = folder.read_summary()
+        if summary is None:
+            kind = folder.kind
+            raise BadInput(f"{folder}: has no summary.json, so it has not ended: {folder.resumed_by(kind)}")
+        return cls(
+            folder=folder,
+            kind=folder.kind,
+            config=read_toml(folder.config),
+            summary=summary,
+            trials=trials_csv.read(folder.trials_csv),
+            timeline=timeline.read(folder.timeline),
+        )
+
+    def ranked(self) -> list[TrialRow]:
+        """Return the trials with a finite score, the best first."""
+        scored = [row for row in self.trials if row.finite]
+        return sorted(scored, key=lambda row: (-1 if self.maximize else 1) * (row.score or 0.0))
+
+    def series(self) -> list[str]:
+        """Return the names of the metrics that have curves, the score's first."""
+        names: dict[str, None] = {}
+        for curve in self.timeline.curves.values():
+            for metrics in curve.values():
+                names |= dict.fromkeys(metrics)
+        wanted = self.config.get("metric", "")
+        return sorted(names, key=lambda name: name not in (wanted, f"validation/{wanted}"))
