@@ -16,12 +16,16 @@ NO_SCORE = ("diverged", "failed", "interrupted")
 
 
 def ending(
-    summary: Mapping[str, Any], failures: Sequence[str], folder: RunDirectory, curves: str | None, interrupted: bool
+    summary: Mapping[str, Any],
+    failures: Sequence[str],
+    folder: RunDirectory,
+    where: Sequence[str | None],
+    interrupted: bool,
 ) -> list[str]:
     """Return the lines after the table of the best trials.
 
-    summary: content of `summary.json`. failures: last line of each failed trial's traceback. curves: line on where to
-    see curves, if there are any. interrupted: whether trials are left to run.
+    summary: content of `summary.json`. failures: last line of each failed trial's traceback. where: lines on where to
+    see curves and the report, None for what there is not. interrupted: whether trials are left to run.
     """
     lines = []
     if summary["best"] is not None and summary["data"] == "synthetic":
@@ -51,8 +55,7 @@ def ending(
         lines.append(_without_score(summary))
     else:
         lines += _best(summary["best"], folder)
-    if curves is not None:
-        lines.append(curves)
+    lines += [line for line in where if line is not None]
     if interrupted:
         lines.append(f"interrupted; go on with: {folder.resumed_by('sweep')}")
     return lines

@@ -40,6 +40,19 @@ class RunData:
         return self.timeline.starts[0] if self.timeline.starts else 0.0
 
     @property
+    def ended_s(self) -> float:
+        """Moment of the last trial's or reading's end that the timeline has, in Unix seconds."""
+        timeline = self.timeline
+        return max(
+            [
+                self.began_s,
+                *(stay.ended_s for stay in timeline.occupancies),
+                *(samples[-1][0] for samples in timeline.readings.values()),
+                *(max(moments.values()) for moments in timeline.ended_s.values()),
+            ]
+        )
+
+    @property
     def maximize(self) -> bool:
         """Whether a higher metric is better."""
         return bool(self.config.get("direction", "min") == "max")

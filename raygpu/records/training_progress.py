@@ -173,6 +173,16 @@ class History:
             found[index] = found.get(index, 0.0) + samples / self._wall_s
         return found
 
+    def latest_by_device(self) -> dict[int, float]:
+        """Return the samples/s of each device between the last two exchanges; empty before a report that has
+        samples."""
+        found: dict[int, float] = {}
+        for rank, samples in enumerate(self.last.samples if self.last is not None else ()):
+            assert self.last is not None
+            index = self.device_of[rank]
+            found[index] = found.get(index, 0.0) + samples / self.last.wall_s
+        return found
+
     @property
     def time_left_s(self) -> float | None:
         """Seconds left by the pace since the workers began, evaluations and checkpoints included; None before a
@@ -191,10 +201,8 @@ class History:
         assert last is not None
         whole = {"lr": last.lr, "samples_per_s": last.samples_per_s}
         found = {name: value for name, value in whole.items() if value is not None}
-        for rank, samples in enumerate(last.samples):
-            name = f"gpu/{self.device_of[rank]}/samples_per_s"
-            found[name] = found.get(name, 0.0) + samples / last.wall_s
-            found[f"rank/{rank}/share"] = float(last.shares[rank])
+        found |= {f"gpu/{index}/samples_per_s": rate for index, rate in self.latest_by_device().items()}
+        found |= {f"rank/{rank}/share": float(share) for rank, share in enumerate(last.shares[: len(last.samples)])}
         if last.efficiency is not None:
             found["scaling_efficiency"] = last.efficiency
         if last.noise is not None:

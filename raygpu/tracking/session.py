@@ -255,7 +255,10 @@ class SweepSession(Session):
 
     def _ending(self, summary: Mapping[str, Any], *, interrupted: bool) -> Ending:
         folder, best = self.folder, summary["best"]
-        files = [(path, None) for path in (folder.summary, folder.trials_csv, folder.best_toml) if path.is_file()]
+        files: list[tuple[Path, str | None]] = [
+            (path, None) for path in (folder.summary, folder.trials_csv, folder.best_toml) if path.is_file()
+        ]
+        files += report_files(folder)
         metrics = {f"trials/{key}": summary[key] for key in ("completed", "diverged", "stopped_early", "failed")}
         tags = {"raygpu.score": f"{summary['score']} epoch"}
         status: Status = "interrupted" if interrupted else "failed" if best is None else "finished"
@@ -291,12 +294,19 @@ class TrainSession(Session):
         return settings | self.config.hyperparameters
 
     def _ending(self, summary: Mapping[str, Any], *, interrupted: bool) -> Ending:
-        files: list[tuple[Path, str | None]] = [(self.folder.summary, None)]
+        files: list[tuple[Path, str | None]] = [(self.folder.summary, None), *report_files(self.folder)]
         if self.checkpoint is not None:
             files.append((self.checkpoint, "checkpoint"))
         best = summary["best"]
         metrics = {"best/score": best["score"], "best/epoch": best["epoch"]} if best is not None else {}
         return Ending("interrupted" if interrupted else "finished", metrics, {}, files)
+
+
+def report_files(folder: RunDirectory) -> list[tuple[Path, str | None]]:
+    """Return the report and its pictures, each with its folder among the run's artifacts; empty without a report."""
+    if not folder.report.is_file():
+        return []
+    return [(folder.report, None), *((picture, "plots") for picture in sorted(folder.plots.glob("*.png")))]
 
 
 def flat(config: ProblemConfig) -> dict[str, Any]:

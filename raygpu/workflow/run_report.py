@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from raygpu import __version__
 from raygpu.cli.report.comparison_page import comparison_page
 from raygpu.cli.report.content import Page
 from raygpu.cli.report.page import html
 from raygpu.cli.report.pictures import write_pictures
 from raygpu.cli.report.sweep_page import sweep_page
 from raygpu.cli.report.training_page import training_page
-from raygpu.errors import BadInput
+from raygpu.config.command_names import typed
+from raygpu.errors import BadInput, one_line
 from raygpu.records.run_data import RunData
+from raygpu.records.run_directory import RunDirectory
 
 PAGES = {"sweep": sweep_page, "train": training_page}
 """Function that returns the page of a run, by the command that began it."""
@@ -33,6 +37,18 @@ def write_report(run: RunData, out: Path | None = None) -> Path:
     return path
 
 
+def write_report_of(folder: RunDirectory, say: Callable[[str], None]) -> str | None:
+    """Write the report of a run that has just ended; return the line that tells where it is, None without one.
+
+    A report that cannot be written is told, and never ends the run.
+    """
+    try:
+        return f"the report, for a browser: {write_report(RunData.load(folder))}"
+    except Exception as error:  # noqa: BLE001 - no result depends on it
+        say(f"no report: {one_line(error)}; again by: {typed('report')} {shlex.quote(str(folder))}")
+        return None
+
+
 def write_comparison(runs: Sequence[RunData], out: Path) -> Path:
     """Write the page that has several runs side by side; return its file."""
     return _write(out, comparison_page(runs))
@@ -42,6 +58,6 @@ def _write(path: Path, page: Page) -> Path:
     """Write the page in one step: whoever looks at the file finds the old or the new one."""
     path = path.absolute()
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(html(page), encoding="utf-8")
+    temporary.write_text(html(page, __version__), encoding="utf-8")
     os.replace(temporary, path)
     return path

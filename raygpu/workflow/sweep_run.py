@@ -26,6 +26,7 @@ from raygpu.records.trial_records import Records
 from raygpu.search.trials import Scoring, TrialRecord
 from raygpu.storage import StorageError
 from raygpu.workflow.run_folder import removed_if_unusable
+from raygpu.workflow.run_report import write_report_of
 from raygpu.workflow.summary import summarize, write_files
 from raygpu.workflow.trial_groups import Grouped
 from raygpu.workflow.user_code import Problem
@@ -238,6 +239,7 @@ class SweepUnderWay:
         try:
             lines = write_files(self.folder, self.config, self.found, self.records, self.checkpoints, self.summary)
             self.console.lines(lines)
+            report = write_report_of(self.folder, self.console.line)
         except OSError as error:
             if not disk.is_full(error):
                 raise
@@ -252,5 +254,6 @@ class SweepUnderWay:
         best, failures = self.records.ranked()[:5], self.records.failures()
         if self.summary["best"] is not None:
             self.console.best(self.config.metric, best)
-        self.console.lines(ending(self.summary, failures, self.folder, self.session.next_line(), self.interrupted))
+        curves = self.session.next_line()
+        self.console.lines(ending(self.summary, failures, self.folder, [curves, report], self.interrupted))
         return Result(self.summary, self.folder.path, best, self.interrupted, failures)

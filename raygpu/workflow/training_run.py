@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from raygpu.engines.cluster import ray_files
 from raygpu.experiment import take
 from raygpu.records.clock import command_age_s
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.timeline import TRAINING, Timeline
 from raygpu.records.training_progress import History, Progress
 from raygpu.reporting import Kept
-from raygpu.search.trials import Scoring
+from raygpu.search.trials import EpochResult, Scoring
 from raygpu.workflow import registration
 from raygpu.workflow.run_folder import removed_if_unusable
+from raygpu.workflow.run_report import write_report_of
 from raygpu.workflow.summary import summarize_training
 from raygpu.workflow.training_layout import Layout
 from raygpu.workflow.user_code import Problem
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from raygpu.engines.train.worker_reports import Joined, Report
     from raygpu.tracking.runs import RunTree
 
+READINGS_S = 2.0
+"""Seconds between two readings in the timeline."""
 START = "start"
 """Folder below the checkpoints with the parameters of a warm start."""
 
@@ -74,6 +79,8 @@ class TrainingRun:
         self.folder = self._ready_folder(planned.resume, planned.source_folder)
         assert config.epochs is not None
         self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
+        self.timeline = Timeline(self.folder.timeline, config.metric)
+        self._next_reading = 0.0
         self.session = TrainSession(config, self.folder, planned.tree)
         lines = self.layout.lines([device.name for device in cluster.devices])
         console.lines([*lines, cluster.address_line(), self.session.address_line()])
@@ -106,6 +113,7 @@ class TrainingRun:
                     self._take(report)
                 console.update(self.history, self._readings(), self.session.writer.delayed)
                 exporter.update()
+                self._note_readings()
             assert running.ended is not None
             return running.ended
         except BaseException as error:
@@ -191,6 +199,7 @@ class TrainingRun:
                     writer.run_metrics(report.steps * (report.epoch - 1) + report.step, metrics)
                 if is_new:
                     writer.run_metrics(report.epoch, history.metrics)
+                    self.timeline.epochs(TRAINING, [EpochResult(report.epoch, history.metrics)])
             case Saved():
                 history.keep(report.epoch, report.score, best=report.best, ended=report.ended)
             case Notice():
@@ -209,6 +218,18 @@ class TrainingRun:
 
     def _readings(self) -> Mapping[int, Mapping[str, float]]:
         return {index: reading.metrics() for index, reading in self.cluster.readings().items()}
+
+    def _note_readings(self) -> None:
+        """Note each GPU's throughput and readings in the timeline, every two seconds."""
+        if time.monotonic() < self._next_reading:
+            return
+        self._next_reading = time.monotonic() + READINGS_S
+        readings = {index: dict(values) for index, values in self._readings().items()}
+        for index, rate in self.history.latest_by_device().items():
+            readings.setdefault(index, {})["samples_per_s"] = rate
+        for index, values in readings.items():
+            self.timeline.gpu(index, values)
+        self.timeline.flush()
 
     def finish(self, ended: Ended) -> Result:
         """Write the summary, keep the model, and end the run in MLflow."""
@@ -232,12 +253,16 @@ class TrainingRun:
                     assert checkpoint is not None
                     summary |= self._keep_model(checkpoint)
                 self.folder.write_summary(summary)
+                self.timeline.close()
+                report = write_report_of(self.folder, self.console.line)
                 self.session.checkpoint = checkpoint
                 said = self.session.close(summary, interrupted=interrupted, say=self.console.line)
                 self.console.lines(said)
         finally:
             self.folder.hand_over()
         self._print_end(summary, interrupted)
+        if report is not None:
+            self.console.line(report)
         return Result(summary, self.folder.path, interrupted)
 
     @property

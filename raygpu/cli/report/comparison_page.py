@@ -25,7 +25,7 @@ def comparison_page(runs: Sequence[RunData]) -> Page:
         Section("curves", "Best score by time", figures=[reached] if reached is not None else []),
         Section("time", "Time", figures=[stages] if stages is not None else []),
         Section("gpus-section", "GPUs", tables=[_gpus(runs)]),
-        Section("configuration", "What differs in the configurations", tables=[_differences(runs)]),
+        _differences(runs),
     ]
     facts = [(run.name, _score(run)) for run in runs]
     return Page(f"{len(runs)} runs side by side", names, facts, [section for section in sections if section])
@@ -66,12 +66,15 @@ def _gpus(runs: Sequence[RunData]) -> Table:
     return Table(("run", "GPU", "name", "samples/s", "mean memory (GiB)"), rows, "each run's GPUs")
 
 
-def _differences(runs: Sequence[RunData]) -> Table:
+def _differences(runs: Sequence[RunData]) -> Section:
     flat = [_flat(run.config) for run in runs]
     keys = list(dict.fromkeys(key for each in flat for key in each))
     differing = [key for key in keys if len({each.get(key) for each in flat}) > 1 and key not in UNLIKE]
     rows = [(key, *(each.get(key) for each in flat)) for key in differing]
-    return Table(("key", *(run.name for run in runs)), rows, "keys whose values differ")
+    title = "What differs in the configurations"
+    if not rows:
+        return Section("configuration", title, ["Nothing but the names."])
+    return Section("configuration", title, tables=[Table(("key", *(run.name for run in runs)), rows, "by key")])
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -25,6 +25,10 @@ SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0
 """Colours of curves that stand side by side, from the same source."""
 
 
+LONG = 40
+"""Number of characters from which a cell's text may wrap."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table. A number is written to the right, None as a dash."""
@@ -33,9 +37,9 @@ class Table:
     rows: list[tuple[Any, ...]]
     caption: str = ""
 
-    def cells(self) -> list[list[tuple[str, bool]]]:
-        """Return each row's cells as text, with whether it is a number."""
-        return [[(text(value), _is_number(value)) for value in row] for row in self.rows]
+    def cells(self) -> list[list[tuple[str, str]]]:
+        """Return each row's cells: the text, and how it is set: number, text, or long for what may wrap."""
+        return [[_cell(value) for value in row] for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class Figure:
     """Sentence below the title: what is to be seen."""
     table: Table | None = None
     height_px: int = 420
+    min_width_px: int = 0
+    """Width below which the figure scrolls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +100,11 @@ def text(value: Any) -> str:
     return formatting.value(value) if not isinstance(value, str) else value
 
 
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+def _cell(value: Any) -> tuple[str, str]:
+    shown = text(value)
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return shown, "number"
+    return shown, "long" if len(shown) > LONG else "text"
 
 
 def figure(**layout: Any) -> PlotlyFigure:
@@ -111,11 +120,14 @@ def restyle(plot: PlotlyFigure, **layout: Any) -> None:
     """Give a figure the report's margins, and leave its colours to the page."""
     plot.update_layout(
         template=None,
+        width=None,
+        height=None,
         title=None,
-        margin={"l": 64, "r": 24, "t": 24, "b": 48},
+        margin={"l": 64, "r": 24, "t": 40, "b": 48},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         hovermode="closest",
-        legend={"orientation": "h", "y": -0.2},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#8A8A8A", "activecolor": "#0072B2"},
+        legend={"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
         **layout,
     )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from raygpu.cli.report.content import COLOURS, SERIES, Figure, Table, figure
+from raygpu.cli.report.time_scale import time_scale
 from raygpu.records.run_data import RunData
 from raygpu.records.timeline import TRAINING
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure as PlotlyFigure
-
 NUM_NAMED = 5
 """Number of best trials whose curves have a colour and a name of their own."""
+MANY_POINTS = 10_000
+"""Number of points from which a figure is drawn by WebGL, of which a browser has sixteen contexts."""
 MOST_POINTS = 40_000
 """Largest number of points of one figure; curves are thinned evenly beyond it."""
 NUM_ROWS = 20
@@ -31,16 +31,18 @@ def _curves(run: RunData, metric: str, number: int) -> Figure:
         trial: {epoch: values[metric] for epoch, values in sorted(curve.items()) if metric in values}
         for trial, curve in run.timeline.curves.items()
     }
-    stride = max(1, math.ceil(sum(map(len, curves.values())) / MOST_POINTS))
+    number_of_points = sum(map(len, curves.values()))
+    stride = max(1, math.ceil(number_of_points / MOST_POINTS))
     named = [row.trial_id for row in run.ranked()[:NUM_NAMED]] or [TRAINING]
     plot = figure(xaxis_title="epoch", yaxis_title=metric, updatemenus=[_axis_buttons()])
+    add = plot.add_scattergl if number_of_points > MANY_POINTS else plot.add_scatter
     outcome = {row.trial_id: row.status for row in run.trials}
     for status in COLOURS:
         others = [trial for trial in curves if trial not in named and outcome.get(trial) == status]
-        _add_many(plot, {trial: curves[trial] for trial in others}, stride, status)
+        _add_many(add, {trial: curves[trial] for trial in others}, stride, status)
     for trial, colour in zip(reversed(named), reversed(SERIES[: len(named)]), strict=True):
         points = _thinned(curves.get(trial, {}), stride)
-        plot.add_scattergl(
+        add(
             x=[epoch for epoch, _ in points],
             y=[value for _, value in points],
             name=trial,
@@ -51,7 +53,7 @@ def _curves(run: RunData, metric: str, number: int) -> Figure:
     return Figure(f"curve-{number}", metric, plot, f"{metric} after each epoch{best}.", _table(run, metric, curves))
 
 
-def _add_many(plot: PlotlyFigure, curves: Mapping[str, Mapping[int, float]], stride: int, status: str) -> None:
+def _add_many(add: Callable[..., Any], curves: Mapping[str, Mapping[int, float]], stride: int, status: str) -> None:
     """Add the curves of one outcome as one trace: a browser draws a trace of 100,000 points, and not 1,000 traces."""
     x: list[int | None] = []
     y: list[float | None] = []
@@ -62,7 +64,7 @@ def _add_many(plot: PlotlyFigure, curves: Mapping[str, Mapping[int, float]], str
         y += [value for _, value in points]
         names += [trial] * len(points)
     if x:
-        plot.add_scattergl(
+        add(
             x=x,
             y=y,
             text=names,
@@ -87,7 +89,17 @@ def _axis_buttons() -> dict[str, object]:
         {"label": kind, "method": "relayout", "args": [{"yaxis.type": kind, "yaxis.autorange": True}]}
         for kind in ("linear", "log")
     ]
-    return {"type": "buttons", "direction": "right", "x": 1, "xanchor": "right", "y": 1.12, "buttons": buttons}
+    return {
+        "type": "buttons",
+        "direction": "right",
+        "x": 0,
+        "xanchor": "left",
+        "y": 1.16,
+        "pad": {"t": 0},
+        "bgcolor": "rgba(127,127,127,0.15)",
+        "font": {"color": "#8A8A8A"},
+        "buttons": buttons,
+    }
 
 
 def _table(run: RunData, metric: str, curves: Mapping[str, Mapping[int, float]]) -> Table:
@@ -103,29 +115,30 @@ def _table(run: RunData, metric: str, curves: Mapping[str, Mapping[int, float]])
 
 def best_so_far(runs: Sequence[RunData]) -> Figure | None:
     """Return the figure of the best score by time, a line for each run; None without timelines."""
-    plot = figure(xaxis_title="minutes since the run's first start", yaxis_title="best score so far")
+    scale = time_scale(*runs)
+    plot = figure(xaxis_title=scale.title, yaxis_title="best score so far")
     rows = []
     for run, colour in zip(runs, _colours(), strict=False):
-        points = _best_points(run)
+        points = _best_points(run, scale.unit_s)
         if not points:
             continue
-        plot.add_scattergl(
-            x=[minutes for minutes, _ in points],
+        plot.add_scatter(
+            x=[at for at, _ in points],
             y=[score for _, score in points],
             name=run.name,
             mode="lines+markers",
             line={"shape": "hv", "color": colour},
             marker={"size": 5},
         )
-        rows += [(run.name, minutes, score) for minutes, score in points[-NUM_ROWS:]]
+        rows += [(run.name, at, score) for at, score in points[-NUM_ROWS:]]
     if not rows:
         return None
     says = "Each step is an epoch of a trial that beat all before it."
-    return Figure("best-so-far", "Best score so far", plot, says, Table(("run", "minutes", "best score"), rows))
+    return Figure("best-so-far", "Best score so far", plot, says, Table(("run", scale.unit, "best score"), rows))
 
 
-def _best_points(run: RunData) -> list[tuple[float, float]]:
-    """Return minutes and score of each improvement, and the end of the run."""
+def _best_points(run: RunData, unit_s: float) -> list[tuple[float, float]]:
+    """Return time since the start and score of each improvement, and the end of the run."""
     series = run.series()
     if not series:
         return []
@@ -141,9 +154,9 @@ def _best_points(run: RunData) -> list[tuple[float, float]]:
     points: list[tuple[float, float]] = []
     for at, score in moments:
         if not points or (score > points[-1][1] if run.maximize else score < points[-1][1]):
-            points.append(((at - run.began_s) / 60, score))
+            points.append(((at - run.began_s) / unit_s, score))
     if points and moments:
-        points.append(((moments[-1][0] - run.began_s) / 60, points[-1][1]))
+        points.append(((moments[-1][0] - run.began_s) / unit_s, points[-1][1]))
     return points
 
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from raygpu.cli.report.content import COLOURS, SERIES, Figure, Table, figure
+from raygpu.cli.report.content import COLOURS, SERIES, Figure, Table, figure, text
+from raygpu.cli.report.time_scale import time_scale
 from raygpu.records.run_data import RunData
 from raygpu.records.timeline import Occupancy
 
@@ -73,18 +74,19 @@ def timeline(run: RunData) -> Figure | None:
     if not rows:
         return None
     outcome = {row.trial_id: row.status for row in run.trials}
-    plot = figure(xaxis_title="minutes since the run's first start", barmode="overlay", bargap=0.15)
+    scale = time_scale(run)
+    plot = figure(xaxis_title=scale.title, barmode="overlay", bargap=0.15)
     by_outcome: dict[str, list[tuple[Lane, Occupancy]]] = {name: [] for name in COLOURS}
     for lane in rows:
         for stay in lane.stays:
-            by_outcome[_outcome(stay, outcome)].append((lane, stay))
+            by_outcome[ended(stay, outcome)].append((lane, stay))
     for name, stays in by_outcome.items():
         if not stays:
             continue
         plot.add_bar(
             orientation="h",
-            base=[(stay.began_s - run.began_s) / 60 for _, stay in stays],
-            x=[(stay.ended_s - stay.began_s) / 60 for _, stay in stays],
+            base=[scale.at(stay.began_s) for _, stay in stays],
+            x=[scale.bar(stay.began_s, stay.ended_s)[1] for _, stay in stays],
             y=[lane.label for lane, _ in stays],
             name=f"{name} ({len(stays)})",
             marker={"color": COLOURS[name], "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}},
@@ -101,7 +103,7 @@ def timeline(run: RunData) -> Figure | None:
     return Figure("gpus", "Timeline of the GPUs", plot, f"{busiest}.", table, 140 + 26 * min(len(rows), 60))
 
 
-def _outcome(stay: Occupancy, outcome: Mapping[str, str]) -> str:
+def ended(stay: Occupancy, outcome: Mapping[str, str]) -> str:
     """Return the outcome that colours a stay: how it ended, else that of most of its trials."""
     if stay.end == "error":
         return "failed"
@@ -149,9 +151,9 @@ def _covered_s(stays: Sequence[Occupancy]) -> float:
 
 def reading_figures(run: RunData) -> list[Figure]:
     """Return a figure for each reading that the run has, with a line for each GPU."""
-    figures = []
+    figures, scale = [], time_scale(run)
     for name, title in READINGS.items():
-        plot = figure(xaxis_title="minutes since the run's first start", yaxis_title=title)
+        plot = figure(xaxis_title=scale.title, yaxis_title=title)
         plot.update_yaxes(rangemode="tozero")
         rows = []
         for number, (gpu, samples) in enumerate(sorted(run.timeline.readings.items())):
@@ -159,8 +161,8 @@ def reading_figures(run: RunData) -> list[Figure]:
             if not points:
                 continue
             y = [value for _, value in points]
-            plot.add_scattergl(
-                x=[(at - run.began_s) / 60 for at, _ in points],
+            plot.add_scatter(
+                x=[scale.at(at) for at, _ in points],
                 y=y,
                 name=gpu_name(gpu),
                 mode="lines" if len(points) > 1 else "markers",
@@ -169,7 +171,7 @@ def reading_figures(run: RunData) -> list[Figure]:
             rows.append((gpu_name(gpu), sum(y) / len(y), min(y), max(y)))
         if rows:
             table = Table(("GPU", "mean", "lowest", "highest"), rows, title)
-            says = "; ".join(f"{row[0]}: {row[1]:,.4g} on average" for row in rows)
+            says = "; ".join(f"{row[0]}: {text(row[1])} on average" for row in rows)
             figures.append(Figure(f"reading-{name.replace('_', '-')}", title, plot, f"{says}.", table, 300))
     return figures
 
@@ -188,13 +190,14 @@ def stages(runs: Sequence[RunData]) -> Figure | None:
         return None
     plot = figure(xaxis_title="seconds", barmode="stack")
     names = list(dict.fromkeys(stage for _, seconds in known for stage in seconds))
-    for number, stage in enumerate(names):
+    for number, stage in enumerate(names, start=1):
+        colour = SERIES[0] if stage == "trials" else SERIES[number % len(SERIES)]
         plot.add_bar(
             orientation="h",
             x=[seconds.get(stage) or 0.0 for _, seconds in known],
             y=[name for name, _ in known],
             name=STAGES.get(stage, stage),
-            marker_color=SERIES[number % len(SERIES)],
+            marker_color=colour,
         )
     plot.update_yaxes(automargin=True, type="category")
     rows = [(name, STAGES.get(stage, stage), value) for name, seconds in known for stage, value in seconds.items()]

@@ -6,12 +6,11 @@ import json
 from importlib.resources import files
 from typing import Any
 
-from raygpu import __version__
 from raygpu.cli.report.content import Page
 
 
-def html(page: Page) -> str:
-    """Return the page as HTML."""
+def html(page: Page, version: str) -> str:
+    """Return the page as HTML. version: of raygpu."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
@@ -23,7 +22,7 @@ def html(page: Page) -> str:
         page=page,
         plotly=Markup(get_plotlyjs()) if figures else "",
         figures=Markup(_embedded(figures)) if figures else "",
-        footer=f"Written by raygpu {__version__}. The file needs no network; figures are drawn by Plotly.",
+        footer=f"Written by raygpu {version}. The file needs no network; figures are drawn by Plotly.",
     )
 
 

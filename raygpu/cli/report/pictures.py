@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from raygpu.cli.report.content import COLOURS, SERIES
-from raygpu.cli.report.gpu_figures import lanes
+from raygpu.cli.report.gpu_figures import ended, lanes
+from raygpu.cli.report.time_scale import time_scale
 from raygpu.records.run_data import RunData
 from raygpu.records.timeline import TRAINING
 
 NUM_NAMED = 5
-MOST_CURVES = 2_000
-"""Largest number of curves in a picture."""
 MOST_LANES = 60
 """Largest number of rows in a picture of the timeline."""
 
@@ -41,10 +41,10 @@ def _score(run: RunData, path: Path) -> bool:
     axes = plot.subplots()
     outcome = {row.trial_id: row.status for row in run.trials}
     named = [row.trial_id for row in run.ranked()[:NUM_NAMED]] or [TRAINING]
-    others = [trial for trial in run.timeline.curves if trial not in named][:MOST_CURVES]
-    for trial in others:
-        epochs, values = _points(run.timeline.curves[trial], series[0])
-        axes.plot(epochs, values, color=COLOURS.get(outcome.get(trial, ""), "#8A8A8A"), alpha=0.25, linewidth=0.8)
+    for status, colour in COLOURS.items():
+        alike = [trial for trial in run.timeline.curves if trial not in named and outcome.get(trial) == status]
+        x, y = _joined([_points(run.timeline.curves[trial], series[0]) for trial in alike])
+        axes.plot(x, y, color=colour, alpha=0.25, linewidth=0.8)
     for trial, colour in zip(named, SERIES, strict=False):
         epochs, values = _points(run.timeline.curves.get(trial, {}), series[0])
         axes.plot(epochs, values, color=colour, linewidth=2, label=trial, marker="o" if len(epochs) < 2 else None)
@@ -62,6 +62,13 @@ def _points(curve: Mapping[int, Mapping[str, float]], metric: str) -> tuple[list
     return [epoch for epoch, _ in found], [value for _, value in found]
 
 
+def _joined(curves: Sequence[tuple[list[int], list[float]]]) -> tuple[list[float], list[float]]:
+    """Return many curves as one, with gaps between them."""
+    x = [float(value) for epochs, _ in curves for value in (*epochs, math.nan)]
+    y = [value for _, values in curves for value in (*values, math.nan)]
+    return x, y
+
+
 def _gpus(run: RunData, path: Path) -> bool:
     """Draw the timeline of the GPUs; return False without one."""
     from matplotlib.figure import Figure
@@ -73,17 +80,15 @@ def _gpus(run: RunData, path: Path) -> bool:
     outcome = {row.trial_id: row.status for row in run.trials}
     plot = Figure(figsize=(11, 1.6 + 0.28 * len(rows)), dpi=120, layout="constrained")
     axes = plot.subplots()
+    scale = time_scale(run)
     shown = set()
     for height, lane in enumerate(reversed(rows)):
-        for stay in lane.stays:
-            ended = "failed" if stay.end == "error" else stay.end
-            status = outcome.get(stay.trial_ids[0], "finished") if ended == "complete" else ended
-            shown.add(status)
-            bar = ((stay.began_s - run.began_s) / 60, (stay.ended_s - stay.began_s) / 60)
-            colour = COLOURS.get(status, "#8A8A8A")
-            axes.broken_barh([bar], (height - 0.4, 0.8), facecolors=colour, edgecolor="white", linewidth=0.3)
+        for name, colour in COLOURS.items():
+            bars = [scale.bar(stay.began_s, stay.ended_s) for stay in lane.stays if ended(stay, outcome) == name]
+            shown |= {name} if bars else set()
+            axes.broken_barh(bars, (height - 0.4, 0.8), facecolors=colour, edgecolor="white", linewidth=0.3)
     axes.set_yticks(range(len(rows)), [lane.label for lane in reversed(rows)])
-    axes.set(xlabel="minutes since the run's first start", title=f"{run.name}: what ran on each GPU")
+    axes.set(xlabel=scale.title, title=f"{run.name}: what ran on each GPU")
     axes.spines[["top", "right"]].set_visible(False)
     names = [name for name in COLOURS if name in shown]
     axes.legend(handles=[Patch(color=COLOURS[name], label=name) for name in names], frameon=False, ncols=len(names))

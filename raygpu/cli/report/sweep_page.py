@@ -67,6 +67,7 @@ def _outcome(run: RunData) -> Section:
         rows.append(("most at once on a GPU", planned, max(row[4] for row in table.rows)))
     counts = [(name, summary[key]) for name, key in _COUNTS if summary[key]]
     tables = [
+        _plan(summary["plan"]),
         Table(("", "planned", "happened"), rows, "plan and outcome"),
         Table(("trials", "number"), counts, "how the trials ended"),
     ]
@@ -74,7 +75,7 @@ def _outcome(run: RunData) -> Section:
         ways = [(way, seconds, way == predicted["chosen"]) for way, seconds in predicted["wall_s"].items()]
         cells = [(way, seconds, "taken" if chosen else "") for way, seconds, chosen in ways]
         tables.append(Table(("way", "predicted seconds", ""), cells, f"ways to run it, by {predicted['source']}"))
-    notes = [f"Plan: {summary['mode']} mode. {_reason(summary['plan'])}"]
+    notes = [MODES.get(summary["mode"], "")]
     if summary["common_failure"] is not None:
         notes.append(f"Ended early: the first trials all failed alike ({summary['common_failure']}).")
     if summary["interrupted"]:
@@ -82,6 +83,12 @@ def _outcome(run: RunData) -> Section:
     return Section("outcome", "Plan and outcome", notes, tables)
 
 
+MODES = {
+    "process": "Process mode: each trial was trained in a process of its own, several of them side by side on a GPU.",
+    "fused": "Fused mode: trials of one shape were trained as arrays, each one program; the others in processes.",
+    "split": "Split mode: each process trained several trials on TensorFlow's logical devices.",
+}
+"""What each mode of a sweep means."""
 _COUNTS = (
     ("finished", "completed"),
     ("diverged", "diverged"),
@@ -93,9 +100,15 @@ _COUNTS = (
 )
 
 
-def _reason(plan: Mapping[str, Any]) -> str:
-    known = ", ".join(f"{name} {value}" for name, value in plan.items() if not isinstance(value, dict | list))
-    return known[:1].upper() + known[1:] + "."
+def _plan(plan: Mapping[str, Any]) -> Table:
+    """Return the plan's shares, a row for each type of GPU."""
+    parts = plan.get("devices", [plan])
+    rows = [
+        (part.get("device", "all GPUs"), part.get("trials_per_gpu"), part.get("fraction"), part.get("reason"))
+        for part in parts
+    ]
+    members = f", at most {plan['members']} trials in each" if "members" in plan else ""
+    return Table(("GPUs", "at once on a GPU", "share", "why"), rows, f"the plan{members}")
 
 
 def _best(run: RunData) -> Section:
