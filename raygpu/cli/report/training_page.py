@@ -42,7 +42,7 @@ def _outcome(run: RunData) -> Section:
     rows = [
         ("epochs", run.config.get("epochs"), summary["epochs"]),
         ("workers", run.config.get("workers"), summary["workers"]),
-        ("global batch (samples)", run.config.get("batch", {}).get("size"), summary["global_batch"]),
+        ("global batch (samples)", run.config.get("global_batch"), summary["global_batch"]),
         ("starts after a lost worker", 0, summary["retries"]),
     ]
     metrics = Table(("metric", "last epoch"), list(summary["metrics"].items()), "metrics of the last epoch")

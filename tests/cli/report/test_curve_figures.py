@@ -1,0 +1,57 @@
+"""Curves of trials: the best ones by name, the others as one trace, gaps, thinning, the best score by time."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from raygpu.cli.report import curve_figures as module
+from raygpu.cli.report.curve_figures import best_so_far, curve_figures
+from tests.report_cases import sweep
+
+
+def test_the_best_trials_have_curves_of_their_own_and_the_others_one_for_each_outcome(tmp_path: Path) -> None:
+    score, loss = curve_figures(sweep(tmp_path / "run", 20))
+    assert (score.title, loss.title) == ("validation/accuracy", "train/loss")
+    names = [trace.name for trace in score.plot.data]
+    assert names == ["finished (11)", "stopped (3)", "failed (1)", "t0018", "t0003", "t0007", "t0011", "t0015"]
+    others = score.plot.data[0]
+    assert len(others.x) == 11 * 4  # three epochs and a gap
+    assert others.x[3] is None
+
+
+def test_what_is_not_finite_is_a_gap(tmp_path: Path) -> None:
+    run = sweep(tmp_path / "run", 5)
+    run.timeline.curves["t0003"][2]["validation/accuracy"] = math.nan
+    figure = curve_figures(run)[0]
+    best = figure.plot.data[-1]
+    assert best.name == "t0003"
+    assert best.y[1] is None
+    assert best.y[2] is not None
+
+
+def test_many_points_are_thinned_and_the_last_one_stays(tmp_path: Path) -> None:
+    run = sweep(tmp_path / "run", 4)
+    for curve in run.timeline.curves.values():
+        curve.clear()
+        curve.update({epoch: {"validation/accuracy": epoch / 30_000} for epoch in range(1, 30_001)})
+    figure = curve_figures(run)[0]
+    drawn = sum(len(trace.x) for trace in figure.plot.data)
+    assert drawn <= module.MOST_POINTS + 4 * len(figure.plot.data)
+    assert figure.plot.data[-1].x[-1] == 30_000
+    assert figure.plot.data[-1].type == "scattergl"
+
+
+def test_the_best_score_only_rises(tmp_path: Path) -> None:
+    figure = best_so_far([sweep(tmp_path / "run", 20)])
+    assert figure is not None
+    scores = list(figure.plot.data[0].y)
+    assert scores == sorted(scores)
+    assert scores[-1] == max(scores)
+
+
+def test_without_a_timeline_there_are_no_curves(tmp_path: Path) -> None:
+    run = sweep(tmp_path / "run", 5)
+    run.timeline.curves.clear()
+    assert curve_figures(run) == []
+    assert best_so_far([run]) is None

@@ -1,0 +1,80 @@
+"""A run's timeline: what is written is what is read, after a crash and a full disk, too."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from raygpu.records.timeline import Timeline, read
+from raygpu.search.trials import EpochResult
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path / "timeline.jsonl", "accuracy")
+    timeline.hold("x1", "a0000", ["t0000", "t0001"], 1 / 3)
+    timeline.place("x1", 1)
+    timeline.epochs("t0000", [EpochResult(1, {"train/loss": 2.0, "validation/accuracy": 0.25, "lr": 0.1})])
+    timeline.epochs("t0000", [EpochResult(2, {"train/loss": math.nan, "validation/accuracy": 0.5, "lr": 0.1})])
+    timeline.gpu(1, {"samples_per_s": 1234567.0, "power_w": 301.123456})
+    timeline.release("x1", "complete")
+    timeline.close()
+
+    found = read(tmp_path / "timeline.jsonl")
+    (stay,) = found.occupancies
+    assert (stay.name, stay.trial_ids, stay.gpu, stay.share) == ("a0000", ("t0000", "t0001"), 1, 0.3333)
+    assert stay.end == "complete"
+    assert found.starts[0] <= stay.began_s <= stay.ended_s
+    assert list(found.curves["t0000"][1].items()) == [("validation/accuracy", 0.25), ("train/loss", 2.0)]
+    assert math.isnan(found.curves["t0000"][2]["train/loss"])
+    assert found.readings[1][0][1] == {"samples_per_s": 1234570.0, "power_w": 301.123}
+    assert found.num_damaged == 0
+
+
+def test_a_later_start_adds_to_the_file_and_a_repeated_epoch_counts_once(tmp_path: Path) -> None:
+    for value in (1.0, 2.0):
+        timeline = Timeline(tmp_path / "timeline.jsonl", "loss")
+        timeline.epochs("t0000", [EpochResult(1, {"loss": value})])
+        timeline.close()
+    found = read(tmp_path / "timeline.jsonl")
+    assert len(found.starts) == 2
+    assert found.curves == {"t0000": {1: {"loss": 2.0}}}
+
+
+def test_a_line_that_a_crash_cut_off_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "timeline.jsonl"
+    timeline = Timeline(path, "loss")
+    timeline.epochs("t0000", [EpochResult(1, {"loss": 1.0})])
+    timeline.close()
+    with path.open("a") as file:
+        file.write('{"event":"gpu","gpu":0,"a\n[1]\n{"event":"run","name":"t0000"}\n')
+    found = read(path)
+    assert found.num_damaged == 3
+    assert found.curves["t0000"] == {1: {"loss": 1.0}}
+
+
+def test_what_still_holds_a_gpu_at_the_end_was_interrupted(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path / "timeline.jsonl")
+    timeline.hold("x1", "t0000", ["t0000"], 0.5)
+    timeline.hold("x1", "t0000", ["t0000"], 0.5)  # was paused meanwhile
+    timeline.release("never held", "lost")
+    timeline.close()
+    assert [stay.end for stay in read(tmp_path / "timeline.jsonl").occupancies] == ["interrupted", "interrupted"]
+
+
+def test_a_disk_that_takes_no_more_ends_the_timeline_alone(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path / "missing" / "timeline.jsonl")
+    timeline.flush()
+    (tmp_path / "missing").mkdir()
+    timeline.gpu(0, {"samples_per_s": 1.0})
+    timeline.close()
+    assert not (tmp_path / "missing" / "timeline.jsonl").exists()
+    assert read(tmp_path / "missing" / "timeline.jsonl").starts == []
+
+
+def test_many_losses_keep_the_score_first(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path / "timeline.jsonl", "auc")
+    metrics = {f"part{i}_loss": 1.0 for i in range(9)} | {"validation/auc": 0.5, "auc_of_no_one": 3.0}
+    timeline.epochs("t0000", [EpochResult(1, metrics)])
+    timeline.close()
+    names = list(read(tmp_path / "timeline.jsonl").curves["t0000"][1])
+    assert names == ["validation/auc", "part0_loss", "part1_loss", "part2_loss"]

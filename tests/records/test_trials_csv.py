@@ -1,0 +1,37 @@
+"""`trials.csv`: read as it was written, hyper-parameters named as other columns included."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from raygpu.errors import BadInput
+from raygpu.records.trials_csv import read, write
+from tests.report_cases import record
+
+
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    trials = [
+        record(0, 0.75, lr=1e-05, gpu=3, kind="relu", flag=True),
+        record(1, -math.inf, diverged=True, lr=0.5),
+        record(2, None, "failed", lr=0.25),
+    ]
+    write(tmp_path / "trials.csv", trials)
+    first, second, third = read(tmp_path / "trials.csv")
+    assert (first.trial_id, first.status, first.score, first.epochs, first.gpu) == ("t0000", "finished", 0.75, 3, 0)
+    assert first.hyperparameters == {"lr": 1e-05, "gpu": 3, "kind": "relu", "flag": "True"}
+    assert first.finite
+    assert (second.status, second.score, second.finite) == ("diverged", -math.inf, False)
+    assert (third.score, third.finite, third.hyperparameters) == (None, False, {"lr": 0.25})
+
+
+def test_no_file_has_no_rows(tmp_path: Path) -> None:
+    assert read(tmp_path / "trials.csv") == []
+
+
+def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "trials.csv").write_text("id,status,score\nt0000,finished,high\n")
+    with pytest.raises(BadInput, match=r"trials.csv: line 2: .*--resume writes it anew"):
+        read(tmp_path / "trials.csv")

@@ -1,0 +1,106 @@
+"""`raygpu report`: the report of a sweep and of a training, the comparison, and wrong inputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from raygpu.report import main
+from raygpu.workflow.run_report import write_report_of
+from tests.report_cases import sweep_folder, training_folder
+
+
+def test_a_sweep_has_a_page_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = sweep_folder(tmp_path / "runs" / "digits")
+    assert main([str(run.path)]) == 0
+    assert capsys.readouterr().out.strip() == str(run.report)
+    page = run.report.read_text()
+    for told in ("t0019", "gpu.fraction 0.5", "raygpu train", "all 20 trials, the best first", "went on after a lost"):
+        assert told in page
+    assert sorted(path.name for path in run.plots.iterdir()) == ["gpus.png", "score.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in run.plots.iterdir())
+    assert not list(run.path.glob(".*tmp"))
+
+
+def test_a_training_has_a_page(tmp_path: Path) -> None:
+    run = training_folder(tmp_path / "runs" / "winner")
+    assert main([str(run.path)]) == 0
+    page = run.report.read_text()
+    assert "From trial t0007 of the sweep earlier." in page
+    assert "75" in page  # the faster GPU's part of the samples
+    assert [path.name for path in run.plots.iterdir()] == ["score.png"]
+
+
+def test_two_runs_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = sweep_folder(tmp_path / "a"), sweep_folder(tmp_path / "b", 12)
+    assert main([str(first.path), str(second.path), "--out", str(tmp_path / "both.html")]) == 0
+    page = (tmp_path / "both.html").read_text()
+    assert "2 runs side by side" in page
+    assert '<td class="text">trials</td><td class="text">20</td><td class="text">12</td>' in page
+    assert not first.report.exists()
+    assert capsys.readouterr().out.strip() == str(tmp_path / "both.html")
+
+
+def test_a_sweep_of_an_earlier_raygpu_has_no_timeline_and_says_so(tmp_path: Path) -> None:
+    run = sweep_folder(tmp_path / "old")
+    run.timeline.unlink()
+    assert main([str(run.path)]) == 0
+    assert "This run has no timeline.jsonl" in run.report.read_text()
+
+
+def test_a_sweep_without_any_score_has_a_page(tmp_path: Path) -> None:
+    from tests.report_cases import record
+
+    run = sweep_folder(tmp_path / "bad", trials=[record(i, None, "failed", lr=0.1) for i in range(3)])
+    assert main([str(run.path)]) == 0
+    assert "No trial has a finite accuracy." in run.report.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "read nothing; folders of runs are wanted"),
+        (["--wide", "x"], "read --wide; folders of runs are wanted"),
+        (["nowhere"], "report: nowhere is no run's folder"),
+    ],
+)
+def test_wrong_words_are_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_a_run_that_has_not_ended_is_refused_with_the_way_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = sweep_folder(tmp_path / "half")
+    run.summary.unlink()
+    assert main([str(run.path)]) == 2
+    assert f"raygpu sweep --resume {run.path}" in capsys.readouterr().err
+
+
+def test_a_balance_has_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = sweep_folder(tmp_path / "run")
+    run.run.write_text(json.dumps({"kind": "balance", "source_folder": "."}))
+    assert main([str(run.path)]) == 2
+    assert "a balance has no report; allowed: sweep, train" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = sweep_folder(tmp_path / "run")
+    assert main([str(run.path), "--out", str(tmp_path / "missing" / "x.html")]) == 2
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_report_that_fails_never_ends_the_run(tmp_path: Path) -> None:
+    run = sweep_folder(tmp_path / "run")
+    run.trials_csv.write_text("id,score\n1\n")
+    lines: list[str] = []
+    assert write_report_of(run, lines.append) is None
+    assert len(lines) == 1
+    assert lines[0].startswith("no report: ")
+    assert lines[0].endswith(f"again by: raygpu report {run}")
