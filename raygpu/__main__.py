@@ -24,6 +24,8 @@ COMMANDS = {
     "deliver": "Deliver to MLflow what it lacks of a run.",
     "submit": "Run one of the other commands on a Ray cluster.",
 }
+MODULES = {"report": "write_report"}
+"""Module of a command whose name is that of a function of raygpu."""
 USAGE = "\n".join(
     [
         "usage: raygpu COMMAND [CONFIG] [flags]",
@@ -52,7 +54,7 @@ def _run(words: Sequence[str]) -> int:
     if name not in COMMANDS:
         known = list(COMMANDS)
         raise BadInput(f"read {name!r}{suggestion(name, known)}; allowed: {', '.join(known)}")
-    code: int = importlib.import_module(f"raygpu.{name}").main(rest)
+    code: int = importlib.import_module(f"raygpu.{MODULES.get(name, name)}").main(rest)
     return code
 
 

@@ -1,64 +1,13 @@
-"""Write the report of a run again, one file for a browser; of several runs, a comparison.
+"""`python -m raygpu.report`: the command `raygpu report`, whose module is `write_report`.
 
-python -m raygpu.report runs/digits
-python -m raygpu.report runs/digits runs/digits-wide --out comparison.html
+For `python -m` alone: an imported submodule `report` would stand in the place of the function `raygpu.report`.
 """
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from raygpu.cli.command import framed
-from raygpu.cli.flags import Flags
-from raygpu.config.command_names import as_typed, typed
-from raygpu.errors import BadInput
-from raygpu.records.run_data import RunData
-from raygpu.records.run_directory import RunDirectory
-from raygpu.workflow.run_report import write_comparison, write_report
+if __name__ != "__main__":
+    raise ImportError("raygpu.report is a function; the command's module is raygpu.write_report")
 
-OPTIONS = {"out": "File to write, in place of report.html in the run's folder, or of comparison.html here."}
-FLAGS = Flags({}, OPTIONS)
-COMPARISON = Path("comparison.html")
+from raygpu.write_report import main
 
-
-def run(folders: Sequence[RunDirectory], out: Path | None = None) -> Path:
-    """Write the report of a run, or the comparison of several; return the file.
-
-    out: another file than the usual one.
-
-    Raises BadInput for a run that has not ended, and for a file that cannot be written.
-    """
-    runs = [RunData.load(folder) for folder in folders]
-    try:
-        if len(runs) == 1:
-            return write_report(runs[0], out)
-        return write_comparison(runs, out or COMPARISON)
-    except OSError as error:
-        raise BadInput(f"{error.filename or out}: cannot be written: {error.strerror}") from error
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    return framed(lambda: _main(words), "interrupted; nothing was written")
-
-
-def _main(argv: list[str]) -> int:
-    arguments = FLAGS.parse(argv)
-    if "help" in arguments.switches:
-        print(FLAGS.parser(f"{typed('report')} FOLDER ... [flags]", as_typed(__doc__ or "")).format_help())
-        return 0
-    unknown = [word for word in arguments.words if word.startswith("-")]
-    if unknown or not arguments.words:
-        read = unknown[0] if unknown else "nothing"
-        raise BadInput(f"read {read}; folders of runs are wanted, as in: {typed('report')} runs/digits")
-    folders = [RunDirectory.existing(where, None, "report") for where in arguments.words]
-    out = arguments.options.get("out")
-    print(run(folders, Path(out) if out is not None else None))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+sys.exit(main())

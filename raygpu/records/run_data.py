@@ -73,6 +73,13 @@ class RunData:
             timeline=timeline.read(folder.timeline),
         )
 
+    def logarithmic(self) -> dict[str, bool]:
+        """Return whether each hyper-parameter with a range was drawn by its logarithm."""
+        kinds = {
+            name: next(iter(value)) for name, value in self.config.get("space", {}).items() if isinstance(value, dict)
+        }
+        return {name: "log" in kind for name, kind in kinds.items() if kind not in ("choice", "grid_search", "when")}
+
     def ranked(self) -> list[TrialRow]:
         """Return the trials with a finite score, the best first."""
         scored = [row for row in self.trials if row.finite]

@@ -16,7 +16,7 @@ FAILURES = ["OSError: disk", "ValueError: no digits in line 3", "ValueError: no 
 
 
 def lines(**changed: Any) -> list[str]:
-    return ending(SUMMARY | changed, FAILURES, RunDirectory(Path("/runs/x")), None, interrupted=False)
+    return ending(SUMMARY | changed, FAILURES, RunDirectory(Path("/runs/x")), [None], interrupted=False)
 
 
 def test_failures_are_counted_by_their_type() -> None:

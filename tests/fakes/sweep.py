@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
 
 
@@ -17,6 +18,7 @@ def sweep_context(records: Records, **changes: Any) -> Any:
         "retry_failed": False,
         "records": records,
         "writer": None,
+        "timeline": Timeline(None),
         "cluster": None,
         "folder": SimpleNamespace(path=Path(), tune=Path()),
         "say": print,

@@ -26,7 +26,7 @@ MOST_CATEGORIES = 24
 NUM_ROWS = 20
 """Number of trials in the table of the parallel coordinates."""
 LARGE_RATIO = 50.0
-"""Ratio of the largest to the smallest value from which a hyper-parameter is drawn on a logarithmic axis."""
+"""Ratio of the largest to the smallest value from which a listed hyper-parameter has a logarithmic axis."""
 
 
 def search_figures(run: RunData) -> tuple[list[Figure], list[str]]:
@@ -73,7 +73,10 @@ def _study(run: RunData, rows: Sequence[TrialRow], names: Sequence[str]) -> Stud
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    distributions = {name: _distribution([row.hyperparameters[name] for row in rows]) for name in names}
+    logarithmic = run.logarithmic()
+    distributions = {
+        name: _distribution([row.hyperparameters[name] for row in rows], log=logarithmic.get(name)) for name in names
+    }
     study = optuna.create_study(direction="maximize" if run.maximize else "minimize")
     study.add_trials(
         [
@@ -82,20 +85,24 @@ def _study(run: RunData, rows: Sequence[TrialRow], names: Sequence[str]) -> Stud
                 distributions=distributions,
                 value=row.score,
             )
-            for row in rows
+            for row in sorted(rows, key=lambda row: row.trial_id)
         ]
     )
     return study
 
 
-def _distribution(values: Sequence[Any]) -> BaseDistribution:
-    """Return a distribution that holds these values: the range of numbers, the set of all else."""
+def _distribution(values: Sequence[Any], *, log: bool | None) -> BaseDistribution:
+    """Return a distribution that holds these values: the range of numbers, the set of all else.
+
+    log: whether it was drawn by its logarithm; None if it was listed.
+    """
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     if not _is_numeric(values):
         return CategoricalDistribution(sorted(set(map(str, values))))
     low, high = float(min(values)), float(max(values))
-    return FloatDistribution(low, high, log=low > 0 and high > LARGE_RATIO * low)
+    wide = high > LARGE_RATIO * low if log is None else log
+    return FloatDistribution(low, high, log=low > 0 and wide)
 
 
 def _of(value: Any, distribution: BaseDistribution) -> Any:

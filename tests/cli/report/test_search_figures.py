@@ -30,6 +30,21 @@ def test_a_wide_range_has_a_logarithmic_axis_and_texts_their_own_ticks(tmp_path:
     assert score.label == "accuracy"
 
 
+def test_an_axis_is_logarithmic_as_the_space_is(tmp_path: Path) -> None:
+    trials = [record(i, i / 10, lr=0.1 + i / 100, momentum=1e-5 if i == 3 else i / 10 + 0.01) for i in range(10)]
+    run = sweep(tmp_path / "run", trials=trials)
+    run.config["space"].update({"lr": {"loguniform": [0.01, 1.0]}, "momentum": {"uniform": [0.0, 1.0]}})
+    figures, _ = search_figures(run)
+    assert [axis.label for axis in figures[0].plot.data[0].dimensions] == ["lr (log)", "momentum", "accuracy"]
+
+
+def test_the_slices_know_which_trial_came_first(tmp_path: Path) -> None:
+    trials = [record(i, i / 10, lr=0.1 + i) for i in range(10)]
+    figures, _ = search_figures(sweep(tmp_path / "run", trials=trials))
+    slices = figures[-1].plot.data[0]
+    assert dict(zip(slices.marker.color, slices.y, strict=True)) == {i: i / 10 for i in range(10)}
+
+
 def test_few_trials_have_no_importance(tmp_path: Path) -> None:
     figures, notes = search_figures(sweep(tmp_path / "run", 6))
     assert [figure.name for figure in figures] == ["parallel", "slices"]

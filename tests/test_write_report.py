@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.report import main
+from raygpu.write_report import main
 from raygpu.workflow.run_report import write_report_of
 from tests.report_cases import sweep_folder, training_folder
 
