@@ -92,7 +92,9 @@ def run(
         stages.end("ray")
         decision = planner.on(cluster)
         stages.end("plan")
-        planned = PlannedSweep(prepared, found, groups, decision, cluster, tree, source_folder, resume, retry_failed)
+        planned = PlannedSweep(
+            prepared, found, groups, decision, planner.lines, cluster, tree, source_folder, resume, retry_failed
+        )
         sweep_run = SweepUnderWay(planned, console)
         sweep_run.run(stages)
     return sweep_run.finish()

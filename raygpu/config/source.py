@@ -47,6 +47,11 @@ class Source:
         """Return the user's object: an `Experiment` instance or a function. Raises BadInput."""
         return resolve(self.name, Path(self.folder))
 
+    def reported(self, metric: str) -> str:
+        """Return the name by which its trainings report the metric that a configuration names."""
+        own = self.kind in ("function", "command") or "/" in metric
+        return metric if own else f"validation/{metric}"
+
 
 def _arrived(kind: str, name: str, folder: str, script: ScriptSection) -> Source:
     """Unpickle a source: make its folder absolute in the process that receives it."""

@@ -207,6 +207,11 @@ def parse(table: Mapping[str, Any], algorithm: str = "random") -> Space:
     return space
 
 
+def varied(table: Mapping[str, Any]) -> list[str]:
+    """Return the names of a `[space]` table's hyper-parameters that are not the same in every trial."""
+    return [name for name, value in table.items() if isinstance(value, Mapping) and "constant" not in value]
+
+
 def _parameter(name: str, value: Any, algorithm: str) -> Parameter:
     if not isinstance(value, Mapping):
         return Parameter(name, "constant", (value,), {})

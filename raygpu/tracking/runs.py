@@ -20,10 +20,11 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from raygpu.errors import TrackingError, redacted
 from raygpu.search.trials import Status, Trial
-from raygpu.tracking import client
+from raygpu.tracking import client, presentation
 from raygpu.tracking.client import Refused
+from raygpu.tracking.presentation import TrialsView
 from raygpu.tracking.stores import check, scheme
-from raygpu.tracking.values import MAX_NAME, MAX_PARAM, MetricValue, allowed_name, tag_values, text
+from raygpu.tracking.values import MAX_NAME, MAX_PARAM, MetricValue, allowed_name, run_name, tag_values, text
 
 __all__ = ["Child", "Refused", "RunTree", "check", "redacted"]
 
@@ -88,6 +89,9 @@ class RunTree:
         """Trials' runs, by trial id."""
         self.tags: dict[str, str] = {}
         """Tags of every run that is begun: the sweep's and each trial's."""
+        self._is_shared = False
+        self.view: TrialsView | None = None
+        """View of the trials, set with `share_view`; its hyper-parameters stand in the names of the trials' runs."""
         self.notes: list[str] = []
         """Lines for the user on values that MLflow holds in another form than they were given."""
         self.patience_s = PATIENCE_S
@@ -173,6 +177,22 @@ class RunTree:
         self._patiently(lambda: self.log(run_id, results, tags={"raygpu.status": status, **stopped, **(tags or {})}))
         self._patiently(lambda: self.finish(run_id, status, now))
 
+    @_guarded
+    def describe(self, run_id: str, description: str) -> None:
+        """Set the run's description, Markdown; what a person has written below it stays."""
+        written = self.mlflow.get_run(run_id).data.tags.get(presentation.DESCRIPTION, "")
+        self.mlflow.set_tag(run_id, presentation.DESCRIPTION, presentation.merged(written, description))
+
+    @_guarded
+    def share_view(self, run_id: str, view: TrialsView) -> None:
+        """Have MLflow's pages show the sweep's trials by this view, at `trials_url`."""
+        self.view = view
+        tag = presentation.tag(run_id)
+        self.mlflow.set_experiment_tag(self.experiment_id, tag, view.state(run_id, _now_ms()))
+        self._is_shared = True
+        for old in presentation.outdated(self.mlflow.get_experiment(self.experiment_id).tags):
+            self.mlflow.delete_experiment_tag(self.experiment_id, old)
+
     # Trials
 
     @_guarded
@@ -198,7 +218,8 @@ class RunTree:
             **client.run_tags(),
         }
         all_tags = tag_values({**self.tags, **(tags or {}), **own})
-        run = self.mlflow.create_run(self.experiment_id, start_time=time_ms, tags=all_tags, run_name=trial.trial_id)
+        title = run_name(trial, self.view.hyperparameters if self.view is not None else ())
+        run = self.mlflow.create_run(self.experiment_id, start_time=time_ms, tags=all_tags, run_name=title)
         self.children[trial.trial_id] = Child(run.info.run_id)
         return str(run.info.run_id)
 
@@ -228,6 +249,8 @@ class RunTree:
         for trial_id in list(self.children):
             self.forget_trial(trial_id)
         if self.run_id is not None:
+            if self._is_shared:
+                self.mlflow.delete_experiment_tag(self.experiment_id, presentation.tag(self.run_id))
             self.mlflow.delete_run(self.run_id)
 
     # Any run
@@ -324,10 +347,28 @@ class RunTree:
     @property
     def ui_url(self) -> str:
         """Return the URL of the parent run's page, or of the experiment's runs before there is a parent run."""
-        base = re.sub(r"//.*@", "//", self.uri).rstrip("/") if self.served else "http://127.0.0.1:5000"
-        run = f"/{self.run_id}" if self.run_id else ""
+        return f"{self._base_url}/{self.page(f'/{self.run_id}' if self.run_id else '')}"
+
+    @property
+    def trials_url(self) -> str:
+        """Return the URL of the table of the sweep's trials; that of the parent run's page without a shared view."""
+        return self.ui_url if self.trials_page is None else f"{self._base_url}/{self.trials_page}"
+
+    @property
+    def trials_page(self) -> str | None:
+        """Return the place of the table of the sweep's trials below the store's address; None without a shared view."""
+        if not self._is_shared or self.run_id is None:
+            return None
+        return f"{self.page('')}&viewStateShareKey={presentation.OWN}{self.run_id}"
+
+    def page(self, path: str) -> str:
+        """Return the place of one of the experiment's pages below the store's address. path: below its runs."""
         # Without the workflow, MLflow 3 opens a browser that it has not seen before on its pages for GenAI.
-        return f"{base}/#/experiments/{self.experiment_id}/runs{run}?workflowType=machine_learning"
+        return f"#/experiments/{self.experiment_id}/runs{path}?workflowType=machine_learning"
+
+    @property
+    def _base_url(self) -> str:
+        return re.sub(r"//.*@", "//", self.uri).rstrip("/") if self.served else "http://127.0.0.1:5000"
 
     @property
     def served(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from raygpu.records.trial_files import kept_files
 from raygpu.search.trials import Status
 from raygpu.storage import StorageError
 from raygpu.tracking.null_writer import NullWriter
+from raygpu.tracking.presentation import Presentation
 from raygpu.tracking.runs import Refused, RunTree
 from raygpu.tracking.stores import scheme, sqlite_path, ui_command
 from raygpu.tracking.writer import CPU_SHARE, Writer
@@ -59,11 +61,17 @@ class Session(ABC):
     writer: Writer | NullWriter
 
     def __init__(
-        self, config: ProblemConfig, folder: RunDirectory, tree: RunTree | None, *, cpu_share: float = CPU_SHARE
+        self,
+        config: ProblemConfig,
+        folder: RunDirectory,
+        tree: RunTree | None,
+        *,
+        cpu_share: float = CPU_SHARE,
+        presentation: Presentation | None = None,
     ) -> None:
         """Start the writer, if tracking is on. cpu_share: largest share of this machine's CPUs for writing.
 
-        tree: the open store, or None where tracking is off.
+        tree: the open store, or None where tracking is off. presentation: on MLflow's pages; written again at the end.
         """
         self.config = config
         self.folder = folder
@@ -77,6 +85,7 @@ class Session(ABC):
         self._key: str = known.get("mlflow_key") or uuid4().hex
         """The run's own name for itself, noted before MLflow is asked for a run, whose answer may be lost."""
         self._may_exist = "mlflow_key" in known or self.run_id is not None
+        self.presentation = presentation or Presentation()
         self._lines: list[str] = []
         self.writer = NullWriter()
         if tree is not None:
@@ -99,11 +108,23 @@ class Session(ABC):
             tree.resume_run(begun)
             tree.forget_twins(self._key)
         self.run_id = begun
+        self._present(tree, begun)
         try:
             tree.log_artifact(self.run_id, self.folder.config)
         except TrackingError as error:  # runs and metrics can be kept where files cannot
             self._lines.append(str(error))
         return tree
+
+    def _present(self, tree: RunTree, run_id: str) -> None:
+        """Write how MLflow's pages present the run. Raises TrackingError."""
+        if self.presentation.trials is not None:
+            with suppress(Refused):  # who may not write tags of the experiment has MLflow's own table
+                tree.share_view(run_id, self.presentation.trials)
+        if self.presentation.description:
+            report = f"[The report]({tree.page(f'/{run_id}/artifacts/{self.folder.report.name}')})"
+            table = f"[All trials, the best first]({tree.trials_page})"
+            links = [table] * (tree.trials_page is not None) + [report] * self.folder.report.is_file()
+            tree.describe(run_id, "\n\n".join([self.presentation.description, *links]))
 
     def _note_run_id(self, run_id: str) -> None:
         try:
@@ -134,9 +155,9 @@ class Session(ABC):
         if tree is None or self.fault is not None:
             return None
         whose = "every trial's" if self.kind == "sweep" else "its"
-        if tree.served:
-            return f"{whose} curves: {tree.ui_url}"
-        return f"{whose} curves: {tree.ui_url}, once the MLflow UI is started as told above"
+        return (
+            f"{whose} curves: {tree.trials_url}{'' if tree.served else ', once the MLflow UI is started as told above'}"
+        )
 
     def identity(self, *, interrupted: bool) -> dict[str, str | int | None]:
         """Return the `tracking` section of `summary.json` as it is before the end; `close` completes it."""
@@ -193,6 +214,7 @@ class Session(ABC):
         counted = undelivered or self.writer.num_earlier
         lacks = {"raygpu.undelivered": undelivered} if counted else {}  # 0 once a later start has delivered them
         tree.end_run(self.run_id, ending.status, ending.metrics, {**ending.tags, **lacks})
+        self._present(tree, self.run_id)
         for path, where in ending.files:
             try:
                 tree.log_artifact(self.run_id, path, where)

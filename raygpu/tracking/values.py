@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raygpu.search.trials import EpochResult, TrialRecord
+from raygpu.search.trials import EpochResult, Trial, TrialRecord
 
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000
 """Maximum number of characters that MLflow accepts in a name, a parameter's value and a tag's value."""
+LONGEST_TITLE = 100
+"""Maximum number of characters in the name of a trial's run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,23 @@ def final_tags(record: TrialRecord) -> dict[str, Any]:
     if record.status == "failed" and record.error:
         tags["raygpu.error"] = record.error[-MAX_TAG:]  # a traceback's last lines say most
     return tags
+
+
+def run_name(trial: Trial, names: Sequence[str]) -> str:
+    """Return the name of a trial's run: its id and hyper-parameters, as `t0006 lr=0.27 hidden=256`.
+
+    names: of the hyper-parameters that vary. Those that no longer fit are left out, with an ellipsis.
+    """
+    title = trial.trial_id
+    for name in names:
+        if name not in trial.hyperparameters:
+            continue
+        value = trial.hyperparameters[name]
+        part = f" {name}={value:.3g}" if isinstance(value, float) else f" {name}={text(value)}"
+        if len(title) + len(part) > LONGEST_TITLE - 2:
+            return f"{title} \N{HORIZONTAL ELLIPSIS}"
+        title += part
+    return title
 
 
 def tag_values(values: Mapping[str, Any]) -> dict[str, str]:

@@ -42,6 +42,8 @@ class Planner:
         self._groups = groups
         self._measurer = measurer
         self._say = say
+        self.lines: list[str] = []
+        """Lines of the plan, as printed; empty before the decision."""
         self._decision: Decision | None = None
         self._unknown = False
 
@@ -76,6 +78,7 @@ class Planner:
         decision = decide(site, config, self._num_trials, groups.groups, groups.sharing, estimates)
         if groups.grouper is not None and decision.alone:  # where trials are drawn later, too
             groups.grouper.alone = dict(decision.alone)
-        self._say(decision_lines(decision, config, site, left_out, drawn=groups.drawn))
+        self.lines = decision_lines(decision, config, site, left_out, drawn=groups.drawn)
+        self._say(self.lines)
         self._decision = decision
         return decision

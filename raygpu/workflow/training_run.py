@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli.formatting import duration
+from raygpu.cli.run_description import training_description
 from raygpu.cli.training_view import TrainConsole, ending
 from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
@@ -20,6 +21,7 @@ from raygpu.records.timeline import TRAINING, Timeline
 from raygpu.records.training_progress import History, Progress
 from raygpu.reporting import Kept
 from raygpu.search.trials import EpochResult, Scoring
+from raygpu.tracking.presentation import Presentation
 from raygpu.workflow import registration
 from raygpu.workflow.run_folder import removed_if_unusable
 from raygpu.workflow.run_report import write_report_of
@@ -81,7 +83,8 @@ class TrainingRun:
         self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
         self.timeline = Timeline(self.folder.timeline, config.metric)
         self._next_reading = 0.0
-        self.session = TrainSession(config, self.folder, planned.tree)
+        shown = Presentation(training_description(config, self.folder, None))
+        self.session = TrainSession(config, self.folder, planned.tree, presentation=shown)
         lines = self.layout.lines([device.name for device in cluster.devices])
         console.lines([*lines, cluster.address_line(), self.session.address_line()])
 
@@ -256,6 +259,8 @@ class TrainingRun:
                 self.timeline.close()
                 report = write_report_of(self.folder, self.console.line)
                 self.session.checkpoint = checkpoint
+                described = training_description(self.config, self.folder, summary)
+                self.session.presentation = replace(self.session.presentation, description=described)
                 said = self.session.close(summary, interrupted=interrupted, say=self.console.line)
                 self.console.lines(said)
         finally:

@@ -12,6 +12,8 @@ import pytest
 
 from raygpu.errors import TrackingError
 from raygpu.search.trials import EpochResult, Status, TrialRecord
+from raygpu.tracking import presentation
+from raygpu.tracking.presentation import TrialsView
 from raygpu.tracking.runs import Refused, RunTree
 from raygpu.tracking.values import MetricValue, points
 from tests.tracking.services import Server, end_trial, epoch, log_epochs, restart_trial, start_trial, trial
@@ -178,6 +180,45 @@ def test_where_to_look(tree: RunTree) -> None:
     assert tree.ui_url == f"http://127.0.0.1:5000/#/experiments/{tree.experiment_id}/runs/{tree.run_id}{training}"
     served = RunTree(None, "https://me:secret@host/mlflow/", "7")
     assert served.ui_url == f"https://host/mlflow/#/experiments/7/runs{training}"
+    assert tree.trials_url == tree.ui_url
+
+
+VIEW = TrialsView("validation/accuracy", True, ["lr", "hidden"])
+
+
+def test_trials_are_named_by_what_varies_and_have_a_table_of_their_own(tree: RunTree) -> None:
+    assert tree.run_id is not None
+    tree.share_view(tree.run_id, VIEW)
+    named = run(tree, start_trial(tree, trial(6, lr=0.2743, hidden=256, batch_size=32)))
+    assert named.info.run_name == "t0006 lr=0.274 hidden=256"
+    assert tree.trials_url.endswith(f"/runs?workflowType=machine_learning&viewStateShareKey=raygpu-{tree.run_id}")
+    tags = tree.mlflow.get_experiment(tree.experiment_id).tags
+    state = json.loads(tags[f"mlflow.sharedViewState.raygpu-{tree.run_id}"])
+    assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`validation/accuracy`", False)
+    found = tree.mlflow.search_runs(
+        [tree.experiment_id], state["searchFilter"], order_by=[f"{state['orderByKey']} DESC"]
+    )
+    assert [each.info.run_id for each in found] == [named.info.run_id]
+    tree.discard_run()
+    assert "mlflow.sharedViewState" not in str(tree.mlflow.get_experiment(tree.experiment_id).tags)
+
+
+def test_the_oldest_tables_are_forgotten(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presentation, "MOST", 2)
+    for number in range(4):
+        tree.share_view(f"run{number}", VIEW)
+    tags = tree.mlflow.get_experiment(tree.experiment_id).tags
+    assert sorted(name for name in tags if "raygpu-run" in name) == [presentation.tag(f"run{i}") for i in (2, 3)]
+
+
+def test_a_description_leaves_what_a_person_has_written(tree: RunTree) -> None:
+    run_id = str(tree.run_id)
+    tree.describe(run_id, "It runs.")
+    written = run(tree, run_id).data.tags["mlflow.note.content"]
+    assert written == f"It runs.\n\n{presentation.LAST_LINE}"
+    tree.mlflow.set_tag(run_id, "mlflow.note.content", f"{written}\n\nMine.")
+    tree.describe(run_id, "It has ended.")
+    assert run(tree, run_id).data.tags["mlflow.note.content"] == (f"It has ended.\n\n{presentation.LAST_LINE}\n\nMine.")
 
 
 def test_a_relative_file_stays_where_it_was(

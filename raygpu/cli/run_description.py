@@ -1,0 +1,91 @@
+"""Describe a run in Markdown for MLflow's page of it: plan, outcome, best trial, and the commands to go on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raygpu.cli.formatting import duration, hyperparameters, throughput
+from raygpu.config import SweepConfig, TrainConfig
+from raygpu.config.command_names import typed
+from raygpu.records.run_directory import RunDirectory
+
+PLAN = "plan: "
+"""First word of the plan's lines on the console."""
+
+
+def sweep_description(
+    config: SweepConfig, plan: Sequence[str], folder: RunDirectory, summary: Mapping[str, Any] | None
+) -> str:
+    """Return the description of a sweep. plan: its lines. summary: of its end; None while it runs."""
+    parts = [f"**Sweep** of `{config.code_name}` by {config.metric}, the {_better(config)} wins."]
+    commands: list[str] = []
+    if summary is None:
+        parts.append("It runs.")
+        commands.append(f"{folder.resumed_by('sweep')}   # once it was interrupted")
+    else:
+        parts += _outcome(summary)
+        commands += [] if summary["best"] is None else [_command("train", folder.shared / folder.best_toml.name)]
+        commands += [folder.resumed_by("sweep")] if summary["interrupted"] else []
+        commands.append(_command("report", folder))
+    planned = "\n".join(f"- {line.removeprefix(PLAN)}" for line in plan)
+    return "\n\n".join([*parts, *([f"**Plan**\n\n{planned}"] if plan else []), _commands(commands)])
+
+
+def _outcome(summary: Mapping[str, Any]) -> list[str]:
+    best = summary["best"]
+    if best is None:
+        first = f"**No trial has a finite {summary['metric']}.**"
+    else:
+        values = hyperparameters(best["hyperparameters"])
+        first = f"**Best trial** `{best['trial_id']}`: {summary['metric']} {best['score']:.6g}, with {values}."
+    if summary["data"] == "synthetic":
+        first += " The data is synthetic: the scores mean nothing."
+    counts = [
+        f"{summary[key]} {word}"
+        for key, word in (
+            ("completed", "finished"),
+            ("stopped_early", "stopped early"),
+            ("diverged", "diverged"),
+            ("failed", "failed"),
+            ("interrupted", "interrupted"),
+        )
+        if summary[key]
+    ]
+    rates = [gpu["samples_per_s"] for gpu in summary["gpus"] if gpu["samples_per_s"] is not None]
+    speed = f", {throughput(sum(rates))} on {len(rates)} GPU{'s' * (len(rates) > 1)}" if rates else ""
+    return [first, f"**Trials**: {', '.join(counts)}, in {duration(summary['wall_s'])}{speed}."]
+
+
+def training_description(config: TrainConfig, folder: RunDirectory, summary: Mapping[str, Any] | None) -> str:
+    """Return the description of a production training. summary: of its end; None while it runs."""
+    source = config.source
+    lineage = f", from trial `{source['trial_id']}` of the sweep `{source['sweep']}`" if "trial_id" in source else ""
+    parts = [
+        f"**Training** of `{config.code_name}`{lineage}.",
+        f"**Hyper-parameters**: {hyperparameters(config.hyperparameters)}.",
+    ]
+    if summary is None:
+        return "\n\n".join(
+            [*parts, "It runs.", _commands([f"{folder.resumed_by('train')}   # once it was interrupted"])]
+        )
+    best, commands = summary["best"], [_command("report", folder)]
+    if best is not None:
+        parts.append(f"**Best** {config.metric} {best['score']:.6g} after epoch {best['epoch']}.")
+    parts.append(f"{summary['epochs']} of {config.epochs} epochs in {duration(summary['wall_s'])}.")
+    if summary["tracking"].get("status") == "interrupted":
+        commands.insert(0, folder.resumed_by("train"))
+    return "\n\n".join([*parts, _commands(commands)])
+
+
+def _better(config: SweepConfig) -> str:
+    return "highest" if config.maximize else "lowest"
+
+
+def _command(name: str, path: object) -> str:
+    return f"{typed(name)} {shlex.quote(str(path))}"
+
+
+def _commands(lines: Sequence[str]) -> str:
+    return "\n".join(["**Go on**", "", "```sh", *lines, "```"])
