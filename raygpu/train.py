@@ -76,7 +76,13 @@ def run(
         require_layout(config, source.kind, local, simulated=simulated)
     with (
         ray_starting(
-            config.cluster, prepared.gpus, source_folder, console.line, apart=False, wanted=not dry_run
+            config.cluster,
+            prepared.gpus,
+            source_folder,
+            console.line,
+            job=f"train {config.name}",
+            apart=False,
+            wanted=not dry_run,
         ) as starting,
         faults_printed_first(),
     ):

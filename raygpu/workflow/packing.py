@@ -144,7 +144,7 @@ def measure(
             except NoMps as error:
                 ways.remove("mps")
                 notes.append(f"mps: not measured: {error}")
-        cluster = ending.enter_context(_local_cluster(measuring.prepared.gpus))
+        cluster = ending.enter_context(_local_cluster(measuring.prepared.gpus, f"pack {config.name}"))
         probe = ProbeProcesses(cluster, cluster.devices[0], measuring.workload, scratch)
         ending.callback(probe.close)
         repetitions = Repetitions(config.window_s, config.rounds)
@@ -164,12 +164,15 @@ def measure(
 
 
 @contextlib.contextmanager
-def _local_cluster(gpus: Sequence[Gpu]) -> Iterator[Cluster]:
-    """Start a Ray with these GPUs, or with one simulated GPU; it ends with the block."""
+def _local_cluster(gpus: Sequence[Gpu], job: str) -> Iterator[Cluster]:
+    """Start a Ray with these GPUs, or with one simulated GPU; it ends with the block.
+
+    job: name on Ray's dashboard.
+    """
     ray_environment.prepare(local=True)
     from raygpu.engines.cluster.local_cluster import start_local
 
-    cluster = start_local(gpus)
+    cluster = start_local(gpus, job)
     interrupts.retake_signals()
     try:
         yield cluster
@@ -188,6 +191,6 @@ def measure_scaling(measuring: MeasuredTraining, folder: RunDirectory, say: Call
     gpus = host.computing(chosen_gpus(config))[0]
     asked = config.workers if config.workers != "all" else len(gpus) or 1
     gpus = gpus[:asked]
-    with _local_cluster(gpus) as cluster:
+    with _local_cluster(gpus, f"pack {config.name}") as cluster:
         benchmark = ScalingBenchmark(cluster, workload, folder.shared_checkpoints, config.rounds, config.window_s, say)
         return benchmark.scaling(len(gpus) or asked)

@@ -33,13 +33,14 @@ def ray_starting(
     source_folder: Path,
     tell: Callable[[str], None],
     *,
+    job: str,
     apart: bool,
     wanted: bool = True,
 ) -> Iterator[Future[Cluster] | None]:
     """Start Ray in a thread, or join a cluster, while the caller does something else; close it at the end, in any case.
 
     Yields None if it is not wanted. source_folder: of the code that workers run; sent to a cluster's nodes. tell: takes
-    lines on waiting. apart: whether this machine's unequal GPUs are kept apart.
+    lines on waiting. job: its name on Ray's dashboard. apart: whether this machine's unequal GPUs are kept apart.
     """
     if not wanted:
         yield None
@@ -53,10 +54,11 @@ def ray_starting(
         if section.is_local:
             from raygpu.engines.cluster.local_cluster import start_local
 
-            return start_local(gpus, apart=apart)
+            return start_local(gpus, job, apart=apart)
         from raygpu.engines.cluster.remote_cluster import Wanted, connect
 
-        return connect(section.address, source_folder, Wanted(section.min_gpus, section.wait_s, tell, given_up))
+        wanted_gpus = Wanted(section.min_gpus, section.wait_s, tell, given_up)
+        return connect(section.address, source_folder, wanted_gpus, job)
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray") as pool:
         starting = pool.submit(start)

@@ -16,6 +16,7 @@ from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import leftovers, ray_environment
 from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown, url
+from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
 from raygpu.engines.cluster.private_api import own_process_groups
 from raygpu.engines.cluster.ray_files import keep_token_private, own_files, sessions
@@ -30,35 +31,37 @@ TYPE_RESOURCE = "raygpu:"
 """Prefix of the Ray resource for a GPU type of this machine: Ray takes two memory sizes of a GPU for one type."""
 
 
-def start_local(gpus: Sequence[Gpu], *, apart: bool = True) -> Cluster:
+def start_local(gpus: Sequence[Gpu], job: str = "", *, apart: bool = True) -> Cluster:
     """Start a Ray on loopback with these GPUs, or with one simulated GPU if there are none.
 
-    apart: whether each GPU type gets a Ray node of its own, since Ray knows only the type of a node's first GPU.
-    Raises RaygpuError if Ray does not start.
+    job: name on Ray's dashboard. apart: whether each GPU type gets a Ray node of its own, since Ray knows only the type
+    of a node's first GPU. Raises RaygpuError if Ray does not start.
     """
     nodes = host.nodes(gpus, apart=apart)
     with leftovers.marked():
-        return _start_apart(nodes, host.types(gpus), gpus) if len(nodes) > 1 else _start_together(nodes[0], gpus)
+        if len(nodes) > 1:
+            return _start_apart(nodes, host.types(gpus), gpus, job)
+        return _start_together(nodes[0], gpus, job)
 
 
-def _start_together(node: Node, gpus: Sequence[Gpu]) -> Cluster:
+def _start_together(node: Node, gpus: Sequence[Gpu], job: str) -> Cluster:
     """Start a Ray of one node with these GPUs."""
     # By UUID: the order that CUDA counts in may differ from NVML's.
     with ray_environment.variable("CUDA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus) or HIDDEN):
-        context = _init_local(node)
+        context = _init_local(node, job)
     node_id = ray.get_runtime_context().get_node_id()
     devices = [device(i, node_id, gpu.uuid, gpu) for i, gpu in enumerate(gpus)]
     return Cluster(devices or [Device(0, node_id, HIDDEN, SIMULATED)], [node], url(context.dashboard_url), local=True)
 
 
-def _start_apart(nodes: list[Node], types: Sequence[Sequence[Gpu]], gpus: Sequence[Gpu]) -> Cluster:
+def _start_apart(nodes: list[Node], types: Sequence[Sequence[Gpu]], gpus: Sequence[Gpu], job: str) -> Cluster:
     """Start a Ray with one node for each GPU type; the first type's node is the head."""
     resources = [type_resource(node.device_type) for node in nodes]
     visible = [",".join(gpu.uuid for gpu in of) for of in types]
     extra: list[ExtraNode] = []
     try:
         with ray_environment.variable("CUDA_VISIBLE_DEVICES", visible[0]):
-            context = _init_local(nodes[0], {resources[0]: 1})
+            context = _init_local(nodes[0], job, {resources[0]: 1})
         for node, shown, resource in list(zip(nodes, visible, resources, strict=True))[1:]:
             address, logs = context.address_info["gcs_address"], Path(context.address_info["session_dir"]) / "logs"
             num_cpus = math.ceil(node.num_cpus)
@@ -83,7 +86,7 @@ def _plain(device_type: str) -> str:
     return re.sub(r"[^0-9A-Za-z]+", "-", device_type)
 
 
-def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any:
+def _init_local(node: Node, job: str, resources: Mapping[str, float] | None = None) -> Any:
     """Call `ray.init`, and once more if the first start ran into Ray's fixed limit of 30 s on a cold, busy machine."""
     # In a job of another cluster: the files sent with that job are no part of this Ray's.
     os.environ.pop(JOB_VARIABLE, None)
@@ -98,6 +101,7 @@ def _init_local(node: Node, resources: Mapping[str, float] | None = None) -> Any
                     num_cpus=math.ceil(node.num_cpus),  # the plan keeps to the exact part
                     num_gpus=node.num_gpus,
                     resources=dict(resources or {}),
+                    job_config=named_job(job),
                     dashboard_host="127.0.0.1",
                     log_to_driver=False,
                     logging_level=logging.ERROR,

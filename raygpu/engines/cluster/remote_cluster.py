@@ -22,6 +22,7 @@ from raygpu.devices.nvml import GIB, Gpu, Reading
 from raygpu.devices.selection import listed
 from raygpu.engines.cluster import ray_environment, runtime_env
 from raygpu.engines.cluster.cluster import Cluster, device, reached, shutdown, url
+from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.pinned import pinned
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
@@ -50,24 +51,25 @@ class Wanted:
     """Event that ends the wait early."""
 
 
-def connect(address: str, source_folder: Path | None = None, wanted: Wanted | None = None) -> Cluster:
+def connect(address: str, source_folder: Path | None = None, wanted: Wanted | None = None, job: str = "") -> Cluster:
     """Connect to a running Ray cluster at "auto" or HOST:PORT.
 
-    source_folder: sent to the nodes, with raygpu, if the cluster has several machines. wanted: GPUs to wait for. Raises
-    BadInput if the cluster cannot be joined or has no GPU, RaygpuError if the wait is given up.
+    source_folder: sent to the nodes, with raygpu, if the cluster has several machines. wanted: GPUs to wait for.
+    job: name on Ray's dashboard. Raises BadInput if the cluster cannot be joined or has no GPU, RaygpuError if the wait
+    is given up.
     """
     if ray_environment.is_on_loopback():
         raise BadInput(
             f"cluster.address: {ray_environment.ON_LOOPBACK}=0 is set, so that Ray listens on 127.0.0.1 alone and joins"
             " no cluster; unset it"
         )
-    context = _joined(address)
+    context = _joined(address, job)
     try:
         with _asked_for(wanted or Wanted()):
             brought = source_folder if is_job() else None
             if brought is None and source_folder is not None and len({n["NodeManagerAddress"] for n in _alive()}) > 1:
                 shutdown()
-                brought, context = source_folder, _joined(address, runtime_env.runtime_env(source_folder))
+                brought, context = source_folder, _joined(address, job, runtime_env.runtime_env(source_folder))
             devices, nodes, probes, resources = _gpu_nodes()
         if not devices:
             raise BadInput(
@@ -81,12 +83,14 @@ def connect(address: str, source_folder: Path | None = None, wanted: Wanted | No
     return Cluster(devices, nodes, dashboard, False, brought, _probes=probes, _resources=resources)
 
 
-def _joined(address: str, runtime_env: Mapping[str, Any] | None = None) -> Any:
+def _joined(address: str, job: str, runtime_env: Mapping[str, Any] | None = None) -> Any:
     """Call `ray.init` for a running cluster. Raises BadInput."""
     _require_answer(address)
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
-        return ray.init(address=address, runtime_env=runtime_env and dict(runtime_env), **settings)
+        return ray.init(
+            address=address, job_config=named_job(job), runtime_env=runtime_env and dict(runtime_env), **settings
+        )
     except (RuntimeEnvSetupError, AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
         raise BadInput(_not_joined(address, error)) from error
 

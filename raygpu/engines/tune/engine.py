@@ -46,6 +46,8 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
     trainable = tune.with_resources(
         tune.with_parameters(ArrayTrainable, shared=shared, splits=context.splits), wanted_resources
     )
+    # Ray's dashboard calls an actor by the last part of its class' qualified name; Tune compares the other name.
+    trainable.__qualname__ = context.folder.name.replace(".", "_")
     searcher = ArraySearcher(context.sampler, live, plan, DeviceSlots(arrays), drawn=bool(shared.trials))
     # What a script starts are the clients, and not the worker that starts it.
     pids = live.running_pids if context.source.kind != "command" else set

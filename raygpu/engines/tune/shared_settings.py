@@ -58,6 +58,11 @@ class SharedSettings:
     mps: Mapping[str, Access]
     """MPS daemons by the GPU's UUID; empty where trials take turns on their GPU."""
 
+    @property
+    def run(self) -> str:
+        """Name of the sweep."""
+        return self.trial_files.uri.rstrip("/").split("/")[-2]
+
     def part(self, config: ArrayConfig) -> DevicePlan:
         """Return the placement of an array, with its own share."""
         if config.fused:

@@ -117,6 +117,10 @@ class ArrayTrainable(tune.Trainable):
         self._device_is_broken = False
         self._take_array(own)
 
+    def __repr__(self) -> str:
+        """Return the worker's name on Ray's dashboard, which asks for it once, when the worker starts."""
+        return f"{self.shared.run}: {self.array_config.name} and later ones"
+
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Close the last array and take the next one, so that Tune reuses this worker."""
         self._device_is_broken = self._device_is_broken or (self._failure is not None and self._failure.breaks_device)
@@ -188,10 +192,9 @@ class ArrayTrainable(tune.Trainable):
             activity.note(None)
             return
         rates = [rate for report in reports if (rate := mean_rate(report.epochs)) is not None]
-        run = self.shared.trial_files.uri.rstrip("/").split("/")[-2]
         trials = tuple(self._under_way()) or self.array_config.trial_ids
         share = float(self.array_config.share.part)
-        activity.note(Activity(run, trials, share, sum(rates) if rates else None))
+        activity.note(Activity(self.shared.run, trials, share, sum(rates) if rates else None))
 
     def _train(self, reports: dict[str, MemberReport]) -> None:
         """Train until there is a result to report."""

@@ -50,7 +50,7 @@ def test_a_box_of_two_types_of_card_is_a_cluster(
 
     monkeypatch.setattr(ray_startup.ray_environment, "prepare", prepare)
     section = ClusterSection(address=address)
-    with pytest.raises(Told), ray_startup.ray_starting(section, CARDS[:cards], tmp_path, print, apart=True):
+    with pytest.raises(Told), ray_startup.ray_starting(section, CARDS[:cards], tmp_path, print, job="test", apart=True):
         pass
     assert given == [expected]
 

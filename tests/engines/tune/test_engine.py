@@ -6,15 +6,18 @@ import csv
 import io
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 import torch
 from mlflow.tracking import MlflowClient
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
+from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.records.run_directory import RunDirectory
 from raygpu.sweep import Result
 from raygpu.training.torch.solo import CHECKPOINT
@@ -72,6 +75,19 @@ def test_fused_and_process_mode_give_the_same(config: Any) -> None:
     for name, (_, score, _) in outcome(fused).items():
         assert score == pytest.approx(outcome(alone)[name][1], abs=0.02)
     assert fused.summary["best"]["trial_id"] == alone.summary["best"]["trial_id"]
+
+
+def test_ray_s_dashboard_calls_workers_by_the_sweep_and_their_first_trial(config: Any) -> None:
+    settings = config("process", trials=2, epochs=1, name="look.0")
+    run(settings)
+    with ray.init(settings.cluster.address, log_to_driver=False):
+        names = {actor["ActorClassName"] for actor in ray._private.state.actors().values()}
+    assert "look_0" in names
+    assert "ResourceTrainable" not in names
+    trainable = ArrayTrainable.__new__(ArrayTrainable)
+    trainable.shared = SimpleNamespace(run="look.0")
+    trainable.array_config = SimpleNamespace(name="t0001")
+    assert repr(trainable) == "look.0: t0001 and later ones"
 
 
 def test_every_member_has_its_run_and_the_best_its_model(config: Any, tmp_path: Path) -> None:
