@@ -71,9 +71,13 @@ class Reading:
     util_pct: float | None
     power_w: float | None
     temperature_c: float | None
+    sm_util_pct: float | None = None
+    """Mean of GPM's counter since the last reading (`gpu_monitor`); so are the other two."""
+    sm_occupancy_pct: float | None = None
+    dram_bandwidth_pct: float | None = None
 
     def metrics(self) -> dict[str, float]:
-        """Return the supported readings by name: memory_gib, util_pct, power_w, temperature_c."""
+        """Return the supported readings by the names of the fields."""
         values = {name: getattr(self, name) for name in self.__slots__}
         return {name: value for name, value in values.items() if value is not None}
 

@@ -20,7 +20,7 @@ import ray
 
 from raygpu import scratch
 from raygpu.config.source import Source
-from raygpu.devices import nvml
+from raygpu.devices.gpu_monitor import GpuMonitor
 from raygpu.devices.nvml import Gpu, Reading
 from raygpu.devices.rgu import rgu
 from raygpu.engines.cluster import leftovers, runtime_env
@@ -61,6 +61,7 @@ class Cluster:
     _resources: list[str | None] = field(default_factory=list)
     """Ray's name for the type of each node's GPUs, a resource of that node; None where it has no such name."""
     _extra: list[ExtraNode] = field(default_factory=list)
+    _monitor: GpuMonitor = field(default_factory=GpuMonitor)
 
     def device_index(self, node_id: str, gpu_ids: Sequence[str]) -> int | None:
         """Return the run's index of the first device that Ray gave a worker; None if it is not one of the run's."""
@@ -95,7 +96,7 @@ class Cluster:
         return tuple((device.node_id, device.local_id) for device in self.devices)
 
     def readings(self) -> dict[int, Reading]:
-        """Return NVML's current reading of each GPU, by device index; a GPU that cannot be asked is left out."""
+        """Return each GPU's readings, by device index; a GPU that cannot be asked is left out."""
         uuids: dict[str, list[str]] = {}
         for device in self.devices:
             if device.uuid is not None:
@@ -103,7 +104,7 @@ class Cluster:
         by_uuid: dict[str, Reading] = {}
         for node_id, wanted in uuids.items():
             if node_id not in self._probes:
-                by_uuid |= nvml.read(wanted)
+                by_uuid |= self._monitor.read(wanted)
                 continue
             try:
                 by_uuid |= ray.get(self._probes[node_id].read.remote(wanted), timeout=2)

@@ -18,6 +18,7 @@ import ray
 from ray.exceptions import AuthenticationError, RuntimeEnvSetupError
 
 from raygpu.devices import host, nvml
+from raygpu.devices.gpu_monitor import GpuMonitor
 from raygpu.devices.nvml import GIB, Gpu, Reading
 from raygpu.devices.selection import listed
 from raygpu.engines.cluster import ray_environment, runtime_env
@@ -190,6 +191,9 @@ def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any], list[str | N
 class _NodeProbe:
     """Ray actor that reads the GPUs and files of a cluster's node."""
 
+    def __init__(self) -> None:
+        self._monitor = GpuMonitor()
+
     def gpus(self) -> tuple[list[tuple[str, Gpu | None]], Node | None]:
         """Return the node's GPUs by Ray's names for them, and the node for the planner; None if NVML shows no GPU."""
         # Ray changes the variable for its workers; the raylet, their parent, has it as the node was started.
@@ -213,8 +217,8 @@ class _NodeProbe:
         return None
 
     def read(self, uuids: Sequence[str]) -> dict[str, Reading]:
-        """Return NVML's current readings of GPUs of this node, by UUID."""
-        return nvml.read(uuids)
+        """Return the readings of GPUs of this node, by UUID."""
+        return self._monitor.read(uuids)
 
 
 def _probe(node_id: str) -> Any:
