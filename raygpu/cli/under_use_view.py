@@ -36,8 +36,8 @@ def _advice(use: UnderUse, kind: str, config: Mapping[str, Any]) -> str:
         return "a GPU without trials: fewer GPUs (--gpu.devices) or more trials, so that none waits for the last ones"
     if use.cpu_binds:
         return (
-            "the CPUs bind, not the GPU: prepare less for each batch on the CPU (augment on the device, fewer and larger"
-            " files), take a larger batch, or a machine with more cores for each GPU"
+            "the CPUs bind, not the GPU, often by loading data: prepare less for each batch on the CPU (augment on the"
+            " device, fewer and larger files), take a larger batch, or more cores for each GPU"
         )
     if kind != "sweep":
         return "a larger batch (--global-batch) fills a GPU better; so does a search beside it, on a part of the GPU"

@@ -1,8 +1,8 @@
 """Whether a GPU was used too little while a run held it, by what was measured there.
 
-NVML's utilisation is the part of the time in which any kernel ran. A low one shows an idle GPU; a high one shows nothing,
-since one small kernel counts as much as a full GPU. How full the GPU was while kernels ran is told by its SM activity,
-which Hopper and newer GPUs measure.
+NVML's utilisation is the part of the time in which any kernel ran. A low one shows an idle GPU; a high one shows
+nothing, since one small kernel counts as much as a full GPU. How full the GPU was while kernels ran is told by its SM
+activity, which Hopper and newer GPUs measure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["empty", "idle", "light"]
-"""empty: no trial was there. idle: trials were there, and no kernel ran. light: kernels ran, and filled little of it."""
+"""empty: no trial was there. idle: trials were there, and no kernel ran. light: kernels ran, and filled little."""
 LONG_S = 60.0
 """Shortest time in seconds that is told of."""
 LARGE_PART = 0.3
@@ -62,6 +62,7 @@ def under_use(
     timed = [(at, seconds, values) for at, seconds, values in _timed(samples) if "util_pct" in values]
     covered = _merged(stays)
     held = [sample for sample in timed if _within(sample[0], covered)]
+    machine = [(s, values["cpu_pct"]) for at, s, values in _timed(host) if "cpu_pct" in values and _within(at, covered)]
     all_s, held_s = sum(seconds for _, seconds, _ in timed), sum(seconds for _, seconds, _ in held)
     if _is_long(all_s - held_s, all_s):
         return UnderUse(gpu, "empty", all_s - held_s, all_s)
@@ -69,9 +70,7 @@ def under_use(
         return None
     idle_s = sum(seconds * (1 - values["util_pct"] / 100) for _, seconds, values in held)
     sm = _mean([(seconds, values["sm_util_pct"]) for _, seconds, values in held if "sm_util_pct" in values])
-    cpu = _mean(
-        [(s, values["cpu_pct"]) for at, s, values in _timed(host) if "cpu_pct" in values and _within(at, covered)]
-    )
+    cpu = _mean(machine)
     if _is_long(idle_s, held_s):
         return UnderUse(gpu, "idle", idle_s, held_s, sm, cpu)
     if sm is not None and sm < LIGHT_PCT and held_s >= LONG_S:
