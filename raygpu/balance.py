@@ -101,14 +101,7 @@ def run(
     if prepared.nodes is not None:
         _placed(config, source.kind, prepared.nodes, simulated=not prepared.gpus)
     with (
-        ray_starting(
-            config.cluster,
-            prepared.gpus,
-            source_folder,
-            console.line,
-            job=f"balance {config.name}",
-            apart=False,
-        ) as starting,
+        ray_starting(config, prepared.gpus, source_folder, console.line, apart=False) as starting,
         faults_printed_first(),
     ):
         found = training_problem(prepared, source, code)

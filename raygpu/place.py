@@ -192,7 +192,7 @@ def _measured(planned: _Planned, console: LiveConsole) -> _Measured:
         config.rounds, planned.prepared.num_devices, config.epochs or config.rounds, config.memory_gib
     )
     with contextlib.ExitStack() as ending:
-        cluster = start_local(planned.prepared.gpus, f"place {config.name}")
+        cluster = start_local(planned.prepared.gpus, f"{config.COMMAND} {config.name}")
         interrupts.retake_signals()
         ending.callback(cluster.close)
         benchmark = PlacementBenchmark(cluster, planned.workload, settings, console.line)

@@ -66,13 +66,7 @@ def run(
     stages.end("start")
     with (
         ray_starting(
-            config.cluster,
-            prepared.gpus,
-            source_folder,
-            console.line,
-            job=f"sweep {config.name}",
-            apart=apart(config),
-            wanted=not dry_run,
+            config, prepared.gpus, source_folder, console.line, apart=apart(config), wanted=not dry_run
         ) as starting,
         faults_printed_first(),
     ):

@@ -75,15 +75,7 @@ def run(
     if local is not None:
         require_layout(config, source.kind, local, simulated=simulated)
     with (
-        ray_starting(
-            config.cluster,
-            prepared.gpus,
-            source_folder,
-            console.line,
-            job=f"train {config.name}",
-            apart=False,
-            wanted=not dry_run,
-        ) as starting,
+        ray_starting(config, prepared.gpus, source_folder, console.line, apart=False, wanted=not dry_run) as starting,
         faults_printed_first(),
     ):
         found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start

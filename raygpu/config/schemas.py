@@ -60,6 +60,8 @@ class ProblemConfig(Section):
     gpu: DevicesSection = DevicesSection()
     tracking: TrackingSection = TrackingSection()
 
+    COMMAND: ClassVar[str] = ""
+    """Name of the command."""
     TABLE: ClassVar[str] = ""
     """Name of the table that holds the hyper-parameters."""
     REFUSED: ClassVar[Mapping[str, str]] = {}
@@ -120,6 +122,8 @@ class TrialsConfig(ProblemConfig):
 class SweepConfig(TrialsConfig, StoredConfig):
     """A search over hyper-parameters, packed on fractions of a GPU."""
 
+    COMMAND: ClassVar[str] = "sweep"
+
     trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Number of trials. A grid runs whole without it."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
@@ -163,6 +167,8 @@ class SweepConfig(TrialsConfig, StoredConfig):
 
 class PackConfig(TrialsConfig):
     """A measurement of how many trainings one GPU carries: a single draw of [space], at growing numbers at once."""
+
+    COMMAND: ClassVar[str] = "pack"
 
     ways: str = "all"
     """Ways of sharing the GPU: all that exist here, or some of process, mps, fused, split, threads by commas."""
@@ -210,6 +216,8 @@ class PackConfig(TrialsConfig):
 class PlaceConfig(ProblemConfig):
     """A comparison of placements: the parts of one model on one device, or on several."""
 
+    COMMAND: ClassVar[str] = "place"
+
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
     """The hyper-parameters; also as flags, --hyperparameters.lr 0.1."""
     placements: dict[Annotated[str, Field(pattern=NAME_PATTERN)], dict[str, Annotated[int, Field(ge=0)]]] = Field(
@@ -252,6 +260,8 @@ class PlaceConfig(ProblemConfig):
 
 class TrainConfig(StoredConfig):
     """A production training: one set of hyper-parameters, data-parallel over all devices."""
+
+    COMMAND: ClassVar[str] = "train"
 
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
     """The hyper-parameters; also as flags, --hyperparameters.lr 0.1."""
@@ -326,6 +336,8 @@ class TrainConfig(StoredConfig):
 
 class BalanceConfig(TrainConfig):
     """A measurement of the best split of a training's batch over unequal devices."""
+
+    COMMAND: ClassVar[str] = "balance"
 
     REFUSED: ClassVar[Mapping[str, str]] = {"space": "is for a search; a balance takes one set of [hyperparameters]"}
 

@@ -1,4 +1,4 @@
-"""How MLflow's pages present a run: its description, and for a sweep a table of its trials, the best first.
+"""Present a run on MLflow's pages: its description, and for a sweep a table of its trials, the best first.
 
 The description is Markdown on the run's page, above what a person has written there. The table is a view: MLflow's
 pages keep one that somebody shares as a tag of the experiment, and open it by the tag's name in the URL. That tag holds
@@ -56,7 +56,7 @@ class TrialsView:
 
 @dataclass(frozen=True, slots=True)
 class Presentation:
-    """How MLflow's pages present a run."""
+    """Presentation of a run on MLflow's pages."""
 
     description: str = ""
     """Markdown; empty to leave the description as it is."""

@@ -144,7 +144,7 @@ def measure(
             except NoMps as error:
                 ways.remove("mps")
                 notes.append(f"mps: not measured: {error}")
-        cluster = ending.enter_context(_local_cluster(measuring.prepared.gpus, f"pack {config.name}"))
+        cluster = ending.enter_context(_local_cluster(measuring.prepared.gpus, f"{config.COMMAND} {config.name}"))
         probe = ProbeProcesses(cluster, cluster.devices[0], measuring.workload, scratch)
         ending.callback(probe.close)
         repetitions = Repetitions(config.window_s, config.rounds)
@@ -191,6 +191,6 @@ def measure_scaling(measuring: MeasuredTraining, folder: RunDirectory, say: Call
     gpus = host.computing(chosen_gpus(config))[0]
     asked = config.workers if config.workers != "all" else len(gpus) or 1
     gpus = gpus[:asked]
-    with _local_cluster(gpus, f"pack {config.name}") as cluster:
+    with _local_cluster(gpus, f"{config.COMMAND} {config.name}") as cluster:
         benchmark = ScalingBenchmark(cluster, workload, folder.shared_checkpoints, config.rounds, config.window_s, say)
         return benchmark.scaling(len(gpus) or asked)

@@ -12,7 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from raygpu.cli.console import in_command, print_faults
-from raygpu.config.sections import ClusterSection
+from raygpu.config import SweepConfig, TrainConfig
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import ray_environment
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 @contextmanager
 def ray_starting(
-    section: ClusterSection,
+    config: SweepConfig | TrainConfig,
     gpus: Sequence[Gpu],
     source_folder: Path,
     tell: Callable[[str], None],
     *,
-    job: str,
     apart: bool,
     wanted: bool = True,
 ) -> Iterator[Future[Cluster] | None]:
     """Start Ray in a thread, or join a cluster, while the caller does something else; close it at the end, in any case.
 
     Yields None if it is not wanted. source_folder: of the code that workers run; sent to a cluster's nodes. tell: takes
-    lines on waiting. job: its name on Ray's dashboard. apart: whether this machine's unequal GPUs are kept apart.
+    lines on waiting. apart: whether this machine's unequal GPUs are kept apart.
     """
     if not wanted:
         yield None
         return
+    section, job = config.cluster, f"{config.COMMAND} {config.name}"
     ray_environment.prepare(local=section.is_local and len(host.nodes(gpus, apart=apart)) == 1)
     given_up = Event()
 

@@ -88,7 +88,7 @@ MODES = {
     "fused": "Fused mode: trials of one shape were trained as arrays, each one program; the others in processes.",
     "split": "Split mode: each process trained several trials on TensorFlow's logical devices.",
 }
-"""What each mode of a sweep means."""
+"""Sentence on each mode of a sweep."""
 _COUNTS = (
     ("finished", "completed"),
     ("diverged", "diverged"),

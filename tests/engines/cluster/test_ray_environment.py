@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -49,8 +51,8 @@ def test_a_box_of_two_types_of_card_is_a_cluster(
         raise Told
 
     monkeypatch.setattr(ray_startup.ray_environment, "prepare", prepare)
-    section = ClusterSection(address=address)
-    with pytest.raises(Told), ray_startup.ray_starting(section, CARDS[:cards], tmp_path, print, job="test", apart=True):
+    config: Any = SimpleNamespace(cluster=ClusterSection(address=address), COMMAND="sweep", name="test")
+    with pytest.raises(Told), ray_startup.ray_starting(config, CARDS[:cards], tmp_path, print, apart=True):
         pass
     assert given == [expected]
 
