@@ -9,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from raygpu.cli.console import LiveConsole, bar
+from raygpu.cli.bars import bar
+from raygpu.cli.console import LiveConsole
 from raygpu.cli.formatting import duration, hyperparameters, left, throughput
 from raygpu.config import TrainConfig
 from raygpu.planning.batches import NoiseScale

@@ -19,6 +19,7 @@ from raygpu.engines.cluster import ray_files
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import ArrayPlan
 from raygpu.planning.sweep_plan import Decision
+from raygpu.planning.sweep_schedule import schedule_of
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import Timeline
@@ -99,7 +100,9 @@ class SweepUnderWay:
         self.config, self.cluster, self.console = config, cluster, console
         self.resuming, self.retry_failed = planned.resume is not None, planned.retry_failed
         self.folder = self._ready_folder(planned.resume, planned.source_folder)
-        self.records = Records(prepared.sampler.num_trials, Scoring.of(config), cluster.devices, config.epochs)
+        num_trials = prepared.sampler.num_trials
+        schedule = schedule_of(decision, config, num_trials)
+        self.records = Records(num_trials, Scoring.of(config), cluster.devices, config.epochs, schedule)
         # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
         share = FUSED_CPU_SHARE if isinstance(decision.plan, ArrayPlan) else CPU_SHARE
         self.timeline = Timeline(self.folder.timeline, config.metric)
@@ -135,7 +138,8 @@ class SweepUnderWay:
 
         cluster, records, session, console = self.cluster, self.records, self.session, self.console
         exporter = SweepExporter(self.folder.name, records)
-        console.start(cluster.devices, records.snapshot, synthetic=self.config.data.synthetic)
+        synthetic, alone = self.config.data.synthetic, self._alone()
+        console.start(cluster.devices, records.snapshot, synthetic=synthetic, alone=alone)
         try:
             with (
                 daemons(cluster.devices, console.line, wanted=self.decision.mps and cluster.local) as mps,
@@ -197,6 +201,12 @@ class SweepUnderWay:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+    def _alone(self) -> dict[int, float]:
+        """Return the measured samples/s of one training at a time, by GPU; without GPUs for which it is not known."""
+        cluster = self.cluster
+        rates = {d.index: self.decision.alone_samples_per_s(cluster.node_of(d).device_type) for d in cluster.devices}
+        return {index: rate for index, rate in rates.items() if rate is not None}
 
     def _require_mps(self, mps: Daemons) -> None:
         """Raise BadInput if several processes were planned for a GPU that takes one, and MPS did not start."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -50,8 +52,9 @@ class ArrayCallback(tune.Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Start the members' records, and begin or restart their MLflow runs."""
-        self.live.records.hold(trial.trial_id)
-        for name in trial.config["trial_ids"]:
+        config = ArrayConfig.of(trial.config)
+        self.live.records.hold(trial.trial_id, config.trial_ids, config.share.fraction)
+        for name in config.trial_ids:
             known = self.live.records.by_id.get(name)
             if known is not None and known.status in ("finished", "stopped"):
                 continue  # its array goes on without it
@@ -72,6 +75,7 @@ class ArrayCallback(tune.Callback):
         if config.fused:
             for activity, seconds in result["seconds"].items():
                 live.seconds[activity] = live.seconds.get(activity, 0.0) + seconds
+            live.records.prepare(trial.trial_id, sum(result["seconds"].get(name, 0.0) for name in ("members", "probe")))
         else:
             live.pids[config.trial_ids[0]] = result["pid"]
         if result["unknown_metric"] is not None:
@@ -80,6 +84,7 @@ class ArrayCallback(tune.Callback):
             return
         gpu_index = live.cluster.device_index(result["node_id"], result["gpu_ids"])
         live.records.charge(trial.trial_id, config.trial_ids, gpu_index, config.share.fraction)
+        live.records.report(trial.trial_id, *epochs_of(result["members"]), gpu_index)
         self._record_members(config, result["members"], gpu_index)
         if result["not_as_alone"] is not None:
             self._train_alone(config, result["not_as_alone"])
@@ -123,6 +128,7 @@ class ArrayCallback(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Handle a failed array or trial; members that ended regularly are recorded by `on_trial_result`."""
         result, config = trial.last_result or {}, ArrayConfig.of(trial.config)
+        self.live.records.release(trial.trial_id)
         if self.live.enlarged.pop(config.trial_ids[0], None) is not None:
             return  # the searcher gives it again
         if (ending := self.live.ending.pop(config.trial_ids[0], None)) is not None:
@@ -137,6 +143,7 @@ class ArrayCallback(tune.Callback):
         """Handle an array or trial whose worker was lost more often than `cluster.max_failures` allows, or was ended
         by a limit of time."""
         config = ArrayConfig.of(trial.config)
+        self.live.records.release(trial.trial_id)
         self.live.ending.pop(config.trial_ids[0], None)
         overdue = self.live.overdue.pop(trial.trial_id, None)
         if trial.trial_id in self.live.given_again:
@@ -178,6 +185,7 @@ class ArrayCallback(tune.Callback):
         self.live.count_loss(trial.config["trial_ids"][0])
         self.live.ending.pop(trial.config["trial_ids"][0], None)
         self._charge(trial)
+        self.live.records.release(trial.trial_id)
 
     def _charge(self, trial: Any) -> None:
         """Charge the members under way for the GPU time since the last charge."""
@@ -224,3 +232,16 @@ class ArrayCallback(tune.Callback):
 def _named(config: ArrayConfig) -> str:
     """Return a Tune trial's name for a person: that of its one trial, or of its array."""
     return f"array {config.name}" if config.fused else config.name
+
+
+def epochs_of(reports: Sequence[MemberReport]) -> tuple[list[float], float | None]:
+    """Return the number of trials that trained in each epoch of an array's report, and the seconds of training; None if
+    unknown. Epochs of the same number are trained side by side."""
+    train_s: dict[int, float | None] = {}
+    widths: Counter[int] = Counter()
+    for report in reports:
+        for result in report.epochs:
+            widths[result.epoch] += 1
+            train_s[result.epoch] = result.train_s
+    seconds = [each for each in train_s.values() if each is not None]
+    return [float(widths[epoch]) for epoch in train_s], sum(seconds) if len(seconds) == len(train_s) else None

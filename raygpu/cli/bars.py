@@ -1,0 +1,34 @@
+"""Bars and small curves of characters, with plain ASCII where a stream has no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
+
+from rich.text import Text
+
+LEVELS = "▁▂▃▄▅▆▇█"
+ASCII_LEVELS = "_.-:=+*#"
+
+
+def bar(part: float, width: int = 30, *, blocks: bool = True) -> Text:
+    """Return a bar for the part of the whole, from 0 to 1. blocks: whether the stream has other characters than
+    ASCII."""
+    filled = round(width * min(1.0, max(0.0, part)))
+    full, empty = ("━", "━") if blocks else ("#", "-")
+    return Text(full * filled, style="green") + Text(empty * (width - filled), style="grey37")
+
+
+def curve(values: Sequence[float], width: int = 12, *, blocks: bool = True) -> str:
+    """Return values as a small curve, a character each, or the mean of several; the lowest value is at the bottom."""
+    if not values:
+        return ""
+    count = min(width, len(values))
+    bounds = [round(at * len(values) / count) for at in range(count + 1)]
+    points = [fmean(values[start:end]) for start, end in pairwise(bounds)]
+    low, high = min(points), max(points)
+    levels = LEVELS if blocks else ASCII_LEVELS
+    if high <= low:
+        return levels[len(levels) // 2] * count
+    return "".join(levels[min(len(levels) - 1, int((point - low) / (high - low) * len(levels)))] for point in points)
