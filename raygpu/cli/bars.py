@@ -1,4 +1,4 @@
-"""Bars and small curves of characters, with plain ASCII where a stream has no others."""
+"""Parts of a live table: bars and small curves of characters, and rows that are cut at the terminal's width."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 
+from rich.table import Table
 from rich.text import Text
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -16,7 +17,7 @@ def bar(part: float, width: int = 30, *, blocks: bool = True) -> Text:
     """Return a bar for the part of the whole, from 0 to 1. blocks: whether the stream has other characters than
     ASCII."""
     filled = round(width * min(1.0, max(0.0, part)))
-    full, empty = ("━", "━") if blocks else ("#", "-")
+    full, empty = ("━", "─") if blocks else ("#", "-")  # told apart without colors, too
     return Text(full * filled, style="green") + Text(empty * (width - filled), style="grey37")
 
 
@@ -32,3 +33,14 @@ def curve(values: Sequence[float], width: int = 12, *, blocks: bool = True) -> s
     if high <= low:
         return levels[len(levels) // 2] * count
     return "".join(levels[min(len(levels) - 1, int((point - low) / (high - low) * len(levels)))] for point in points)
+
+
+def labelled(rows: Sequence[tuple[str, Text | str]], width: int) -> Table:
+    """Return rows, each with its label, as a table; a row that is wider than the terminal ends in an ellipsis."""
+    labels = max(len(label) for label, _ in rows)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", justify="right", no_wrap=True, width=labels)
+    table.add_column(no_wrap=True, overflow="ellipsis", max_width=max(1, width - labels - 2))
+    for label, row in rows:
+        table.add_row(label, Text(row) if isinstance(row, str) else row)
+    return table

@@ -85,9 +85,19 @@ class LiveConsole:
         if self.is_verbose:
             self._print(text)
 
+    def details(self, texts: Sequence[str]) -> None:
+        """Print several lines with -v alone."""
+        for text in texts:
+            self.detail(text)
+
     def warn(self, text: str) -> None:
         """Print a line that is printed with -q, too."""
         self._print(text)
+
+    def warnings(self, texts: Sequence[str]) -> None:
+        """Print several lines that are printed with -q, too."""
+        for text in texts:
+            self.warn(text)
 
     def results(self, texts: Sequence[str]) -> None:
         """Print the lines of a result, with -q too; never with the time, for tables stay aligned."""

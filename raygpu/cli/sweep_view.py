@@ -8,7 +8,7 @@ from typing import TextIO
 from rich.table import Table
 from rich.text import Text
 
-from raygpu.cli.bars import bar, curve
+from raygpu.cli.bars import bar, curve, labelled
 from raygpu.cli.console import LiveConsole
 from raygpu.cli.formatting import cut, duration, hyperparameters, left, throughput, value
 from raygpu.records.trial_records import Device, Leader, Snapshot
@@ -62,23 +62,23 @@ class SweepConsole(LiveConsole):
         return plain(s, self.devices, readings, self._alone, synthetic=self._synthetic)
 
     def _table(self, s: Snapshot, readings: Readings) -> Table:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", justify="right", no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis")
-        table.add_row(
-            "trials", bar(s.ended / s.num_trials, blocks=self.has_blocks) + Text(f" {s.ended}/{s.num_trials}")
-        )
+        done = bar(s.ended / s.num_trials, blocks=self.has_blocks) + Text(f" {s.ended}/{s.num_trials}")
         counts = Text(f"{s.running} running  {s.finished} finished  {s.stopped} stopped early  ")
         diverged = Text(f"{s.diverged} diverged  " if s.diverged else "", style="bold red")
-        table.add_row("", counts + diverged + Text(f"{s.failed} failed", style="bold red" if s.failed else ""))
-        for number, row in enumerate(self._leaders(s.leaders)):
-            table.add_row("" if number else "best", row)
-        if s.leaders and self._synthetic:
-            table.add_row("", "on synthetic data: these scores mean nothing")
-        for label, row in self._gpus(s, readings):
-            table.add_row(label, row)
-        table.add_row("time", f"{duration(s.elapsed_s)}, {left(s.time_left_s)}")
-        return table
+        counts += diverged + Text(f"{s.failed} failed", style="bold red" if s.failed else "")
+        leaders: list[Text | str] = [*self._leaders(s.leaders)]
+        if leaders and self._synthetic:
+            leaders.append("on synthetic data: these scores mean nothing")
+        return labelled(
+            [
+                ("trials", done),
+                ("", counts),
+                *(("" if number else "best", row) for number, row in enumerate(leaders)),
+                *self._gpus(s, readings),
+                ("time", f"{duration(s.elapsed_s)}, {left(s.time_left_s)}"),
+            ],
+            self.console.width,
+        )
 
     def _leaders(self, leaders: Sequence[Leader]) -> list[Text]:
         """Return a row for each of the best trials: score, curve, id, epoch, hyper-parameters."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -63,7 +63,7 @@ class Survival:
         """Return the further epochs, at least one, of the trial at this part (from 0 to 1) of all that go on after
         `after` epochs."""
         bound = (1 - part) * self._known(after)
-        return max(1, bisect_left(self.passed, -bound, lo=min(after, len(self.passed)), key=lambda p: -p) - after)
+        return max(1, bisect_right(self.passed, -bound, lo=min(after, len(self.passed)), key=lambda p: -p) - after)
 
     def _known(self, after: int) -> float:
         """Return the probability that is certain for a trial that goes on after `after` epochs."""

@@ -9,6 +9,8 @@ from statistics import fmean
 
 RATIOS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 1e6)
 """Candidates for the fixed time of an array's epoch, in members' own times."""
+OTHERS = 2
+"""Number of later Tune trials, for each of a worker that had just started, from which on those alone count."""
 
 
 @dataclass(slots=True)
@@ -30,12 +32,25 @@ class Holder:
     """Seconds in which the array was made, and its width chosen."""
 
 
+class Pool:
+    """Paces of Tune trials, to be drawn from."""
+
+    def __init__(self, paces: Sequence[float]) -> None:
+        """Sort the paces; at least one."""
+        self._paces = sorted(paces)
+        self.mean = fmean(paces)
+
+    def draw(self, part: float) -> float:
+        """Return the pace below which this part, from 0 to 1, of all lies."""
+        return self._paces[min(len(self._paces) - 1, int(part * len(self._paces)))]
+
+
 @dataclass(frozen=True, slots=True)
 class Paces:
     """Seconds of an epoch, in members' own times, by kind; and the fixed part of an array's epoch."""
 
-    by_kind: Mapping[int, Sequence[float]]
-    every: Sequence[float]
+    by_kind: Mapping[int, Pool]
+    every: Pool
     own: Mapping[int, float]
     """Pace of each holder, by the identity of its object."""
     fixed: float
@@ -48,24 +63,28 @@ class Paces:
         own = {id(held): pace for held in holders if (pace := _pace(held, fixed)) is not None}
         if not own:
             return None
-        by_kind: dict[int, list[float]] = {}
+        by_kind: dict[int, list[Holder]] = {}
         for held in holders:
             if id(held) in own:
-                by_kind.setdefault(held.kind, []).append(own[id(held)])
-        return cls({kind: sorted(of) for kind, of in by_kind.items()}, sorted(own.values()), own, fixed)
+                by_kind.setdefault(held.kind, []).append(held)
+        pools = {kind: Pool([own[id(held)] for held in _later(of)]) for kind, of in by_kind.items()}
+        every = Pool([own[id(held)] for of in by_kind.values() for held in _later(of)])
+        return cls(pools, every, own, fixed)
 
-    def draw(self, kind: int, part: float) -> float:
-        """Return the pace at this part, from 0 to 1, of those of the kind; of all for a kind without any."""
-        found = self.by_kind.get(kind, self.every)
-        return found[min(len(found) - 1, int(part * len(found)))]
-
-    def mean(self, kind: int) -> float:
-        """Return the mean pace of a kind."""
-        return fmean(self.by_kind.get(kind, self.every))
+    def of_kind(self, kind: int) -> Pool:
+        """Return the paces of a kind; those of all kinds for a kind without any."""
+        return self.by_kind.get(kind, self.every)
 
     def epoch_s(self, pace: float, width: float) -> float:
         """Return the seconds of an epoch of an array of this width."""
         return pace * _cost(width, self.fixed)
+
+
+def _later(holders: Sequence[Holder]) -> Sequence[Holder]:
+    """Return the Tune trials without those of workers that had just started, which train while others still start and
+    import; all, until there are enough others."""
+    later = [held for held in holders if not held.is_first]
+    return later if len(later) >= OTHERS * (len(holders) - len(later)) else holders
 
 
 def _cost(width: float, fixed: float) -> float:

@@ -105,9 +105,7 @@ class SweepPace:
         self._ended.append(held)
 
     def left_s(self, now: float, records: Mapping[str, TrialRecord], num_trials: int) -> float | None:
-        """Return the seconds left; None while little is known."""
-        if not self.holders and sum(record.ended for record in records.values()) >= num_trials:
-            return 0.0
+        """Return the seconds left of a sweep whose trials have not all ended; None while little is known."""
         survival = self._survival(records)
         paces = Paces.of([*self._ended, *self.holders.values()], self.schedule.fixed)
         if survival is None or paces is None or self._training_since is None:
@@ -187,9 +185,9 @@ class _Outlook:
         """Return the seconds of a Tune trial that waits. number: of the simulation."""
         after = min((record.epochs for name in job if (record := records.get(name)) is not None), default=0)
         if len(job) > 1:
-            return self.between_s + self._array_s(len(job), after, self.paces.mean(kind))
+            return self.between_s + self._array_s(len(job), after, self.paces.of_kind(kind).mean)
         part = (int(job[0][1:]) * GOLDEN + number * GOLDEN**2) % 1
-        pace = self.paces.draw(kind, (part * 7 + number * GOLDEN) % 1)
+        pace = self.paces.of_kind(kind).draw((part * 7 + number * GOLDEN) % 1)
         return self.between_s + self.survival.draw(part, after) * self.paces.epoch_s(pace, 1)
 
     def running_s(self, held: Holder, records: Mapping[str, TrialRecord], now: float, number: int) -> float:
@@ -199,7 +197,7 @@ class _Outlook:
             whole_s = self.waiting_s(held.trial_ids, records, held.kind, number)
             whole_s += self.start_s - self.between_s if held.is_first else 0.0
             return max(SHORTEST_S, whole_s - (now - held.began))
-        pace = self.paces.own.get(id(held), self.paces.mean(held.kind))
+        pace = self.paces.own.get(id(held), self.paces.of_kind(held.kind).mean)
         credit_s = now - held.heard
         if len(held.trial_ids) == 1:
             if not left or self.survival.share(left[0].epochs, left[0].epochs) <= 0:

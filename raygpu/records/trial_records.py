@@ -341,6 +341,8 @@ class Records:
     def _time_left(self) -> float | None:
         """Return the seconds left, estimated at most once a second; None while they are not known."""
         now = time.monotonic()
+        if sum(record.ended for record in self.by_id.values()) >= self.num_trials:
+            return 0.0
         if self._left is None or not 0 < now - self._left[0] < ESTIMATE_S:
             self._left = now, self._pace.left_s(now, self.by_id, self.num_trials)
         at, left_s = self._left

@@ -115,7 +115,7 @@ class SweepUnderWay:
     def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
         """Return a folder that all nodes see, with the files for a resume; a new one that cannot be written, or that a
         node cannot reach, is removed."""
-        disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.line)
+        disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.warn)
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
         folder.claim()
         with removed_if_unusable(folder, is_new=resume is None):
@@ -142,7 +142,7 @@ class SweepUnderWay:
         console.start(cluster.devices, records.snapshot, synthetic=synthetic, alone=alone)
         try:
             with (
-                daemons(cluster.devices, console.line, wanted=self.decision.mps and cluster.local) as mps,
+                daemons(cluster.devices, console.warn, wanted=self.decision.mps and cluster.local) as mps,
                 SweepMonitor(
                     records, cluster, session.writer, self.timeline, console.update, exporter.update
                 ) as monitor,
@@ -197,7 +197,7 @@ class SweepUnderWay:
             code = self.finish().exit_code
         except Exception as error:  # noqa: BLE001 - nothing comes after this thread
             again = self.folder.resumed_by("sweep")
-            self.console.line(f"the results are not complete: {one_line(error)}; go on with: {again}")
+            self.console.warn(f"the results are not complete: {one_line(error)}; go on with: {again}")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -232,6 +232,8 @@ class SweepUnderWay:
             folder=self.folder,
             mps=mps,
             say=self.console.line,
+            warn=self.console.warn,
+            detail=self.console.detail if self.console.is_verbose else None,
             leave=leave,
             retry_failed=self.retry_failed,
         )
@@ -245,11 +247,11 @@ class SweepUnderWay:
 
     def finish(self) -> Result:
         """Write the results' files, end the runs in MLflow, and print the end."""
-        disk.wait_and_say(ray_files.disks(self.folder.path), self.console.line, lambda: self.interrupted)
+        disk.wait_and_say(ray_files.disks(self.folder.path), self.console.warn, lambda: self.interrupted)
         try:
             lines = write_files(self.folder, self.config, self.found, self.records, self.checkpoints, self.summary)
-            self.console.lines(lines)
-            report = write_report_of(self.folder, self.console.line)
+            self.console.warnings(lines)
+            report = write_report_of(self.folder, self.console.warn)
         except OSError as error:
             if not disk.is_full(error):
                 raise
@@ -258,12 +260,12 @@ class SweepUnderWay:
         finally:
             try:
                 said = self.session.close(self.summary, interrupted=self.interrupted, say=self.console.line)
-                self.console.lines(said)
+                self.console.warnings(said)
             finally:
                 self.folder.hand_over()
         best, failures = self.records.ranked()[:5], self.records.failures()
         if self.summary["best"] is not None:
             self.console.best(self.config.metric, best)
         curves = self.session.next_line()
-        self.console.lines(ending(self.summary, failures, self.folder, [curves, report], self.interrupted))
+        self.console.results(ending(self.summary, failures, self.folder, [curves, report], self.interrupted))
         return Result(self.summary, self.folder.path, best, self.interrupted, failures)
