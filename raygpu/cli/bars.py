@@ -18,7 +18,7 @@ def bar(part: float, width: int = 30, *, blocks: bool = True) -> Text:
     ASCII."""
     filled = round(width * min(1.0, max(0.0, part)))
     full, empty = ("━", "─") if blocks else ("#", "-")  # told apart without colors, too
-    return Text(full * filled, style="green") + Text(empty * (width - filled), style="grey37")
+    return Text.assemble((full * filled, "green"), (empty * (width - filled), "grey37"))
 
 
 def curve(values: Sequence[float], width: int = 12, *, blocks: bool = True) -> str:

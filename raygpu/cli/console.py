@@ -164,7 +164,15 @@ class LiveConsole:
         said, _, _ = text.rpartition(" | ")  # the time alone is nothing new, but for a sign of life
         if said != self._last_text or now - self._last_said >= ALIVE_S:
             self._last_text, self._last_said = said, now
-            self.line(cut(text, self.console.width) if self.console.is_terminal else text)
+            self.line(_fitting(text, self.console.width) if self.console.is_terminal else text)
+
+
+def _fitting(text: str, width: int) -> str:
+    """Return a line of parts, cut to a terminal's width; the last part, the time, is kept."""
+    first, bar, last = text.rpartition(" | ")
+    return (
+        f"{cut(first, width - len(bar + last))}{bar}{last}" if len(text) > width > len(bar + last) else cut(text, width)
+    )
 
 
 def _takes(out: TextIO, characters: str) -> bool:

@@ -32,6 +32,8 @@ class SweepConsole(LiveConsole):
         self.devices: Sequence[Device] = ()
         self._alone: Mapping[int, float] = {}
         self._synthetic = False
+        self._readings: Readings = {}
+        """The last readings."""
 
     def start(
         self,
@@ -51,12 +53,12 @@ class SweepConsole(LiveConsole):
 
     def update(self, snapshot: Snapshot, readings: Readings | None = None, trouble: str | None = None) -> None:
         """Show the state. readings: NVML's. trouble: why nothing reaches MLflow at present."""
-        known = readings or {}
+        self._readings = known = readings or {}
         self._show(lambda: self._table(snapshot, known), lambda: self._text(snapshot, known), trouble)
 
     def stop(self, snapshot: Snapshot) -> None:
         """Leave the last state on the screen."""
-        self._end(lambda: self._table(snapshot, {}), lambda: self._text(snapshot, {}))
+        self._end(lambda: self._table(snapshot, self._readings), lambda: self._text(snapshot, self._readings))
 
     def _text(self, s: Snapshot, readings: Readings) -> str:
         return plain(s, self.devices, readings, self._alone, synthetic=self._synthetic)
@@ -94,8 +96,8 @@ class SweepConsole(LiveConsole):
         for number, (leader, row) in enumerate(zip(leaders, cells, strict=True)):
             score, drawn, name, epoch = (text.ljust(width) for text, width in zip(row, widths, strict=True))
             hp = hyperparameters(leader.record.trial.hyperparameters)
-            first = Text(score, style="" if number else "bold green")
-            rows.append(first + Text(f"  {drawn}", style="cyan") + Text(f"  {name}  {epoch}  {hp}"))
+            style = "" if number else "bold green"
+            rows.append(Text.assemble((score, style), (f"  {drawn}", "cyan"), f"  {name}  {epoch}  {hp}"))
         return rows
 
     def _gpus(self, s: Snapshot, readings: Readings) -> list[tuple[str, Text]]:

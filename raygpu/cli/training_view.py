@@ -32,6 +32,8 @@ class TrainConsole(LiveConsole):
     def __init__(self, *, json: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(json=json, stream=stream)
         self._metric, self._best, self._synthetic = "", "best checkpoint", False
+        self._readings: Readings = {}
+        """The last readings."""
 
     def start(self, history: History, *, synthetic: bool = False) -> None:
         """Begin the live table; plain lines when this is not a terminal. synthetic: the scores are of made-up data."""
@@ -42,11 +44,12 @@ class TrainConsole(LiveConsole):
 
     def update(self, history: History, readings: Readings, trouble: str | None = None) -> None:
         """Show the state. readings: NVML's, by device index. trouble: why nothing reaches MLflow at present."""
+        self._readings = readings
         self._show(lambda: self._table(history, readings), lambda: self._text(history), trouble)
 
     def stop(self, history: History) -> None:
         """Leave the last state on the screen."""
-        self._end(lambda: self._table(history, {}), lambda: self._text(history))
+        self._end(lambda: self._table(history, self._readings), lambda: self._text(history))
 
     def _table(self, h: History, readings: Readings) -> Table:
         rows: list[tuple[str, Text | str]] = []
@@ -60,9 +63,9 @@ class TrainConsole(LiveConsole):
             drawn = curve(h.curve(), CURVE, blocks=self.has_blocks) if name == curve_of else ""
             rows.append((name, Text(f"{value:.6g}") + Text(f"  {drawn}", style="cyan")))
         if h.best is not None:
-            score = Text(f"{h.best.score:.6g}", style="bold green")
             made_up = ", on synthetic data" if self._synthetic else ""
-            rows.append(("best", score + Text(f"  checkpoint of epoch {h.best.epoch}{made_up}")))
+            whence = f"  checkpoint of epoch {h.best.epoch}{made_up}"
+            rows.append(("best", Text.assemble((f"{h.best.score:.6g}", "bold green"), whence)))
         if last is not None:
             if last.lr is not None:
                 rows.append(("learning rate", f"{last.lr:.4g}"))

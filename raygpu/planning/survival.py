@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 WEIGHT = 6.0
-"""Number of trials that the stopping rule's expectation counts for, beside those that were seen."""
+"""Number of trials for which going on counts at an epoch without a rule, beside those that were seen."""
+RULE_WEIGHT = 20.0
+"""Number of trials that the stopping rule's expectation counts for. A rule that ranks trials stops its share of them
+whatever their scores are, but for equal scores, so this is large: early trials that survive are mostly chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,6 @@ class Survival:
         most: the last epoch; None if only the experiment knows it. ended, running: number of trials by epochs trained.
         expected: share of trials that the stopping rule ends, by epoch.
         """
-        weight = 0.0 if most is None else WEIGHT
         last = most if most is not None else max(ended, default=0)
         if last <= 0:
             return None
@@ -42,6 +44,7 @@ class Survival:
             # A running trial at this epoch goes on: the rule has answered. One at epoch 0 has not begun.
             at_risk = stops + further
             prior = (expected or {}).get(epoch, 0.0)
+            weight = 0.0 if most is None else RULE_WEIGHT if prior else WEIGHT
             if at_risk + weight > 0:
                 alive *= 1 - (stops + weight * prior) / (at_risk + weight)
             passed.append(alive)

@@ -22,7 +22,7 @@ from raygpu.planning.survival import Survival
 from raygpu.records.paces import Holder, Paces
 from raygpu.search.trials import Trial, TrialRecord
 
-ESTIMATED_FROM_S = 5.0
+ESTIMATED_FROM_S = 2.5
 """Seconds of training after which the time left is told, unless a ninth of the whole is done before."""
 EARLY = 1 / 9
 GOLDEN = (math.sqrt(5) - 1) / 2
@@ -47,6 +47,8 @@ class SweepPace:
         self._freed: deque[float] = deque()
         """Moments at which places became free, until the next Tune trial takes them."""
         self._last_freed = 0.0
+        self._at_once: deque[int] = deque(maxlen=2 * schedule.places + 2)
+        """Number of Tune trials in their places whenever another one had got its place."""
         self._training_since: float | None = None
         self._names: list[str] = []
 
@@ -56,6 +58,7 @@ class SweepPace:
         if since is not None and self.schedule.generation:  # the place was idle until the generation had ended
             since = self._last_freed
         kind = self.schedule.kinds.get(trial_ids[0], -1) if trial_ids else -1
+        self._at_once.append(len(self.holders) + 1)
         self.holders[holder] = Holder(tuple(trial_ids), now if since is None else since, kind, since is None)
 
     def add(
@@ -118,8 +121,9 @@ class SweepPace:
             drain_s(
                 [outlook.running_s(held, records, now, number) for held in list(self.holders.values())],
                 [[outlook.waiting_s(job, records, self._kind(job), number) for job in block] for block in queue],
-                self.schedule.places,
+                self._places,
                 self.schedule.slowdown,
+                WORKER_S,
             )
             for number in range(rounds)
         )
@@ -127,6 +131,13 @@ class SweepPace:
         heard = sum(held.heard is not None for held in self.holders.values()) + len(self._ended)
         early = spent_s < ESTIMATED_FROM_S or heard < min(self.schedule.places, len(self.holders)) / 2
         return None if early and spent_s < EARLY * (spent_s + left_s) else left_s
+
+    @property
+    def _places(self) -> int:
+        """Number of Tune trials at once: the plan's, or as many as there were lately, if those have always been
+        fewer."""
+        known = len(self._at_once) == self._at_once.maxlen
+        return max(self._at_once) if known else self.schedule.places
 
     @property
     def _between_s(self) -> float:
