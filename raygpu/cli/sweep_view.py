@@ -65,9 +65,12 @@ class SweepConsole(LiveConsole):
 
     def _table(self, s: Snapshot, readings: Readings) -> Table:
         done = bar(s.ended / s.num_trials, blocks=self.has_blocks) + Text(f" {s.ended}/{s.num_trials}")
-        counts = Text(f"{s.running} running  {s.finished} finished  {s.stopped} stopped early  ")
-        diverged = Text(f"{s.diverged} diverged  " if s.diverged else "", style="bold red")
-        counts += diverged + Text(f"{s.failed} failed", style="bold red" if s.failed else "")
+        red = "bold red"
+        counts = Text.assemble(
+            f"{s.running} running  {s.finished} finished  {s.stopped} stopped early  ",
+            (f"{s.diverged} diverged  " if s.diverged else "", red),
+            (f"{s.failed} failed", red if s.failed else ""),
+        )
         leaders: list[Text | str] = [*self._leaders(s.leaders)]
         if leaders and self._synthetic:
             leaders.append("on synthetic data: these scores mean nothing")

@@ -319,7 +319,7 @@ class Records:
         shares = {device.index: 0.0 for device in self.devices}
         for share, index in self._held.values():
             if index in shares:
-                shares[index] += share
+                shares[index] += min(1.0, share)  # of a trial on several GPUs, the first one is known
         return shares
 
     def _rate(self, gpu_index: int) -> float | None:
