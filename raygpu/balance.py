@@ -95,7 +95,8 @@ def run(
         _require_writable(write)
     prepared = prepare_train(config.model_copy(update={"epochs": config.epochs or 1}), stem)
     trained = f"{config.code_name}; {hyperparameters(config.hyperparameters)}"
-    console.lines([f"balance {prepared.config.name}: {trained}", *prepared.left_out])
+    console.line(f"balance {prepared.config.name}: {trained}")
+    console.warnings(prepared.left_out)
     source, code = find(prepared.config, source_folder)
     require_experiment(prepared.config, source, code, "raygpu.balance")
     if prepared.nodes is not None:
@@ -109,6 +110,7 @@ def run(
         assert starting is not None
         assert found.splits is not None
         cluster = wait_for_ray(starting)
+        console.details(cluster.detail_lines())
         simulated = any(device.uuid is None for device in cluster.devices)
         where = _placed(config, source.kind, cluster.nodes, simulated=simulated)
         spread(_equal(config), where.ranks, found.splits.num_train)
@@ -253,7 +255,7 @@ class _Measuring:
             except TrainingFailed as error:
                 if not error.out_of_memory:
                     raise
-                self.console.line(f"{error}; all shares by a fifth less")
+                self.console.warn(f"{error}; all shares by a fifth less")
                 try:
                     shares = reduce_shares(shares)
                 except ValueError as nothing_left:
@@ -292,9 +294,9 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, 
         balance_view.Step(found.parallel.global_batch, found.settings.lr)
         for found in (spread(_equal(config, whole), ranks, num_train) for whole in (None, sum(verdict.shares)))
     )
-    console.lines(["", *balance_view.table(devices, verdict, measuring.readings), ""])
-    console.lines(balance_view.lines(verdict))
-    console.lines(balance_view.training(before, after, num_train))
+    console.results(["", *balance_view.table(devices, verdict, measuring.readings), ""])
+    console.results(balance_view.lines(verdict))
+    console.results(balance_view.training(before, after, num_train))
     folder.trials.rmdir()
     folder.write_config(config, source_folder, kind="balance")
     title = f"{config.code_name}, {sum(verdict.tried.shares)} samples a step"
@@ -304,7 +306,7 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, 
     target = write or folder.path / "train.toml"
     _write_train(config.model_copy(update={"epochs": measuring.config.epochs}), verdict, target)
     folder.publish()
-    console.lines([f"table, plot and data in {folder}", f"train with these shares: {typed('train')} {target}"])
+    console.results([f"table, plot and data in {folder}", f"train with these shares: {typed('train')} {target}"])
     return Result(summary, folder.path)
 
 

@@ -90,12 +90,12 @@ def run(
         profile = _profiled(measuring, ways, notes, folder, console)
         files = _write(profile, folder, config.epochs or 1)
     kept = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
-    console.line(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {kept}" if kept else ""))
+    console.result(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {kept}" if kept else ""))
     verdict = profile_view.verdict(profile)
     try:
         _track(config, profile, {}, files, console)
     finally:
-        console.lines(verdict)  # the last words, whatever the tracking server says
+        console.results(verdict)  # the last words, whatever the tracking server says
     return Result(profile, folder.path, verdict)
 
 
@@ -127,14 +127,14 @@ def advise(
         files = [*_write(profile, folder, config.epochs or 1), folder.path / "advice.json", folder.path / "advice.png"]
         files[-2].write_text(json.dumps(asdict(found), indent=1))
         advice_view.plot(profile, found, files[-1])
-    console.lines(["", *advice_view.table(found), *advice_view.evidence(profile, found, kept=kept)])
-    console.line(f"advice, plots and data in {folder.path}")
+    console.results(["", *advice_view.table(found), *advice_view.evidence(profile, found, kept=kept)])
+    console.result(f"advice, plots and data in {folder.path}")
     verdict = advice_view.verdict(profile, found)
     devices = {"pack/advice/devices": found.devices} if found.answer in ("one", "several") else {}
     try:
         _track(config, profile, devices, files, console)
     finally:
-        console.line(verdict)
+        console.result(verdict)
     return Advised(found, profile, folder.path, verdict)
 
 
@@ -163,7 +163,7 @@ def _track(
     metrics: dict[str, float | None] = {"pack/best/n": None, "pack/best/gain": None}
     if best is not None:
         metrics = {"pack/best/n": best.n, "pack/best/gain": best.gain}
-    console.line(f"MLflow: {tracking.log(config, profile, {**metrics, **results}, files)}")
+    console.result(f"MLflow: {tracking.log(config, profile, {**metrics, **results}, files)}")
 
 
 def _profiled(
@@ -175,7 +175,7 @@ def _profiled(
     if config.ways == "all":
         profile = profile.without_threads_that_lose()
     laws, doubts = profile_view.laws(profile), profile_view.doubts(profile)
-    console.lines(["", *profile_view.table(profile, config.epochs or 1), "", *laws, *doubts, *profile.notes])
+    console.results(["", *profile_view.table(profile, config.epochs or 1), "", *laws, *doubts, *profile.notes])
     return profile
 
 
@@ -184,9 +184,9 @@ def dry_run(config: PackConfig, *, stem: str, source_folder: Path, console: Live
     measuring, ways, notes = plan_pack(config, stem, source_folder, console.lines)
     chosen = config.chosen_numbers
     numbers = ", ".join(map(str, chosen)) if chosen is not None else f"1 to {config.most}"
-    console.lines([f"would measure {numbers} trainings at once, by: {', '.join(ways)}", *notes])
+    console.results([f"would measure {numbers} trainings at once, by: {', '.join(ways)}", *notes])
     if measuring.workload.splits is None:
-        console.line(f"the {measuring.workload.source.kind} itself was not tried: it runs in the measurement alone")
+        console.result(f"the {measuring.workload.source.kind} itself was not tried: it runs in the measurement alone")
 
 
 def _write(profile: Profile, folder: RunDirectory, epochs: int) -> list[Path]:
@@ -213,12 +213,12 @@ def compare(
             " put the files of other machines' profiles there too"
         )
     units = [None if (gib := p.subject.device_gib) is None else rgu(p.subject.device, gib) for p in found]
-    console.lines(profile_view.comparison(found, units))
+    console.results(profile_view.comparison(found, units))
     folder = RunDirectory.create(Path(measuring.prepared.config.runs_dir), str(measuring.prepared.config.name))
     folder.trials.rmdir()
     path = folder.path / "devices.png"
     profile_view.compare(found, units, path)
-    console.line(f"plot: {path}")
+    console.result(f"plot: {path}")
     return Comparison(found, path)
 
 

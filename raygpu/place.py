@@ -114,15 +114,15 @@ def run(
     verdict += placement_view.memory_lines(measured, done.fewest_devices)
     summary = _summary(planned, measured, found) | {"verdict": verdict, "fewest_devices": done.fewest_devices}
     folder.write_summary(summary)
-    console.lines(["", *placement_view.table(measured, found), "", *placement_view.details(measured)])
-    console.line(f"table, plot and traces (for ui.perfetto.dev) in {folder.path}")
+    console.results(["", *placement_view.table(measured, found), "", *placement_view.details(measured)])
+    console.result(f"table, plot and traces (for ui.perfetto.dev) in {folder.path}")
     try:
         if config.tracking.enabled:
             from raygpu.tracking import placement_run
 
-            console.line(f"MLflow: {placement_run.log(config, planned.device, measured, found, files)}")
+            console.result(f"MLflow: {placement_run.log(config, planned.device, measured, found, files)}")
     finally:
-        console.lines(verdict)  # the last words, whatever the tracking server says
+        console.results(verdict)  # the last words, whatever the tracking server says
     return Result(summary, folder.path, verdict)
 
 
@@ -286,7 +286,7 @@ def _main(arguments: Arguments) -> Outcome:
     console = LiveConsole(json="json" in arguments.switches)
     if "dry-run" in arguments.switches:
         planned = _plan(config, f"{stem}-place", folder, console)
-        console.lines([f"{name}: {placement_view.parts(parts)}" for name, parts in planned.placements.items()])
+        console.results([f"{name}: {placement_view.parts(parts)}" for name, parts in planned.placements.items()])
         return Outcome(0)
     result = run(config, stem=f"{stem}-place", source_folder=folder, console=console)
     return Outcome(int(result.summary["best"] is None), result.summary)

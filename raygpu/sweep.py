@@ -60,7 +60,9 @@ def run(
     prepared = prepare(config, stem, resuming=resume is not None)
     config = prepared.config
     local = config.cluster.is_local
-    console.lines([*sweep_lines(config, simulated=local and not prepared.gpus), *prepared.left_out])
+    show = console.results if dry_run else console.lines  # the plan is the result of a dry run
+    show(sweep_lines(config, simulated=local and not prepared.gpus))
+    console.warnings(prepared.left_out)
     source, code = find(config, source_folder)
     stages = Stages()
     stages.end("start")
@@ -75,12 +77,12 @@ def run(
         stages.end("data")
         groups = grouped(config, prepared.space, prepared.sampler, source, code, found.splits)
         measurer = Measurer(config, source, code, found.splits, groups.groups)
-        planner = Planner(config, prepared.sampler.num_trials, groups, measurer, console.lines)
+        planner = Planner(config, prepared.sampler.num_trials, groups, measurer, show)
         if prepared.nodes is not None:
             planner.ahead(local_site(prepared.gpus, prepared.nodes), dry=dry_run)
         if starting is None:
             if found.splits is None:
-                console.line(f"the {source.kind} itself was not tried: it runs in the sweep alone")
+                console.result(f"the {source.kind} itself was not tried: it runs in the sweep alone")
             return Result({}, None, [])
         stages.end("dry_run")
 
@@ -89,6 +91,7 @@ def run(
         tree = open_store(config)
         stages.end("tracking")
         cluster = wait_for_ray(starting)
+        console.details(cluster.detail_lines())
         stages.end("ray")
         decision = planner.on(cluster)
         stages.end("plan")

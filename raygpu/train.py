@@ -68,7 +68,9 @@ def run(
     source_folder = (source_folder or Path.cwd()).resolve()
     prepared = prepare_train(config, stem, resuming=resume is not None)
     config = prepared.config
-    console.lines([*beginning(config, simulated=config.cluster.is_local and not prepared.gpus), *prepared.left_out])
+    show = console.results if dry_run else console.lines  # the plan is the result of a dry run
+    show(beginning(config, simulated=config.cluster.is_local and not prepared.gpus))
+    console.warnings(prepared.left_out)
     source, code = find(config, source_folder)
     require_trainable(config, source, code, warm_start=warm_start is not None)
     local, simulated = prepared.nodes, not prepared.gpus
@@ -87,13 +89,14 @@ def run(
         begun = resume.read_run().get("global_batch") if resume is not None else None
         planned = layout(config, found, local, simulated=simulated, global_batch=begun) if local is not None else None
         if starting is None:
-            console.lines(planned.lines([gpu.name for gpu in prepared.gpus] or [SIMULATED]) if planned else [])
+            console.results(planned.lines([gpu.name for gpu in prepared.gpus] or [SIMULATED]) if planned else [])
             return Result({}, None, False)
 
         from raygpu.tracking.session import open_store
 
         tree = open_store(config)
         cluster = wait_for_ray(starting)
+        console.details(cluster.detail_lines())
         if planned is None:
             simulated = any(device.uuid is None for device in cluster.devices)
             planned = layout(config, found, cluster.nodes, simulated=simulated, global_batch=begun)

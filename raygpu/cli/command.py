@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu import config
-from raygpu.cli.console import in_command, print_faults
+from raygpu.cli.console import in_command, print_faults, shown_detail
 from raygpu.cli.flags import Arguments, Flags, as_flag
 from raygpu.config.command_names import as_typed, typed
 from raygpu.config.source import code_folder
@@ -23,7 +23,13 @@ from raygpu.records.json_files import as_json
 INCOMPLETE = 3
 """The exit code of a run whose results are complete here, while MLflow lacks some of them."""
 JSON = "json"
-"""The switch that every command has."""
+"""The switch for output that programs read."""
+QUIET, VERBOSE = "quiet", "verbose"
+EVERYWHERE = {
+    QUIET: "Print warnings, faults and the result alone.",
+    VERBOSE: "Print details too: starts and ends of trials, where they run, their logs; each line with the time.",
+}
+"""Switches of every command; raygpu.cli.console obeys them."""
 ELSEWHERE = ("cluster.", "tracking.")
 """Prefixes of the flags that choose where a resumed run goes on."""
 
@@ -46,7 +52,7 @@ def incomplete(summary: Mapping[str, Any]) -> bool:
 def framed(run: Callable[[], int], interrupted: str) -> int:
     """Call `run` and return its exit code; 2 for bad input, 1 for another fault, 130 after Ctrl-C, each printed in
     lines."""
-    token = in_command.set(True)
+    token, detail = in_command.set(True), shown_detail.set("normal")
     try:
         return run()
     except BadInput as error:
@@ -61,6 +67,7 @@ def framed(run: Callable[[], int], interrupted: str) -> int:
         return 130
     finally:
         in_command.reset(token)
+        shown_detail.reset(detail)
 
 
 @contextmanager
@@ -101,6 +108,9 @@ class Command:
         if "help" in arguments.switches:
             self._print_help()
             return 0
+        shown_detail.set(
+            "quiet" if QUIET in arguments.switches else "verbose" if VERBOSE in arguments.switches else "normal"
+        )
         with interrupts.terminable(), interrupts.output_to_stderr(JSON in arguments.switches) as output:
             outcome = run(arguments)
             if JSON in arguments.switches and outcome.output is not None:
@@ -110,7 +120,7 @@ class Command:
     @property
     def flags(self) -> Flags:
         """All flags of the command."""
-        return Flags(self.switches, self.options, self.schema)
+        return Flags({**self.switches, **EVERYWHERE}, self.options, self.schema)
 
     def _print_help(self) -> None:
         usage = f"{typed(self.name)} [CONFIG] [flags]"
@@ -121,7 +131,7 @@ class Command:
 
     def read_resumed(self, arguments: Arguments) -> dict[str, str]:
         """Return the flags in which a run that goes on may differ from its start. Raises BadInput for anything else."""
-        others = arguments.switches - {JSON} | ({arguments.file} if arguments.file else set())
+        others = arguments.switches - {JSON, *EVERYWHERE} | ({arguments.file} if arguments.file else set())
         self.require_resumable({*arguments.overrides, *arguments.options, *others} - {"resume"})
         return arguments.overrides
 
@@ -135,7 +145,7 @@ class Command:
         """Return the configuration with the flags applied, its file's stem, and the folder of its code; say which file
         it is if none is named. Raises BadInput."""
         path = Path(arguments.file) if arguments.file else self.default
-        if arguments.file is None and path.exists():
+        if arguments.file is None and path.exists() and QUIET not in arguments.switches:
             print(f"configuration: {path}, as no other file is named", flush=True)
         found = config.load(path, arguments.overrides, self.schema)
         return found, path.stem, code_folder(found.experiment, path)

@@ -19,6 +19,8 @@ from pydantic.fields import FieldInfo
 from raygpu import config
 from raygpu.errors import BadInput
 
+SHORT = {"quiet": "-q", "verbose": "-v"}
+"""Flags that have a short form as well."""
 _BOOLS = ("true", "false", "1", "0", "yes", "no", "on", "off")
 _HYPERPARAMETER = re.compile(r"--hyperparameters\.[^=]+")
 """Flag whose name a person chooses."""
@@ -81,6 +83,8 @@ class Flags:
         if faults:
             raise BadInput(faults)
         switches = {name for name in ("help", *self.switches) if values.pop(name, False)}
+        if switches >= SHORT.keys():
+            raise BadInput("-q, -v: one prints less, the other more; give one of them")
         options = {name: values.pop(name) for name in self.options if name in values}
         return Arguments(rest, values, switches, options)
 
@@ -93,7 +97,8 @@ class Flags:
         own = parser.add_argument_group("flags of this command")
         own.add_argument("-h", "--help", dest="help", action="store_true", help="Print this help.")
         for name, text in self.switches.items():
-            own.add_argument(f"--{name}", dest=name, action="store_true", help=text)
+            forms = [SHORT[name]] if name in SHORT else []
+            own.add_argument(*forms, f"--{name}", dest=name, action="store_true", help=text)
         for name, text in self.options.items():
             own.add_argument(f"--{name}", dest=name, nargs="?", metavar="text", help=text)
         keys = parser.add_argument_group("flags for the keys of the file, each with [its values]")

@@ -22,6 +22,11 @@ def value(v: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}\N{HORIZONTAL ELLIPSIS}"
 
 
+def cut(text: str, width: int) -> str:
+    """Return the text, cut with an ellipsis where it is longer than the width."""
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}\N{HORIZONTAL ELLIPSIS}"
+
+
 def throughput(rate: float) -> str:
     """Return a throughput as text, `1,234 samples/s`."""
     return f"{rate:,.0f} samples/s"

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from raygpu.cli.console import LiveConsole, bar
-from raygpu.cli.formatting import duration, hyperparameters, left, throughput, value
-from raygpu.records.trial_records import Device, Snapshot
+from raygpu.cli.bars import bar, curve, labelled
+from raygpu.cli.console import LiveConsole
+from raygpu.cli.formatting import cut, duration, hyperparameters, left, throughput, value
+from raygpu.records.trial_records import Device, Leader, Snapshot
 from raygpu.search.trials import TrialRecord
+
+CURVE = 12
+"""Characters of a trial's curve."""
+SHARE = 8
+"""Characters of a GPU's bar."""
+OTHER_ROWS = 9
+"""Largest number of the table's rows beside those of GPUs, and of the lines around the table."""
+Readings = Mapping[int, Mapping[str, float]]
+"""NVML's readings by name, by the GPU's index."""
 
 
 class SweepConsole(LiveConsole):
@@ -21,41 +30,104 @@ class SweepConsole(LiveConsole):
     def __init__(self, *, json: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(json=json, stream=stream)
         self.devices: Sequence[Device] = ()
-        self._best = "best"
+        self._alone: Mapping[int, float] = {}
+        self._synthetic = False
+        self._readings: Readings = {}
+        """The last readings."""
 
-    def start(self, devices: Sequence[Device], snapshot: Callable[[], Snapshot], *, synthetic: bool = False) -> None:
-        """Begin the live table; plain lines when this is not a terminal. synthetic: the scores are of made-up data."""
-        self.devices = devices
-        self._best = "best on synthetic data" if synthetic else "best"
-        self._begin(self._table(snapshot()))
+    def start(
+        self,
+        devices: Sequence[Device],
+        snapshot: Callable[[], Snapshot],
+        *,
+        synthetic: bool = False,
+        alone: Mapping[int, float] | None = None,
+    ) -> None:
+        """Begin the live table; plain lines when this is not a terminal.
 
-    def update(self, snapshot: Snapshot, trouble: str | None = None) -> None:
-        """Show the state. trouble: why nothing reaches MLflow at present."""
-        self._show(lambda: self._table(snapshot), lambda: plain(snapshot, self._best), trouble)
+        synthetic: the scores are of made-up data. alone: samples/s of one training at a time, by the index of a GPU on
+        which it was measured.
+        """
+        self.devices, self._synthetic, self._alone = devices, synthetic, alone or {}
+        self._begin(self._table(snapshot(), {}))
+
+    def update(self, snapshot: Snapshot, readings: Readings | None = None, trouble: str | None = None) -> None:
+        """Show the state. readings: NVML's. trouble: why nothing reaches MLflow at present."""
+        self._readings = known = readings or {}
+        self._show(lambda: self._table(snapshot, known), lambda: self._text(snapshot, known), trouble)
 
     def stop(self, snapshot: Snapshot) -> None:
         """Leave the last state on the screen."""
-        self._end(lambda: self._table(snapshot), lambda: plain(snapshot, self._best))
+        self._end(lambda: self._table(snapshot, self._readings), lambda: self._text(snapshot, self._readings))
 
-    def _table(self, s: Snapshot) -> Table:
-        outer = Table.grid(padding=(0, 2))
-        outer.add_column(style="dim", justify="right")
-        outer.add_column()
-        outer.add_row("trials", bar(s.ended / s.num_trials) + Text(f" {s.ended}/{s.num_trials}"))
-        counts = Text(f"{s.running} running   {s.finished} finished   {s.stopped} stopped early   ")
-        diverged = Text(f"{s.diverged} diverged   " if s.diverged else "", style="bold red")
-        outer.add_row("", counts + diverged + Text(f"{s.failed} failed", style="bold red" if s.failed else ""))
-        if s.best is not None:
-            score, of = Text(f"{s.best.score:.6g}", style="bold green"), Text(f"  {at_epoch(s.best)}")
-            outer.add_row(self._best, score + of + Text(f"  {hyperparameters(s.best.trial.hyperparameters)}"))
-        for device in self.devices:
-            rate = s.samples_per_s.get(device.index)
-            outer.add_row(f"gpu {device.index}", f"{escape(device.name)}   {'' if rate is None else throughput(rate)}")
-        outer.add_row("time", f"{duration(s.elapsed_s)}, {left(s.time_left_s)}")
-        return outer
+    def _text(self, s: Snapshot, readings: Readings) -> str:
+        return plain(s, self.devices, readings, self._alone, synthetic=self._synthetic)
+
+    def _table(self, s: Snapshot, readings: Readings) -> Table:
+        done = bar(s.ended / s.num_trials, blocks=self.has_blocks) + Text(f" {s.ended}/{s.num_trials}")
+        red = "bold red"
+        counts = Text.assemble(
+            f"{s.running} running  {s.finished} finished  {s.stopped} stopped early  ",
+            (f"{s.diverged} diverged  " if s.diverged else "", red),
+            (f"{s.failed} failed", red if s.failed else ""),
+        )
+        leaders: list[Text | str] = [*self._leaders(s.leaders)]
+        if leaders and self._synthetic:
+            leaders.append("on synthetic data: these scores mean nothing")
+        return labelled(
+            [
+                ("trials", done),
+                ("", counts),
+                *(("" if number else "best", row) for number, row in enumerate(leaders)),
+                *self._gpus(s, readings),
+                ("time", f"{duration(s.elapsed_s)}, {left(s.time_left_s)}"),
+            ],
+            self.console.width,
+        )
+
+    def _leaders(self, leaders: Sequence[Leader]) -> list[Text]:
+        """Return a row for each of the best trials: score, curve, id, epoch, hyper-parameters."""
+        cells = []
+        for leader in leaders:
+            record = leader.record
+            drawn = curve(leader.curve, CURVE, blocks=self.has_blocks)
+            epoch = "" if record.score_epoch is None else f"epoch {record.score_epoch}"
+            runs = "" if record.ended else ", runs"
+            cells.append([f"{record.score:.6g}", drawn, record.trial.trial_id, f"{epoch}{runs}"])
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        rows = []
+        for number, (leader, row) in enumerate(zip(leaders, cells, strict=True)):
+            score, drawn, name, epoch = (text.ljust(width) for text, width in zip(row, widths, strict=True))
+            hp = hyperparameters(leader.record.trial.hyperparameters)
+            style = "" if number else "bold green"
+            rows.append(Text.assemble((score, style), (f"  {drawn}", "cyan"), f"  {name}  {epoch}  {hp}"))
+        return rows
+
+    def _gpus(self, s: Snapshot, readings: Readings) -> list[tuple[str, Text]]:
+        """Return a row for each GPU, of as many as the terminal has lines for; one more sums up the others."""
+        most = max(2, self.console.height - OTHER_ROWS)
+        shown = self.devices if len(self.devices) <= most else self.devices[: most - 1]
+        rows = [(f"gpu {device.index}", self._gpu(s, device, readings)) for device in shown]
+        if rest := self.devices[len(shown) :]:
+            held = sum(s.held.get(device.index, 0.0) for device in rest) / len(rest)
+            rates = [rate for device in rest if (rate := s.samples_per_s.get(device.index)) is not None]
+            total = f"  {throughput(sum(rates))}" if rates else ""
+            rows.append(("others", self._share(held) + Text(f"  {len(rest)} more GPUs{total}")))
+        return rows
+
+    def _gpu(self, s: Snapshot, device: Device, readings: Readings) -> Text:
+        facts = gpu_facts(s, device, readings, self._alone)
+        room = self.console.width - len("trials") - 2 - SHARE - len(" 100 %")
+        if sum(len(fact) + 2 for fact in facts) > room:
+            facts = [fact.replace(" of one at a time", " of one") for fact in facts]
+        name = Text(f"  {device.name}", style="dim")
+        return self._share(s.held.get(device.index, 0.0)) + Text("".join(f"  {fact}" for fact in facts)) + name
+
+    def _share(self, held: float) -> Text:
+        return bar(held, SHARE, blocks=self.has_blocks) + Text(f" {held:4.0%}".replace("%", " %"))
 
     def best(self, metric: str, records: Sequence[TrialRecord]) -> None:
-        """Print the best trials in columns, one line each; lines wider than the terminal wrap and are not cut.
+        """Print the best trials in columns, one line each; cut at a terminal's width, and nowhere else.
 
         The header names the epoch of the scores, the last or the best.
         """
@@ -69,17 +141,44 @@ class SweepConsole(LiveConsole):
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for first, *others in rows:
             cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
-            self.line("  ".join([first.ljust(widths[0]), *cells]))
+            line = "  ".join([first.ljust(widths[0]), *cells])
+            self.result(cut(line, self.console.width) if self.console.is_terminal else line)
 
 
-def plain(s: Snapshot, best: str = "best") -> str:
-    """Return the snapshot as one line. best: label of the best score."""
+def gpu_facts(s: Snapshot, device: Device, readings: Readings, alone: Mapping[int, float]) -> list[str]:
+    """Return what is known of a GPU beside its share, each as text: memory, throughput, throughput over that of one
+    training at a time. alone: samples/s of one at a time, by GPU."""
+    facts = []
+    used = readings.get(device.index, {}).get("memory_gib")
+    if used is not None:
+        facts.append(f"{used:.1f} GiB" if device.memory_gib is None else f"{used:.1f}/{device.memory_gib:.1f} GiB")
+    rate, one = s.samples_per_s.get(device.index), alone.get(device.index)
+    if rate is not None:
+        facts.append(throughput(rate))
+        if one:
+            facts.append(f"{rate / one:.1f}x of one at a time")
+    return facts
+
+
+def plain(
+    s: Snapshot,
+    devices: Sequence[Device] = (),
+    readings: Readings | None = None,
+    alone: Mapping[int, float] | None = None,
+    *,
+    synthetic: bool = False,
+) -> str:
+    """Return the snapshot as one line. readings: NVML's. alone: samples/s of one training at a time, by GPU. synthetic:
+    the scores are of made-up data."""
+    best = "best on synthetic data" if synthetic else "best"
     parts = [f"{s.ended}/{s.num_trials} trials", f"{s.running} running"]
     parts += [f"{s.stopped} stopped early"] if s.stopped else []
     parts += [f"{s.diverged} diverged"] if s.diverged else []
     parts += [f"{s.failed} failed"] if s.failed else []
     parts += [f"{best} {s.best.score:.6g} ({at_epoch(s.best)})"] if s.best is not None else []
-    parts += [f"gpu {index}: {throughput(rate)}" for index, rate in s.samples_per_s.items() if rate is not None]
+    for device in devices:
+        if facts := gpu_facts(s, device, readings or {}, alone or {}):
+            parts.append(f"gpu {device.index}: {s.held.get(device.index, 0.0):.0%} held, {', '.join(facts)}")
     parts += [f"{duration(s.elapsed_s)}, {left(s.time_left_s)}"]
     return " | ".join(parts)
 

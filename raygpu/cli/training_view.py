@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from raygpu.cli.console import LiveConsole, bar
+from raygpu.cli.bars import bar, curve, labelled
+from raygpu.cli.console import LiveConsole
 from raygpu.cli.formatting import duration, hyperparameters, left, throughput
 from raygpu.config import TrainConfig
 from raygpu.planning.batches import NoiseScale
 from raygpu.records.training_progress import History
 from raygpu.records.trial_records import Device
 
-UNITS = {"util_pct": "{:.0f} %", "memory_gib": "{:.1f} GiB", "power_w": "{:.0f} W", "temperature_c": "{:.0f} °C"}
-"""Formats of the NVML readings in the table."""
+CURVE = 24
+"""Characters of the metric's curve."""
+SHARE = 8
+"""Characters of a GPU's bar."""
+UNITS = {"util_pct": "{:.0f} %", "power_w": "{:.0f} W", "temperature_c": "{:.0f} °C"}
+"""Formats of the NVML readings in the table, beside the memory."""
+Readings = Mapping[int, Mapping[str, float]]
+"""NVML's readings by name, by the GPU's index."""
 
 
 class TrainConsole(LiveConsole):
@@ -25,58 +31,75 @@ class TrainConsole(LiveConsole):
 
     def __init__(self, *, json: bool = False, stream: TextIO | None = None) -> None:
         super().__init__(json=json, stream=stream)
-        self._metric, self._best = "", "best checkpoint"
+        self._metric, self._best, self._synthetic = "", "best checkpoint", False
+        self._readings: Readings = {}
+        """The last readings."""
 
     def start(self, history: History, *, synthetic: bool = False) -> None:
         """Begin the live table; plain lines when this is not a terminal. synthetic: the scores are of made-up data."""
         self._metric = history.scoring.metric
         self._best = "best checkpoint, on synthetic data" if synthetic else "best checkpoint"
+        self._synthetic = synthetic
         self._begin(self._table(history, {}))
 
-    def update(self, history: History, readings: Mapping[int, Mapping[str, float]], trouble: str | None = None) -> None:
+    def update(self, history: History, readings: Readings, trouble: str | None = None) -> None:
         """Show the state. readings: NVML's, by device index. trouble: why nothing reaches MLflow at present."""
+        self._readings = readings
         self._show(lambda: self._table(history, readings), lambda: self._text(history), trouble)
 
     def stop(self, history: History) -> None:
         """Leave the last state on the screen."""
-        self._end(lambda: self._table(history, {}), lambda: self._text(history))
+        self._end(lambda: self._table(history, self._readings), lambda: self._text(history))
 
-    def _table(self, h: History, readings: Mapping[int, Mapping[str, float]]) -> Table:
-        outer = Table.grid(padding=(0, 2))
-        outer.add_column(style="dim", justify="right")
-        outer.add_column()
+    def _table(self, h: History, readings: Readings) -> Table:
+        rows: list[tuple[str, Text | str]] = []
         last = h.last
         inner = last.step / last.steps if last is not None and last.result is None else 0.0
-        outer.add_row("epochs", bar((h.epoch + inner) / h.epochs) + Text(f" {h.epoch}/{h.epochs}"))
-        if last is not None and last.result is None:
-            outer.add_row("", f"step {last.step} of {last.steps}")
+        whole = bar((h.epoch + inner) / h.epochs, blocks=self.has_blocks)
+        step = f"  step {last.step} of {last.steps}" if last is not None and last.result is None else ""
+        rows.append(("epochs", whole + Text(f" {h.epoch}/{h.epochs}{step}")))
+        curve_of = next((name for name in (self._metric, f"validation/{self._metric}") if name in h.metrics), None)
         for name, value in h.metrics.items():
-            outer.add_row(name, f"{value:.6g}")
+            drawn = curve(h.curve(), CURVE, blocks=self.has_blocks) if name == curve_of else ""
+            rows.append((name, Text(f"{value:.6g}") + Text(f"  {drawn}", style="cyan")))
         if h.best is not None:
-            outer.add_row(self._best, Text(f"{h.best.score:.6g}", style="bold green") + Text(f"  epoch {h.best.epoch}"))
+            made_up = ", on synthetic data" if self._synthetic else ""
+            whence = f"  checkpoint of epoch {h.best.epoch}{made_up}"
+            rows.append(("best", Text.assemble((f"{h.best.score:.6g}", "bold green"), whence)))
         if last is not None:
             if last.lr is not None:
-                outer.add_row("learning rate", f"{last.lr:.4g}")
+                rows.append(("learning rate", f"{last.lr:.4g}"))
             for rank, row in enumerate(self._ranks(h, readings)):
-                outer.add_row(f"rank {rank}", escape("   ".join(row)))
+                rows.append((f"rank {rank}", self._memory(h, rank, readings) + Text("  ".join(row))))
             if together := _together(h):
-                outer.add_row("together", "   ".join(together))
-        outer.add_row("time", f"{duration(h.elapsed_s)}, {left(h.time_left_s)}")
-        return outer
+                rows.append(("together", "  ".join(together)))
+        rows.append(("time", f"{duration(h.elapsed_s)}, {left(h.time_left_s)}"))
+        return labelled(rows, self.console.width)
 
-    def _ranks(self, h: History, readings: Mapping[int, Mapping[str, float]]) -> list[list[str]]:
+    def _memory(self, h: History, rank: int, readings: Readings) -> Text:
+        """Return a bar for how full the memory of a rank's GPU is; empty where that is not known."""
+        device = h.devices[h.device_of[rank]]
+        used = readings.get(device.index, {}).get("memory_gib")
+        if used is None or not device.memory_gib:
+            return Text("")
+        return bar(used / device.memory_gib, SHARE, blocks=self.has_blocks) + Text("  ")
+
+    def _ranks(self, h: History, readings: Readings) -> list[list[str]]:
         last = h.last
         assert last is not None
         rows = []
         for rank, index in sorted(h.device_of.items()):
             device = h.devices[index]
-            row = [_name(device, h.devices)]
+            told = dict(readings.get(device.index, {}))
+            row = []
+            if (used := told.pop("memory_gib", None)) is not None:
+                total = "" if device.memory_gib is None else f"/{device.memory_gib:.1f}"
+                row.append(f"{used:.1f}{total} GiB")
             if rank < len(last.samples):
-                row.append(f"{last.shares[rank]} of {sum(last.shares)}")
                 row.append(throughput(last.samples[rank] / last.wall_s))
-            told = readings.get(device.index, {})
+                row.append(f"{last.shares[rank]} of {sum(last.shares)}")
             row += [form.format(told[name]) for name, form in UNITS.items() if name in told]
-            rows.append(row)
+            rows.append([*row, _name(device, h.devices)])
         return rows
 
     def _text(self, h: History) -> str:
@@ -125,6 +148,18 @@ def ending(config: TrainConfig, history: History, batch: int | None) -> list[str
     if last is not None and last.noise is not None and batch is not None:
         lines.append(noise_line(last.noise, batch))
     return lines
+
+
+def epoch_line(history: History) -> str:
+    """Return a line on the epoch that has just ended, for details."""
+    metrics = ", ".join(f"{name} {value:.6g}" for name, value in history.metrics.items())
+    return f"epoch {history.epoch} of {history.epochs} ended: {metrics}"
+
+
+def checkpoint_line(epoch: int, step: int, score: float | None, *, best: bool) -> str:
+    """Return a line on a checkpoint that was saved, for details."""
+    told = f" with {score:.6g}" if score is not None else ""
+    return f"checkpoint of epoch {epoch}, step {step}, saved{told}{', the best so far' if best else ''}"
 
 
 def noise_line(noise: NoiseScale, batch: int) -> str:

@@ -14,18 +14,13 @@ from dataclasses import dataclass
 
 from raygpu.config.sections import Way
 from raygpu.planning.gpu_shares import Node
+from raygpu.planning.overheads import ARRAY_S, TRIAL_S, WORKER_S
 from raygpu.planning.profiles import FALLING, Profile
 
 TUNE_S = 3.5
 """Seconds of Tune before a sweep's first trial and after its last."""
-TRIAL_S = 0.25
-"""Seconds between two trials of a reused worker: a result, a checkpoint and the next trial's start."""
 DRIVER_S = 0.06
 """Serial driver time per trial, in seconds; bounds trials per second in every way."""
-ARRAY_S = 1.0
-"""Seconds to make an array and measure its widths."""
-WORKER_S = 4.0
-"""Seconds to start a worker, if not measured."""
 RESERVE = 0.9
 """Share of the free memory that trainings may fill."""
 PACKED: tuple[Way, ...] = ("process", "mps", "split")

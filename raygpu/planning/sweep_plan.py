@@ -106,6 +106,14 @@ class Decision:
             },
         }
 
+    def alone_samples_per_s(self, device: str) -> float | None:
+        """Return the measured throughput of one training at a time on this type of device, in samples/s; None if it was
+        not measured there. It is that of the largest group of trials."""
+        own = self.estimates.by_device.get(device) if self.estimates.types else self.estimates.reference
+        if own is None or own.unit != "samples":
+            return None
+        return next((point.samples_per_s for point in own.of("process") if point.n == 1), None)
+
     def settled(self, gpu: GpuSection) -> dict[str, Any]:
         """Return `[gpu]` with the choices in place of auto: a resumed sweep goes on as it began."""
         chosen: dict[str, Any] = {"mode": self.mode, "mps": "on" if self.mps else "off"}

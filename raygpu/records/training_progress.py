@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from typing import Literal
 
 from raygpu.planning.batches import NoiseScale
 from raygpu.records.clock import command_age_s
+from raygpu.records.curve import Curve
+from raygpu.records.training_pace import TrainingPace
 from raygpu.records.trial_records import Device
 from raygpu.search.trials import EpochResult, Scoring
 
@@ -103,18 +106,16 @@ class History:
     _samples: dict[int, int] = field(default_factory=dict)
     """Samples of each rank."""
     _wall_s: float = 0.0
-    _steps: int = 0
-    """Optimizer steps that were reported to this process."""
-    _began: float | None = None
-    """Moment at which the first worker began, by the monotonic clock."""
+    _pace: TrainingPace = field(default_factory=TrainingPace)
+    _curve: Curve = field(default_factory=Curve)
     _started: float = field(default_factory=time.monotonic)
 
     def join(self, rank: int, device: int) -> None:
         """Note that a worker has begun. device: index of its device."""
         self.device_of[rank] = device
         self.starts += rank == 0
-        if self._began is None:
-            self._began = time.monotonic()
+        if rank == 0:
+            self._pace.start(time.monotonic())
 
     def restore(self, earlier: Restored) -> None:
         """Take in the training before this process: it goes on from one of its checkpoints."""
@@ -124,15 +125,20 @@ class History:
 
     def advance(self, progress: Progress) -> bool:
         """Take in a report; return whether an epoch has ended that had not ended before a worker was lost."""
-        last, self.last = self.last, progress
-        goes_on = last is not None and last.result is None and last.epoch == progress.epoch
-        self._steps += max(0, progress.step - (last.step if goes_on and last is not None else 0))
+        self.last = progress
+        if progress.result is None:
+            self._pace.step(time.monotonic(), progress.step, progress.steps)
+        else:
+            self._pace.end_epoch(time.monotonic())
         for rank, samples in enumerate(progress.samples):
             self._samples[rank] = self._samples.get(rank, 0) + samples
         self._wall_s += progress.wall_s
         if progress.result is None or progress.epoch <= self.epoch:
             return False
         self.epoch, self.metrics = progress.epoch, dict(progress.result.metrics)
+        score = self.scoring.value(progress.result.metrics)
+        if score is not None and math.isfinite(score):
+            self._curve.add(score)
         if self.first_epoch_s is None:
             self.first_epoch_s = command_age_s()
         return True
@@ -185,15 +191,14 @@ class History:
 
     @property
     def time_left_s(self) -> float | None:
-        """Seconds left by the pace since the workers began, evaluations and checkpoints included; None before a
-        report."""
-        last = self.last
-        if last is None or self._began is None or not self._steps:
-            return None
-        if self.ended_by_itself:
+        """Seconds left by the last epochs' pace, evaluations and checkpoints included; None while it is not known."""
+        if self.has_ended:
             return 0.0
-        left = last.steps * (self.epochs - self.epoch) - (0 if last.result else last.step)
-        return max(0, left) * (time.monotonic() - self._began) / self._steps
+        return self._pace.left_s(time.monotonic(), self.epochs - self.epoch)
+
+    def curve(self) -> list[float]:
+        """Return the metric by epoch, since this process began, in a bounded number of points."""
+        return self._curve.points()
 
     def curves(self) -> dict[str, float]:
         """Return the last exchange's values, by MLflow's names of metrics; without those that do not exist."""

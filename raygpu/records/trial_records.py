@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
 from raygpu.errors import UnknownMetric, kind, last_line
+from raygpu.planning.schedule import Schedule
 from raygpu.records.clock import command_age_s
+from raygpu.records.curve import Curve
+from raygpu.records.sweep_pace import SweepPace
 from raygpu.search.trials import EpochResult, Scoring, Status, Trial, TrialRecord
 
 SIMULATED = "one simulated GPU"
-ESTIMATED_FROM_S = 5.0
-"""Seconds of training after which the time left is estimated, if less than half of the work is done."""
+LEADERS = 3
+"""Number of the best trials in a snapshot."""
+RATE_S = 5.0
+"""Seconds over which samples are counted for the throughput of trials that have not reported yet."""
+ESTIMATE_S = 1.0
+"""Seconds between two estimates of the time left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,15 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
+class Leader:
+    """One of the best trials so far."""
+
+    record: TrialRecord
+    curve: Sequence[float]
+    """Metric by epoch, in a bounded number of points; without the epochs at which it was not finite."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of a sweep at one moment."""
 
@@ -51,7 +69,12 @@ class Snapshot:
     samples_per_s: dict[int, float | None]
     """Samples/s by GPU, summed over the trials that run there; None if no trial reports any."""
     time_left_s: float | None
+    """None while it is not known."""
     diverged: int = 0
+    leaders: Sequence[Leader] = ()
+    """The best trials, the best first; without those that diverged."""
+    held: Mapping[int, float] = field(default_factory=dict)
+    """Share of each GPU that Tune trials hold, by its index."""
 
     @property
     def ended(self) -> int:
@@ -67,7 +90,16 @@ def diverged(record: TrialRecord) -> bool:
 class Records:
     """The trials' records. Safe to call from any thread."""
 
-    def __init__(self, num_trials: int, scoring: Scoring, devices: Sequence[Device], epochs: int | None) -> None:
+    def __init__(
+        self,
+        num_trials: int,
+        scoring: Scoring,
+        devices: Sequence[Device],
+        epochs: int | None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        """Begin without any trial. epochs: of a trial; None if unknown. schedule: for the time left, as far as it is
+        known."""
         self.num_trials = num_trials
         self.scoring = scoring
         self.devices = list(devices)
@@ -82,11 +114,15 @@ class Records:
         self.first_epoch_s: float | None = None
         """Seconds from the start of this process to the first result of any trial."""
         self._started = time.monotonic()
-        self._began = self._started
-        """Start of the training in this process; that of the process until an epoch tells how long it trained."""
-        self._done_before = 0.0
-        """Trials' worth of work that an earlier start of a resumed sweep has done."""
+        self._pace = SweepPace(schedule or Schedule(epochs))
+        self._left: tuple[float, float | None] | None = None
+        """Moment and result of the last estimate of the time left."""
+        self._curves: dict[str, Curve] = {}
+        self._held: dict[str, tuple[float, int | None]] = {}
+        """Share of a GPU that each Tune trial holds, and the GPU's index."""
         self._gpu_samples: dict[int, int] = {}
+        self._newest: dict[int, deque[tuple[float, int]]] = {}
+        """Moments and samples of each GPU's reports in the last RATE_S seconds."""
         self._held_since: dict[str, float] = {}
         """Moment at which each holder of a share of a GPU was last charged, by the monotonic clock."""
         self._lock = RLock()
@@ -98,6 +134,7 @@ class Records:
             if record is None or record.ended:
                 used = record.rgu_hours if record is not None else None
                 record = self.by_id[trial.trial_id] = TrialRecord(trial, rgu_hours=used, which=self.scoring.which)
+                self._curves.pop(trial.trial_id, None)
             record.status = "running"
             return record
 
@@ -119,19 +156,19 @@ class Records:
             new = [result for result in results if result.epoch > record.epochs]
             if new and self.first_epoch_s is None:
                 self.first_epoch_s = command_age_s()
-                if all(result.train_s is not None for result in new):  # the start of Ray's workers is over
-                    self._began = time.monotonic() - sum(result.train_s or 0.0 for result in new)
             for result in new:
                 record.epochs = result.epoch
                 record.metrics = dict(result.metrics)
                 record.diverged = self.scoring.diverged(result.metrics)
                 with suppress(UnknownMetric):
                     record.standing.take(self.scoring, result)
+                    self._draw(trial_id, record)
                 if result.num_samples is not None and result.train_s is not None:
                     record.samples_seen += result.num_samples
                     record.train_s += result.train_s
                     if gpu_index is not None:
                         self._gpu_samples[gpu_index] = self._gpu_samples.get(gpu_index, 0) + result.num_samples
+                        self._newest.setdefault(gpu_index, deque()).append((time.monotonic(), result.num_samples))
                     record.samples_per_s = record.samples_seen / record.train_s
                 else:
                     rate = result.samples_per_s  # a function's or script's own
@@ -141,10 +178,37 @@ class Records:
             record.score = record.standing.score(self.scoring)
             return new
 
-    def hold(self, holder: str) -> None:
-        """Note that a Tune trial begins to hold its share of a GPU."""
+    def _draw(self, trial_id: str, record: TrialRecord) -> None:
+        """Continue a trial's curve by its newest score."""
+        if record.standing.last is not None and math.isfinite(record.standing.last):
+            self._curves.setdefault(trial_id, Curve()).add(record.standing.last)
+
+    def hold(self, holder: str, trial_ids: Sequence[str] = (), gpu_share: float = 1.0) -> None:
+        """Note that a Tune trial, of these trials, begins to hold its share of a GPU."""
         with self._lock:
-            self._held_since[holder] = time.monotonic()
+            now = self._held_since[holder] = time.monotonic()
+            self._held[holder] = gpu_share, self.devices[0].index if len(self.devices) == 1 else None
+            self._pace.release(holder, now)  # it was paused meanwhile
+            self._pace.hold(holder, trial_ids, now)
+
+    def report(self, holder: str, widths: Sequence[float], train_s: float | None, gpu_index: int | None) -> None:
+        """Note that a Tune trial has reported. widths: number of trials that trained in each epoch of the report.
+        train_s: seconds of training of these epochs; None if unknown."""
+        with self._lock:
+            if holder in self._held and gpu_index is not None:
+                self._held[holder] = self._held[holder][0], gpu_index
+            self._pace.add(holder, time.monotonic(), widths, train_s)
+
+    def prepare(self, holder: str, seconds: float) -> None:
+        """Note seconds in which a Tune trial has made an array and chosen its width."""
+        with self._lock:
+            self._pace.add(holder, time.monotonic(), (), None, seconds)
+
+    def release(self, holder: str) -> None:
+        """Note that a Tune trial has given its share of a GPU back."""
+        with self._lock:
+            self._held.pop(holder, None)
+            self._pace.release(holder, time.monotonic())
 
     def charge(self, holder: str, trial_ids: Sequence[str], gpu_index: int | None, gpu_share: float) -> None:
         """Charge the RGU-hours since the holder's last charge, in equal parts to its trials that have not ended."""
@@ -205,8 +269,7 @@ class Records:
         """Return the trials with a score, the best first, diverged ones last; failed ones are left out."""
         with self._lock:
             scored = [r for r in self.by_id.values() if r.score is not None and r.status != "failed"]
-        sign = -1 if self.scoring.maximize else 1
-        return sorted(scored, key=lambda r: (r.diverged, sign * (r.score or 0.0), r.trial.trial_id))
+        return sorted(scored, key=self._rank)
 
     def count(self, *statuses: Status) -> int:
         """Count the trials of these statuses, without those that diverged."""
@@ -222,47 +285,68 @@ class Records:
         """Return the state of the sweep at this moment."""
         with self._lock:
             elapsed_s = time.monotonic() - self._started
-            ranked = self.ranked()
+            counts = Counter("diverged" if diverged(record) else record.status for record in self.by_id.values())
+            leaders = self._leaders()
             return Snapshot(
                 elapsed_s=elapsed_s,
                 num_trials=self.num_trials,
-                running=self.count("running"),
-                finished=self.count("finished"),
-                stopped=self.count("stopped"),
-                failed=self.count("failed"),
-                best=ranked[0] if ranked and not ranked[0].diverged else None,
+                running=counts["running"],
+                finished=counts["finished"],
+                stopped=counts["stopped"],
+                failed=counts["failed"],
+                best=leaders[0].record if leaders else None,
                 samples_per_s={device.index: self._rate(device.index) for device in self.devices},
                 time_left_s=self._time_left(),
-                diverged=self.count_diverged(),
+                diverged=counts["diverged"],
+                leaders=leaders,
+                held=self._shares(),
             )
 
-    def _rate(self, gpu_index: int) -> float | None:
-        """Return the sum of the latest throughputs of the trials that run on a GPU; None without any."""
-        rates = [
-            record.samples_per_s
-            for record in self.by_id.values()
-            if record.status == "running" and record.gpu_index == gpu_index and record.samples_per_s is not None
+    def _leaders(self) -> list[Leader]:
+        scored = [r for r in self.by_id.values() if r.score is not None and r.status != "failed" and not r.diverged]
+        return [
+            Leader(record, curve.points() if (curve := self._curves.get(record.trial.trial_id)) is not None else [])
+            for record in heapq.nsmallest(LEADERS, scored, key=self._rank)
         ]
+
+    def _rank(self, record: TrialRecord) -> tuple[bool, float, str]:
+        """Return the key that sorts trials with a score, the best first, and diverged ones last."""
+        score = record.score or 0.0
+        return record.diverged, -score if self.scoring.maximize else score, record.trial.trial_id
+
+    def _shares(self) -> dict[int, float]:
+        """Return the share of each GPU that Tune trials hold; those whose GPU is not known yet are left out."""
+        shares = {device.index: 0.0 for device in self.devices}
+        for share, index in self._held.values():
+            if index in shares:
+                shares[index] += min(1.0, share)  # of a trial on several GPUs, the first one is known
+        return shares
+
+    def _rate(self, gpu_index: int) -> float | None:
+        """Return the sum of the latest throughputs of the trials that run on a GPU; None without any.
+
+        While some have not reported yet, as trials shorter than a second never do before their end, what the GPU has
+        trained in the last seconds counts if it is more.
+        """
+        running = [record for record in self.by_id.values() if record.status == "running"]
+        on_gpu = [record.samples_per_s for record in running if record.gpu_index == gpu_index]
+        rates = [rate for rate in on_gpu if rate is not None]
+        newest = self._newest.get(gpu_index, deque())
+        while newest and newest[0][0] < time.monotonic() - RATE_S:
+            newest.popleft()
+        if newest and any(record.samples_per_s is None for record in running):
+            rates = [max(sum(rates), sum(samples for _, samples in newest) / RATE_S)]
         return sum(rates) if rates else None
 
     def _time_left(self) -> float | None:
-        """Estimate the seconds left by the work done since the training began; None while that is little."""
-        all_done = self._done()
-        done, left = all_done - self._done_before, self.num_trials - all_done
-        spent_s = time.monotonic() - self._began
-        if left <= 0:
+        """Return the seconds left, estimated at most once a second; None while they are not known."""
+        now = time.monotonic()
+        if sum(record.ended for record in self.by_id.values()) >= self.num_trials:
             return 0.0
-        if done <= 0 or (spent_s < ESTIMATED_FROM_S and done < left):
-            return None
-        return spent_s * left / done
-
-    def _done(self) -> float:
-        """Return the work done, in trials; a running trial counts by its epochs if their number is known."""
-        done = float(sum(record.ended for record in self.by_id.values()))
-        if self.epochs:
-            running = (r for r in self.by_id.values() if r.status == "running")
-            done += sum(min(1.0, record.epochs / self.epochs) for record in running)
-        return done
+        if self._left is None or not 0 < now - self._left[0] < ESTIMATE_S:
+            self._left = now, self._pace.left_s(now, self.by_id, self.num_trials)
+        at, left_s = self._left
+        return left_s and max(0.0, left_s - (now - at))
 
     def gpu_throughput(self, wall_s: float) -> dict[int, float | None]:
         """Return the training samples/s of each GPU over the whole run; None for a GPU without samples."""
@@ -281,6 +365,7 @@ class Records:
                 "retries": self.retries,
                 "out_of_memory": self.out_of_memory,
                 "elapsed_s": time.monotonic() - self._started,
+                "curves": dict(self._curves),
             }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -289,4 +374,4 @@ class Records:
             self.by_id, self._gpu_samples = state["by_id"], state["gpu_samples"]
             self.retries, self.out_of_memory = state["retries"], state["out_of_memory"]
             self._started = time.monotonic() - state["elapsed_s"]  # the time between the two does not count
-            self._done_before = self._done()
+            self._curves = state.get("curves", {})  # of an earlier version, it has none

@@ -157,3 +157,16 @@ def even(count: int, num_parts: int) -> list[range]:
     """Cut 0 .. count - 1, in order, into parts whose sizes differ by one at most; no part is empty."""
     bounds = [round(i * count / num_parts) for i in range(num_parts + 1)]
     return [range(start, end) for start, end in itertools.pairwise(bounds) if end > start]
+
+
+def array_members(groups: Sequence[Group], places: int, members: int | None = None) -> list[tuple[str, ...]]:
+    """Return the trials of each array of these groups, the widest array first. places: arrays that can run at once.
+    members: trials of an array at most, by default MAX_MEMBERS."""
+    fused = {group.signature: group for group in groups if group.reason is None}
+    counts = {signature: len(group.trials) for signature, group in fused.items()}
+    numbers = cut(counts, places, members or MAX_MEMBERS)
+    arrays = []
+    for signature, group in fused.items():
+        names = [trial.trial_id for trial in group.trials]
+        arrays += [tuple(names[part.start : part.stop]) for part in even(len(names), numbers[signature])]
+    return sorted(arrays, key=lambda array: -len(array))

@@ -40,3 +40,11 @@ def expected_epochs(config: SweepConfig) -> float:
     if stopping.algorithm == "halving":
         return mean_epochs(stopping.grace_epochs, stopping.reduction, config.epochs)
     return config.epochs
+
+
+def expected_stops(config: SweepConfig) -> dict[int, float]:
+    """Return the share of trials that the rule is expected to stop, by epoch; empty where nothing is known."""
+    stopping = config.stopping
+    if stopping.algorithm != "halving" or config.epochs is None:
+        return {}
+    return dict.fromkeys(rungs(stopping.grace_epochs, stopping.reduction, config.epochs), 1 - 1 / stopping.reduction)

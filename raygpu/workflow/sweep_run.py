@@ -20,6 +20,7 @@ from raygpu.engines.cluster import ray_files
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import ArrayPlan
 from raygpu.planning.sweep_plan import Decision
+from raygpu.planning.sweep_schedule import schedule_of
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import Timeline
@@ -104,7 +105,9 @@ class SweepUnderWay:
         self.config, self.cluster, self.console = config, cluster, console
         self.resuming, self.retry_failed = planned.resume is not None, planned.retry_failed
         self.folder = self._ready_folder(planned.resume, planned.source_folder)
-        self.records = Records(prepared.sampler.num_trials, Scoring.of(config), cluster.devices, config.epochs)
+        num_trials = prepared.sampler.num_trials
+        schedule = schedule_of(decision, config, num_trials)
+        self.records = Records(num_trials, Scoring.of(config), cluster.devices, config.epochs, schedule)
         # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
         share = FUSED_CPU_SHARE if isinstance(decision.plan, ArrayPlan) else CPU_SHARE
         self.timeline = Timeline(self.folder.timeline, config.metric)
@@ -123,7 +126,7 @@ class SweepUnderWay:
     def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
         """Return a folder that all nodes see, with the files for a resume; a new one that cannot be written, or that a
         node cannot reach, is removed."""
-        disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.line)
+        disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.warn)
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
         folder.claim()
         with removed_if_unusable(folder, is_new=resume is None):
@@ -146,10 +149,11 @@ class SweepUnderWay:
 
         cluster, records, session, console = self.cluster, self.records, self.session, self.console
         exporter = SweepExporter(self.folder.name, records)
-        console.start(cluster.devices, records.snapshot, synthetic=self.config.data.synthetic)
+        synthetic, alone = self.config.data.synthetic, self._alone()
+        console.start(cluster.devices, records.snapshot, synthetic=synthetic, alone=alone)
         try:
             with (
-                daemons(cluster.devices, console.line, wanted=self.decision.mps and cluster.local) as mps,
+                daemons(cluster.devices, console.warn, wanted=self.decision.mps and cluster.local) as mps,
                 SweepMonitor(
                     records, cluster, session.writer, self.timeline, console.update, exporter.update
                 ) as monitor,
@@ -204,10 +208,16 @@ class SweepUnderWay:
             code = self.finish().exit_code
         except Exception as error:  # noqa: BLE001 - nothing comes after this thread
             again = self.folder.resumed_by("sweep")
-            self.console.line(f"the results are not complete: {one_line(error)}; go on with: {again}")
+            self.console.warn(f"the results are not complete: {one_line(error)}; go on with: {again}")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+    def _alone(self) -> dict[int, float]:
+        """Return the measured samples/s of one training at a time, by GPU; without GPUs for which it is not known."""
+        cluster = self.cluster
+        rates = {d.index: self.decision.alone_samples_per_s(cluster.node_of(d).device_type) for d in cluster.devices}
+        return {index: rate for index, rate in rates.items() if rate is not None}
 
     def _require_mps(self, mps: Daemons) -> None:
         """Raise BadInput if several processes were planned for a GPU that takes one, and MPS did not start."""
@@ -233,6 +243,8 @@ class SweepUnderWay:
             folder=self.folder,
             mps=mps,
             say=self.console.line,
+            warn=self.console.warn,
+            detail=self.console.detail if self.console.is_verbose else None,
             leave=leave,
             retry_failed=self.retry_failed,
         )
@@ -246,11 +258,11 @@ class SweepUnderWay:
 
     def finish(self) -> Result:
         """Write the results' files, end the runs in MLflow, and print the end."""
-        disk.wait_and_say(ray_files.disks(self.folder.path), self.console.line, lambda: self.interrupted)
+        disk.wait_and_say(ray_files.disks(self.folder.path), self.console.warn, lambda: self.interrupted)
         try:
             lines = write_files(self.folder, self.config, self.found, self.records, self.checkpoints, self.summary)
-            self.console.lines(lines)
-            report = write_report_of(self.folder, self.console.line)
+            self.console.warnings(lines)
+            report = write_report_of(self.folder, self.console.warn)
         except OSError as error:
             if not disk.is_full(error):
                 raise
@@ -261,12 +273,12 @@ class SweepUnderWay:
                 described = sweep_description(self.config, self.plan_lines, self.folder, self.summary)
                 self.session.presentation = replace(self.session.presentation, description=described)
                 said = self.session.close(self.summary, interrupted=self.interrupted, say=self.console.line)
-                self.console.lines(said)
+                self.console.warnings(said)
             finally:
                 self.folder.hand_over()
         best, failures = self.records.ranked()[:5], self.records.failures()
         if self.summary["best"] is not None:
             self.console.best(self.config.metric, best)
         curves = self.session.next_line()
-        self.console.lines(ending(self.summary, failures, self.folder, [curves, report], self.interrupted))
+        self.console.results(ending(self.summary, failures, self.folder, [curves, report], self.interrupted))
         return Result(self.summary, self.folder.path, best, self.interrupted, failures)

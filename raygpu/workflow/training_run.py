@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from raygpu.cli.formatting import duration
 from raygpu.cli.run_description import training_description
-from raygpu.cli.training_view import TrainConsole, ending
+from raygpu.cli.training_view import TrainConsole, checkpoint_line, ending, epoch_line
 from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
 from raygpu.experiment import take
@@ -89,7 +89,7 @@ class TrainingRun:
         console.lines([*lines, cluster.address_line(), self.session.address_line()])
 
     def _ready_folder(self, resume: RunDirectory | None, source_folder: Path) -> RunDirectory:
-        disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.line)
+        disk.wait_and_say(ray_files.disks(Path(self.config.runs_dir)), self.console.warn)
         folder = resume or RunDirectory.create(Path(self.config.runs_dir), str(self.config.name), self.config.storage)
         folder.claim()
         with removed_if_unusable(folder, is_new=resume is None):
@@ -194,6 +194,7 @@ class TrainingRun:
         match report:
             case Joined():
                 history.join(report.rank, report.device)
+                self.console.detail(f"rank {report.rank} runs on gpu {report.device}, process {report.pid}")
                 if report.rank == 0:
                     self._joined(report)
             case Progress():
@@ -203,10 +204,12 @@ class TrainingRun:
                 if is_new:
                     writer.run_metrics(report.epoch, history.metrics)
                     self.timeline.epochs(TRAINING, [EpochResult(report.epoch, history.metrics)])
+                    self.console.detail(epoch_line(history))
             case Saved():
                 history.keep(report.epoch, report.score, best=report.best, ended=report.ended)
+                self.console.detail(checkpoint_line(report.epoch, report.step, report.score, best=report.best))
             case Notice():
-                self.console.line(report.line)
+                self.console.warn(report.line)
 
     def _joined(self, report: Joined) -> None:
         if self.history.starts == 1:
@@ -217,7 +220,7 @@ class TrainingRun:
                 goes_on = f"goes on after epoch {report.epoch}"
                 self.console.line("has ended already" if self.history.has_ended else goes_on)
         else:
-            self.console.line(f"a worker was lost; all go on after epoch {report.epoch}")
+            self.console.warn(f"a worker was lost; all go on after epoch {report.epoch}")
 
     def _readings(self) -> Mapping[int, Mapping[str, float]]:
         return {index: reading.metrics() for index, reading in self.cluster.readings().items()}
@@ -239,7 +242,7 @@ class TrainingRun:
         from raygpu.engines.train.worker import best_of
 
         interrupted = ended.interrupted and not self.history.has_ended
-        disk.wait_and_say(ray_files.disks(self.folder.path), self.console.line, lambda: interrupted)
+        disk.wait_and_say(ray_files.disks(self.folder.path), self.console.warn, lambda: interrupted)
         try:
             with ended.kept.fetched() if ended.kept is not None else nullcontext() as checkpoint:
                 self.history.best = best_of(checkpoint) if ended.best is not None and checkpoint is not None else None
@@ -251,23 +254,23 @@ class TrainingRun:
                 if self._is_function:
                     checkpoint, line = self._function_state(checkpoint, interrupted=interrupted)
                     summary["checkpoint"] = summary["checkpoint"] if checkpoint is not None else None
-                    self.console.lines([line] if line else [])
+                    self.console.results([line] if line else [])
                 elif not interrupted and ended.best is not None:
                     assert checkpoint is not None
                     summary |= self._keep_model(checkpoint)
                 self.folder.write_summary(summary)
                 self.timeline.close()
-                report = write_report_of(self.folder, self.console.line)
+                report = write_report_of(self.folder, self.console.warn)
                 self.session.checkpoint = checkpoint
                 described = training_description(self.config, self.folder, summary)
                 self.session.presentation = replace(self.session.presentation, description=described)
                 said = self.session.close(summary, interrupted=interrupted, say=self.console.line)
-                self.console.lines(said)
+                self.console.warnings(said)
         finally:
             self.folder.hand_over()
         self._print_end(summary, interrupted)
         if report is not None:
-            self.console.line(report)
+            self.console.result(report)
         return Result(summary, self.folder.path, interrupted)
 
     @property
@@ -293,18 +296,18 @@ class TrainingRun:
         validation = registration.fingerprint(self.found.splits)
         source, code, score = self.found.source, self.found.code, self.history.best.score
         model = registration.Candidate(source, code, checkpoint, score, few, validation)
-        kept = registration.keep(self.config, self.session, model, self.console.line)
+        kept = registration.keep(self.config, self.session, model, self.console.result)
         return {"model": kept} if kept else {}
 
     def _print_end(self, summary: Mapping[str, Any], interrupted: bool) -> None:
         console = self.console
-        console.lines(ending(self.config, self.history, self.layout.global_batch))
+        console.results(ending(self.config, self.history, self.layout.global_batch))
         took = f"{duration(summary['wall_s'])}, {duration(summary['command_s'])} with Ray's start"
-        console.line(f"{summary['epochs']} epochs in {took}; all of it in {self.folder}")
+        console.result(f"{summary['epochs']} epochs in {took}; all of it in {self.folder}")
         if summary["checkpoint"] is not None:
             what = "the function's state" if self._is_function else "the model"
-            console.line(f"{what}: {summary['checkpoint']}")
+            console.result(f"{what}: {summary['checkpoint']}")
         if (curves := self.session.next_line()) is not None:
-            console.line(curves)
+            console.result(curves)
         if interrupted:
-            console.line(f"interrupted; go on with: {self.folder.resumed_by('train')}")
+            console.result(f"interrupted; go on with: {self.folder.resumed_by('train')}")

@@ -54,6 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["sweep", "mine.toml", "--storage", "ftp://x/y", AT, NOWHERE], "--storage: read 'ftp://x/y'; allowed: local"),
         (["sweep", "mine.toml", "--json", AT, NOWHERE], "--json: of a job, all output is one"),
         (["train", "--from", "s3://b/r", "--name", "a/b", AT, NOWHERE], "--name: read 'a/b'; letters, digits and ._-"),
+        (["sweep", "mine.toml", "-q", "-v", AT, NOWHERE], "-q, -v: one prints less, the other more; give one of them"),
         (["status", AT, NOWHERE], "status: read nothing; the name of one job is wanted: list shows them"),
         (["logs", "a", "b", AT, NOWHERE], "logs: read a b; the name of one job is wanted"),
         (["list", "a", AT, NOWHERE], "list: read 'a'; it takes nothing"),
@@ -147,3 +148,8 @@ def test_credentials_in_a_storage_are_refused_here_already(project: Path) -> Non
 def test_a_value_that_begins_with_a_dash_arrives() -> None:
     parsed = submit.COMMANDS["train"].flags.parse(["--hyperparameters.note=-abc", "--epochs", "2"])
     assert set(parsed.argv(parsed.overrides)) == {"--hyperparameters.note=-abc", "--epochs", "2"}
+
+
+def test_how_much_is_printed_arrives(project: Path) -> None:
+    assert "--quiet" in asked("sweep", "mine.toml", "-q", AT, NOWHERE).argv
+    assert "--verbose" in asked("sweep", "mine.toml", "--verbose", AT, NOWHERE).argv

@@ -1,56 +1,117 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from raygpu.cli.formatting import duration
-from raygpu.cli.sweep_view import SweepConsole, plain
-from raygpu.records.trial_records import Device, Snapshot
+from raygpu.cli.sweep_view import SweepConsole, gpu_facts, plain
+from raygpu.records.trial_records import Device, Leader, Snapshot
 from raygpu.search.trials import Standing, Trial, TrialRecord
 
 BEST = TrialRecord(
     Trial("t0003", 7, {"lr": 0.123456, "path": "x" * 60}), "finished", 0.975, 20, standing=Standing(0.975, 0.98, 12, 20)
 )
+SECOND = TrialRecord(Trial("t0004", 8, {"lr": 0.01}), "running", 0.5, 2, standing=Standing(0.5, 0.5, 2, 2))
 STATE = Snapshot(
     elapsed_s=65, num_trials=8, running=2, finished=3, stopped=1, failed=1, best=BEST,
-    samples_per_s={0: 12345.6, 1: None}, time_left_s=39.6,
+    samples_per_s={0: 12345.6, 1: None}, time_left_s=39.6, held={0: 0.8},
+    leaders=(Leader(BEST, (0.1, 0.4, 0.6, 0.975)), Leader(SECOND, (0.4, 0.5))),
 )  # fmt: skip
 
 
+GPUS = [Device(0, "node", "0", "NVIDIA T4", "GPU-a", 15.0), Device(1, "node", "1", "NVIDIA [L4]")]
+READINGS = {0: {"memory_gib": 3.25, "util_pct": 90.0}}
+
+
+def terminal(width: int = 80, height: int = 24, encoding: str = "utf-8") -> SweepConsole:
+    """A console whose terminal is a stream; its cursor's movements are in it, too."""
+    console = SweepConsole(stream=io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True))
+    console.console = Console(
+        file=console.console.file, force_terminal=True, width=width, height=height, color_system=None
+    )
+    return console
+
+
+def drawn(console: SweepConsole, state: Snapshot, devices: Sequence[Device] = GPUS, **options: Any) -> list[str]:
+    """The rows of the table."""
+    console.start(devices, lambda: state, **options)
+    console.stop(state)
+    console.console.file = io.StringIO()
+    with console.console.capture() as capture:
+        console.console.print(console._table(state, READINGS))
+    return [row.rstrip() for row in capture.get().splitlines()]
+
+
 def test_plain_lines_say_what_the_table_says() -> None:
-    assert plain(STATE) == (
-        "5/8 trials | 2 running | 1 stopped early | 1 failed | best 0.975 (t0003 at epoch 20) | gpu 0: 12,346 samples/s"
-        " | 1 min 5 s, about 40 s left"
+    assert plain(STATE, GPUS, READINGS, {0: 4115.0}) == (
+        "5/8 trials | 2 running | 1 stopped early | 1 failed | best 0.975 (t0003 at epoch 20)"
+        " | gpu 0: 80% held, 3.2/15.0 GiB, 12,346 samples/s, 3.0x of one at a time | 1 min 5 s, about 40 s left"
     )
     assert plain(replace(STATE, time_left_s=None, best=None)).endswith("time left not known yet")
+    assert "best on synthetic data 0.975" in plain(STATE, synthetic=True)
+
+
+def test_the_table_at_80_columns() -> None:
+    rows = drawn(terminal(), STATE, alone={0: 4115.0})
+    assert rows == [
+        "trials  " + "━" * 19 + "─" * 11 + " 5/8",
+        "        2 running  3 finished  1 stopped early  1 failed",
+        "  best  0.975  ▁▃▅█  t0003  epoch 20       lr=0.1235 path=xxxxxxxxxxxxxxxxxxxxx…",
+        "        0.5    ▁█    t0004  epoch 2, runs  lr=0.01",
+        " gpu 0  ━━━━━━──  80 %  3.2/15.0 GiB  12,346 samples/s  3.0x of one at a time  …",
+        " gpu 1  ────────   0 %  NVIDIA [L4]",
+        "  time  1 min 5 s, about 40 s left",
+    ]
+
+
+def test_no_row_is_wider_than_the_terminal() -> None:
+    large = replace(
+        STATE, samples_per_s={0: 1_234_567.0, 1: None}, held={0: 1.0}, stopped=1000, failed=1000, finished=1000
+    )
+    for width in (40, 60, 80, 200):
+        for row in drawn(terminal(width), large, alone={0: 100_000.0}):
+            assert len(row) <= width
+    (row,) = (row for row in drawn(terminal(), large, alone={0: 100_000.0}) if row.startswith(" gpu 0"))
+    assert "1,234,567 samples/s  12.3x of one" in row
+
+
+def test_more_gpus_than_lines_are_summed_up() -> None:
+    many = [Device(index, "node", str(index), "NVIDIA T4") for index in range(64)]
+    state = replace(STATE, held=dict.fromkeys(range(64), 0.5), samples_per_s=dict.fromkeys(range(64), 10.0))
+    rows = drawn(terminal(), state, many)
+    assert len(rows) <= 24
+    assert "others  ━━━━────  50 %  50 more GPUs  500 samples/s" in rows
+
+
+def test_a_gpu_without_readings_shows_none() -> None:
+    assert gpu_facts(STATE, GPUS[1], READINGS, {1: 4115.0}) == []
+    assert gpu_facts(STATE, GPUS[0], {}, {}) == ["12,346 samples/s"]
+    assert gpu_facts(STATE, replace(GPUS[0], memory_gib=None), READINGS, {}) == ["3.2 GiB", "12,346 samples/s"]
+
+
+def test_an_encoding_without_blocks_gets_ascii() -> None:
+    rows = drawn(terminal(encoding="latin-1"), STATE)
+    assert "trials  ###################----------- 5/8" in rows
+    assert rows[2].startswith("  best  0.975  _-=#  t0003")
 
 
 def test_a_terminal_has_a_live_table_and_others_have_lines() -> None:
-    stream = io.StringIO()
-    console = SweepConsole(stream=stream)
-    console.console = Console(file=stream, force_terminal=True, width=100, color_system=None)
-    console.start([Device(0, "node", "0", "NVIDIA T4"), Device(1, "node", "1", "NVIDIA [L4]")], lambda: STATE)
+    console = terminal(100)
+    console.start(GPUS, lambda: STATE)
     console.update(STATE)
     console.stop(replace(STATE, finished=6, running=0, time_left_s=0.0))
-    shown = stream.getvalue()
-    for text in (
-        "5/8",
-        "8/8",
-        "2 running",
-        "1 failed",
-        "0.975",
-        "NVIDIA T4   12,346 samples/s",
-        "NVIDIA [L4]",
-        "all done",
-    ):
+    shown = console.console.file.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    for text in ("5/8", "8/8", "2 running", "1 failed", "0.975", "12,346 samples/s", "all done"):
         assert text in shown
     lines = io.StringIO()
-    quiet = SweepConsole(stream=lines)
-    quiet.start([], lambda: STATE)
-    quiet.stop(STATE)
+    other = SweepConsole(stream=lines)
+    other.start([], lambda: STATE)
+    other.stop(STATE)
     assert lines.getvalue() == plain(STATE) + "\n"
 
 
@@ -59,11 +120,16 @@ def test_trouble_is_said_once() -> None:
     console = SweepConsole(stream=stream)
     console.start([], lambda: STATE)
     for _ in range(3):
-        console.update(STATE, "no answer from the store.")
+        console.update(STATE, {}, "no answer from the store.")
     assert stream.getvalue().count("no answer from the store.") == 1
 
 
-def test_the_best_trials_are_not_cut() -> None:
+def test_the_best_trials_are_cut_at_a_terminal_s_width_alone() -> None:
+    console = terminal(60)
+    console.best("accuracy", [BEST])
+    shown = console.console.file.buffer.getvalue().decode().splitlines()  # type: ignore[attr-defined]
+    assert [len(line) for line in shown] == [60, 60]
+    assert shown[1].endswith("…")
     stream = io.StringIO()
     SweepConsole(stream=stream).best("accuracy", [BEST, replace(BEST, score=0.5)])
     header, first, second = stream.getvalue().splitlines()
@@ -84,12 +150,7 @@ def test_it_is_said_of_which_epoch_the_best_score_is_and_whether_it_may_change()
 
 def test_diverged_trials_are_counted_by_name() -> None:
     assert "6/8 trials | 2 running | 1 stopped early | 1 diverged" in plain(replace(STATE, diverged=1))
-    stream = io.StringIO()
-    console = SweepConsole(stream=stream)
-    console.console = Console(file=stream, force_terminal=True, width=100, color_system=None)
-    console.start([], lambda: replace(STATE, diverged=1))
-    console.stop(replace(STATE, diverged=1))
-    assert "1 diverged" in stream.getvalue()
+    assert any("1 diverged" in row for row in drawn(terminal(), replace(STATE, diverged=1)))
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (61, "1 min 1 s"), (7800, "2 h 10 min")])

@@ -22,6 +22,8 @@ def sweep_context(records: Records, **changes: Any) -> Any:
         "cluster": None,
         "folder": SimpleNamespace(path=Path(), tune=Path()),
         "say": print,
+        "warn": print,
+        "detail": None,
         "leave": print,
         "arrays_s": {},
     }

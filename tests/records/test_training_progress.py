@@ -71,7 +71,7 @@ def test_the_console_shows_metrics_and_no_speed(history: History) -> None:
 
 
 def test_the_table_has_the_device_and_its_readings(history: History) -> None:
-    assert TrainConsole(stream=io.StringIO())._ranks(history, {0: {"util_pct": 50.0}}) == [["gpu 0 A", "50 %"]]
+    assert TrainConsole(stream=io.StringIO())._ranks(history, {0: {"util_pct": 50.0}}) == [["50 %", "gpu 0 A"]]
 
 
 def test_prometheus_gets_no_samples(history: History) -> None:

@@ -97,34 +97,26 @@ class Clock:
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
-def test_time_left_follows_the_epochs_done_since_the_first_one_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_left_is_told_once_trials_have_trained_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    kept = records(num_trials=2)
+    kept = records(num_trials=4)
     assert kept.snapshot().time_left_s is None
-    clock.now = 20.0  # Ray's workers have started
+    kept.hold("a", ["t0000"])
     kept.start(trial(0))
-    clock.now = 23.0
-    kept.add("t0000", [result(1, 0.5, train_s=3.0)], 0)
-    assert kept.snapshot().time_left_s is None, "an eighth of the work, in 3 s, tells little"
-    clock.now = 26.0
-    kept.add("t0000", [result(2, 0.5, train_s=3.0)], 0)  # half of one of two trials: a quarter
-    assert kept.snapshot().time_left_s == 18.0
-    for index in (0, 1):
+    clock.now = 23.0  # twenty seconds of which its worker's start took
+    kept.report("a", [1.0], 2.0, 0)
+    kept.add("t0000", [result(1, 0.5, train_s=2.0)], 0)
+    assert kept.snapshot().time_left_s is None, "2 s of some 32 tell little"
+    clock.now = 25.0
+    kept.report("a", [1.0], 2.0, 0)
+    kept.add("t0000", [result(2, 0.5, train_s=2.0)], 0)
+    assert kept.snapshot().time_left_s == pytest.approx(2 * 2.0 + 3 * (4 * 2.0 + 0.25))
+    clock.now = 25.5
+    assert kept.snapshot().time_left_s == pytest.approx(2 * 2.0 + 3 * (4 * 2.0 + 0.25) - 0.5), "estimated once a second"
+    for index in range(4):
         kept.start(trial(index))
         kept.end(f"t000{index}", "finished")
     assert kept.snapshot().time_left_s == 0.0
-
-
-def test_time_left_of_a_function_counts_its_whole_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three at once report at their ends alone: each took the time since the start."""
-    clock = Clock(monkeypatch)
-    kept = Records(12, Scoring("accuracy", True), DEVICES, epochs=None)
-    clock.now = 60.0
-    for index in range(3):
-        kept.start(trial(index))
-        kept.add(f"t000{index}", [EpochResult(1, {"accuracy": 0.5})], 0)
-        kept.end(f"t000{index}", "finished")
-    assert kept.snapshot().time_left_s == 180.0
 
 
 def test_time_left_of_a_resumed_sweep_leaves_the_earlier_trials_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,13 +124,61 @@ def test_time_left_of_a_resumed_sweep_leaves_the_earlier_trials_out(monkeypatch:
     kept = records(num_trials=4)
     for index in (0, 1):
         kept.start(trial(index))
+        kept.add(f"t000{index}", [result(epoch, 0.5) for epoch in (1, 2, 3, 4)], 0)
         kept.end(f"t000{index}", "finished")
     again = records(num_trials=4)
     again.restore(kept.state())
-    clock.now = 30.0
+    clock.now = 10.0
+    again.hold("a", ["t0002"])
     again.start(trial(2))
+    clock.now = 30.0
+    again.report("a", [1.0, 1.0], 20.0, 0)
     again.add("t0002", [result(1, 0.5, train_s=10.0), result(2, 0.5, train_s=10.0)], 0)
-    assert again.snapshot().time_left_s == 60.0, "three halves of a trial, of 40 s each"
+    assert again.snapshot().time_left_s == pytest.approx(60.25), "three halves of a trial, of 40 s each"
+
+
+def test_a_snapshot_has_the_best_trials_with_their_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = records(5)
+    for index, scores in enumerate([(0.1, 0.2), (0.5, 0.9), (0.3, math.nan), (0.6, 0.7), (0.8, 0.8)]):
+        kept.start(trial(index))
+        kept.add(f"t000{index}", [result(epoch, score) for epoch, score in enumerate(scores, 1)], 0)
+    leaders = kept.snapshot().leaders
+    assert [leader.record.trial.trial_id for leader in leaders] == ["t0001", "t0004", "t0003"]
+    assert leaders[0].curve == [0.5, 0.9]
+    again = records(5)
+    again.restore(kept.state())
+    assert again.snapshot().leaders[0].curve == [0.5, 0.9]
+    kept.end("t0001", "failed")
+    kept.start(trial(1))  # from its beginning
+    kept.add("t0001", [result(1, 0.95)], 0)
+    assert kept.snapshot().leaders[0].curve == [0.95]
+
+
+def test_shares_of_a_gpu_are_those_that_tune_trials_hold() -> None:
+    kept = records()
+    kept.hold("a", ["t0000"], 0.5)
+    assert kept.snapshot().held == {0: 0.0, 1: 0.0}, "its GPU is not known yet"
+    kept.report("a", [], None, 1)
+    kept.hold("b", ["t0001"], 0.25)
+    kept.report("b", [], None, 1)
+    assert kept.snapshot().held == {0: 0.0, 1: 0.75}
+    kept.release("a")
+    assert kept.snapshot().held == {0: 0.0, 1: 0.25}
+    alone = Records(1, Scoring("accuracy", True), DEVICES[:1], epochs=4)
+    alone.hold("a", ["t0000"], 0.5)
+    assert alone.snapshot().held == {0: 0.5}, "there is one GPU"
+
+
+def test_throughput_counts_trials_that_report_at_their_end_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    kept = records()
+    for index in (0, 1):
+        kept.start(trial(index))
+    kept.add("t0000", [result(1, 0.5, num_samples=1000)], 0)
+    kept.end("t0000", "finished")
+    assert kept.snapshot().samples_per_s[0] == 200.0, "of the last five seconds: t0001 has not reported yet"
+    clock.now = 6.0
+    assert kept.snapshot().samples_per_s[0] is None
 
 
 def test_interrupt_tells_of_running_trials_and_of_missing_ones() -> None:

@@ -23,7 +23,7 @@ from raygpu.config.source import Source
 from raygpu.devices.gpu_monitor import GpuMonitor
 from raygpu.devices.nvml import Gpu, Reading
 from raygpu.devices.rgu import rgu
-from raygpu.engines.cluster import leftovers, runtime_env
+from raygpu.engines.cluster import leftovers, ray_files, runtime_env
 from raygpu.engines.cluster.local_nodes import ExtraNode, end
 from raygpu.errors import BadInput, one_line
 from raygpu.planning.gpu_shares import Node
@@ -147,6 +147,12 @@ class Cluster:
         own = self.local and os.environ.get("RAY_AUTH_MODE") == "token"
         token = " (its token: ray get-auth-token)" if own else ""
         return f"Ray dashboard: {self.dashboard_url}{token}"
+
+    def detail_lines(self) -> list[str]:
+        """Return lines on the devices, and on where Ray's logs are."""
+        lines = [f"gpu {d.index}: {d.name}, {d.uuid or 'no UUID'}, node {d.node_id[:8]}" for d in self.devices]
+        where = ray_files.logs() if self.local else None
+        return [*lines, f"Ray's logs: {where if where is not None else 'on each node, /tmp/ray/session_latest/logs'}"]
 
     def close(self) -> None:
         """Disconnect from Ray, and end the local Ray that `start_local` began, unless it has been ended by others."""

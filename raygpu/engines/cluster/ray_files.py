@@ -26,6 +26,12 @@ def where() -> str:
     return os.environ.get("RAY_TMPDIR") or SESSIONS.format(os.getuid())
 
 
+def logs() -> Path | None:
+    """Return the folder of the logs of the Ray that this process has started; None without one."""
+    sessions_of_process = sorted(Path(where(), BELOW).glob(f"session_*_{os.getpid()}"))
+    return sessions_of_process[-1] / "logs" if sessions_of_process else None
+
+
 def disks(folder: Path | None) -> list[Path]:
     """Return the folders of this machine that a run writes to. folder: the run's own; None for none here."""
     return [*([folder] if folder is not None else []), Path(tempfile.gettempdir()), Path(where())]

@@ -16,9 +16,10 @@ from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.sweep_probe import BEATEN, BUDGET, MOST_PACKED, WIDTHS, SweepProbe
 from raygpu.engines.profiling.workload import Workload
 from raygpu.experiment import Splits
-from raygpu.planning.cost_model import WORKER_S, FreeMemory, options
+from raygpu.planning.cost_model import FreeMemory, options
 from raygpu.planning.estimates import Estimates, Site, roughly, size
 from raygpu.planning.gpu_shares import by_type
+from raygpu.planning.overheads import WORKER_S
 from raygpu.planning.profiles import Profile, Subject
 from raygpu.records.profile_store import ProfileStore
 from raygpu.search.signature import Group, Signature

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from raygpu.config.sections import Way
 from raygpu.engines.profiling.workload import Repetitions, Workload
-from raygpu.planning.cost_model import WORKER_S
+from raygpu.planning.overheads import WORKER_S
 from raygpu.training.hyperparameters import OptimizerSettings
 
 if TYPE_CHECKING:  # Ray takes seconds to import

@@ -31,6 +31,8 @@ class ArraySequence(ABC):
         """Trials to train after those of the array under way."""
         self.lines: list[str] = []
         """Lines for the user, since the caller took the last ones."""
+        self.warnings: list[str] = []
+        """Lines on faults that were mended, since the caller took the last ones."""
         self.seconds: dict[str, float] = {}
         """Seconds by activity, since the caller took the last ones."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -9,10 +11,12 @@ import ray
 from ray import tune
 from ray.exceptions import RayError
 
+from raygpu.engines.tune import trial_lines
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.trainable import MemberReport
 from raygpu.records.run_directory import MEMBERS
+from raygpu.search.trials import Status
 
 FEW = 3
 """Fewest failed trials that end a sweep."""
@@ -47,11 +51,22 @@ class ArrayCallback(tune.Callback):
     def __init__(self, live: LiveSweep) -> None:
         self.live = live
         self._last_rule: Any = None
+        self._placed: set[str] = set()
+        """Tune trials that have reported where they run."""
+        self._under_way: dict[str, int] = {}
+        """Number of trials that each Tune trial trains."""
+
+    def _detail(self, line: Callable[[], str]) -> None:
+        if self.live.detail is not None:
+            self.live.detail(line())
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Start the members' records, and begin or restart their MLflow runs."""
-        self.live.records.hold(trial.trial_id)
-        for name in trial.config["trial_ids"]:
+        config = ArrayConfig.of(trial.config)
+        self.live.records.hold(trial.trial_id, config.trial_ids, config.share.fraction)
+        self._under_way[trial.trial_id] = len(config.trial_ids)
+        self._detail(lambda: trial_lines.began(config, self.live.trials[config.trial_ids[0]].hyperparameters))
+        for name in config.trial_ids:
             known = self.live.records.by_id.get(name)
             if known is not None and known.status in ("finished", "stopped"):
                 continue  # its array goes on without it
@@ -67,11 +82,13 @@ class ArrayCallback(tune.Callback):
     ) -> None:
         """Record and log the members' new epochs and ends; retrain members alone, or enlarge a share, if needed."""
         live, config = self.live, ArrayConfig.of(trial.config)
-        for line in result["lines"]:
-            live.say(f"{_named(config)}: {line}")
+        for say, lines in ((live.say, result["lines"]), (live.warn, result["warnings"])):
+            for line in lines:
+                say(f"{trial_lines.named(config)}: {line}")
         if config.fused:
             for activity, seconds in result["seconds"].items():
                 live.seconds[activity] = live.seconds.get(activity, 0.0) + seconds
+            live.records.prepare(trial.trial_id, sum(result["seconds"].get(name, 0.0) for name in ("members", "probe")))
         else:
             live.pids[config.trial_ids[0]] = result["pid"]
         if result["unknown_metric"] is not None:
@@ -80,12 +97,34 @@ class ArrayCallback(tune.Callback):
             return
         gpu_index = live.cluster.device_index(result["node_id"], result["gpu_ids"])
         live.records.charge(trial.trial_id, config.trial_ids, gpu_index, config.share.fraction)
+        self._tell_place(trial.trial_id, config, gpu_index, result)
+        live.records.report(trial.trial_id, *epochs_of(result["members"]), gpu_index)
         self._record_members(config, result["members"], gpu_index)
+        self._tell_width(trial.trial_id, config)
         if result["not_as_alone"] is not None:
             self._train_alone(config, result["not_as_alone"])
         if result["out_of_memory"] and not config.fused:
             live.enlarge(config)
         result["members"], result["lines"] = [], []  # told and kept: Tune need not carry them in its snapshots
+
+    def _tell_place(self, holder: str, config: ArrayConfig, gpu_index: int | None, result: dict[str, Any]) -> None:
+        if holder not in self._placed:
+            self._placed.add(holder)
+            self._detail(lambda: trial_lines.placed(config, gpu_index, result, local=self.live.cluster.local))
+
+    def _tell_width(self, holder: str, config: ArrayConfig) -> None:
+        """Tell that an array goes on with fewer trials."""
+        before = self._under_way.get(holder, 0)
+        left = [name for name in config.trial_ids if not self.live.records.by_id[name].ended] if before > 1 else []
+        if left and len(left) < before:
+            self._under_way[holder] = len(left)
+            self._detail(lambda: trial_lines.compacted(config, before, left))
+
+    def _end(self, trial_id: str, status: Status, *, error: str | None = None, reason: str | None = None) -> None:
+        """End a trial's record and its MLflow run."""
+        record = self.live.records.end(trial_id, status, error=error, reason=reason)
+        self.live.writer.end(record)
+        self._detail(lambda: trial_lines.ended(record, self.live.config.metric))
 
     def _record_members(self, config: ArrayConfig, reports: list[MemberReport], gpu_index: int | None) -> None:
         """Record and log new epochs and ends of an array's members."""
@@ -102,7 +141,7 @@ class ArrayCallback(tune.Callback):
             if report.status is not None:
                 reason = report.reason and f"{report.reason} at epoch {record.epochs}"
                 if config.fused:
-                    writer.end(records.end(report.trial_id, report.status, reason=reason))
+                    self._end(report.trial_id, report.status, reason=reason)
                 else:  # it has ended once its last checkpoint is saved
                     self.live.ending[report.trial_id] = report.status, reason
 
@@ -110,7 +149,7 @@ class ArrayCallback(tune.Callback):
         """Restart all members of an array, ended ones too, because they differ from the same trials trained alone."""
         live, names = self.live, config.trial_ids
         assert live.grouper is not None
-        live.say(f"{config.name}: {reason}; its {len(names)} trials are trained alone, from the beginning")
+        live.warn(f"{config.name}: {reason}; its {len(names)} trials are trained alone, from the beginning")
         live.grouper.refuse(live.trials[names[0]], reason)
         for name in names:
             if name in live.records.by_id:
@@ -123,12 +162,13 @@ class ArrayCallback(tune.Callback):
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Handle a failed array or trial; members that ended regularly are recorded by `on_trial_result`."""
         result, config = trial.last_result or {}, ArrayConfig.of(trial.config)
+        self.live.records.release(trial.trial_id)
         if self.live.enlarged.pop(config.trial_ids[0], None) is not None:
             return  # the searcher gives it again
         if (ending := self.live.ending.pop(config.trial_ids[0], None)) is not None:
             self._charge(trial)
             status, reason = ending
-            self.live.writer.end(self.live.records.end(config.trial_ids[0], status, reason=reason))
+            self._end(config.trial_ids[0], status, reason=reason)
         failure = result.get("failure") or result.get("unknown_metric")
         if failure is not None and self.live.unknown_metric is None and result.get("not_as_alone") is None:
             self._failed(config, failure)
@@ -137,6 +177,7 @@ class ArrayCallback(tune.Callback):
         """Handle an array or trial whose worker was lost more often than `cluster.max_failures` allows, or was ended
         by a limit of time."""
         config = ArrayConfig.of(trial.config)
+        self.live.records.release(trial.trial_id)
         self.live.ending.pop(config.trial_ids[0], None)
         overdue = self.live.overdue.pop(trial.trial_id, None)
         if trial.trial_id in self.live.given_again:
@@ -158,13 +199,15 @@ class ArrayCallback(tune.Callback):
         left = [name for name in config.trial_ids if not self._has_ended(name)]
         if config.fused and divided:
             last_line = error.strip().splitlines()[-1]
-            self.live.say(f"{_named(config)} failed ({last_line}); its {len(left)} trials go on in smaller parts")
+            self.live.warn(
+                f"{trial_lines.named(config)} failed ({last_line}); its {len(left)} trials go on in smaller parts"
+            )
             return
         for name in left:
             if name not in self.live.records.by_id:  # lost before it had begun
                 self.live.records.start(self.live.trials[name])
                 self.live.writer.begin(self.live.trials[name])
-            self.live.writer.end(self.live.records.end(name, "failed", error=error))
+            self._end(name, "failed", error=error)
         if self.live.config.fail_fast:
             self.live.records.hopeless = self.live.records.common_failure(max(FEW, self.live.at_once))
 
@@ -178,6 +221,7 @@ class ArrayCallback(tune.Callback):
         self.live.count_loss(trial.config["trial_ids"][0])
         self.live.ending.pop(trial.config["trial_ids"][0], None)
         self._charge(trial)
+        self.live.records.release(trial.trial_id)
 
     def _charge(self, trial: Any) -> None:
         """Charge the members under way for the GPU time since the last charge."""
@@ -221,6 +265,14 @@ class ArrayCallback(tune.Callback):
             ray.get(self.live.rule.restore.remote(state["rule"]))
 
 
-def _named(config: ArrayConfig) -> str:
-    """Return a Tune trial's name for a person: that of its one trial, or of its array."""
-    return f"array {config.name}" if config.fused else config.name
+def epochs_of(reports: Sequence[MemberReport]) -> tuple[list[float], float | None]:
+    """Return the number of trials that trained in each epoch of an array's report, and the seconds of training; None if
+    unknown. Epochs of the same number are trained side by side."""
+    train_s: dict[int, float | None] = {}
+    widths: Counter[int] = Counter()
+    for report in reports:
+        for result in report.epochs:
+            widths[result.epoch] += 1
+            train_s[result.epoch] = result.train_s
+    seconds = [each for each in train_s.values() if each is not None]
+    return [float(widths[epoch]) for epoch in train_s], sum(seconds) if len(seconds) == len(train_s) else None

@@ -51,7 +51,7 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
     searcher = ArraySearcher(context.sampler, live, plan, DeviceSlots(arrays), drawn=bool(shared.trials))
     # What a script starts are the clients, and not the worker that starts it.
     pids = live.running_pids if context.source.kind != "command" else set
-    with context.mps.watched(pids, context.say):
+    with context.mps.watched(pids, context.warn):
         # One more is always staged, or Tune would end a worker between two trials instead of reusing it.
         fit(context, trainable, searcher, live, max_concurrent=2 * max(arrays.slots, alone.slots), resume=resume)
     return live.checkpoints | live.interrupted(context.folder.extracted, keep_all=shared.keep_all)

@@ -94,7 +94,7 @@ class FusedArrays(ArraySequence):
         self.width, self._narrowed = width // 2, self.array.trials
         self.close()
         where = "its last checkpoint" if any(self._last.iterdir()) else "the beginning"
-        self.lines.append(f"out of memory with {width} trials at once; goes on with {self.width} from {where}")
+        self.warnings.append(f"out of memory with {width} trials at once; goes on with {self.width} from {where}")
         return True
 
     def save(self, folder: Path) -> None:

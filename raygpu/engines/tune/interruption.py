@@ -47,7 +47,7 @@ def _watch_ray(live: LiveSweep, over: threading.Event) -> None:
     """
     while not over.wait(WATCH_S):
         if live.interrupts.count and not head_answers():
-            live.say("Ray was ended, too; running trials go on from their last checkpoints")
+            live.warn("Ray was ended, too; running trials go on from their last checkpoints")
             live.leave(live.checkpoints)
 
 
@@ -87,6 +87,6 @@ class Interruption(tune.Callback):
                 time.sleep(SETTLE_S)
             if running:
                 again = "; Ctrl-C again stops without" if self.live.interrupts.count else ""
-                self.live.say(f"stopping after a checkpoint of each running trial{again}")
+                self.live.warn(f"stopping after a checkpoint of each running trial{again}")
         if not running or time.monotonic() >= self._deadline:
             signal.raise_signal(signal.SIGUSR1)

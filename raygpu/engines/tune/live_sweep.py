@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from ray import tune
 
+from raygpu.engines.tune import trial_lines
 from raygpu.engines.tune.array_checkpoint import extract
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.sweep_context import SweepContext
@@ -55,7 +56,7 @@ class LiveSweep:
         self.writer = context.writer
         self.timeline = context.timeline
         self.cluster = context.cluster
-        self.say = context.say
+        self.say, self.warn, self.detail = context.say, context.warn, context.detail
         self.leave = context.leave
         self.shares = shares
         self.grouper = grouper
@@ -126,6 +127,11 @@ class LiveSweep:
         self.writer.tag(trial.trial_id, {"raygpu.gpu_share": larger.fraction})
         self.enlarged[trial.trial_id] = device, larger, self._copy_of_checkpoint(trial.trial_id)
         self.records.out_of_memory += 1
+        if self.detail is not None:
+            again = self.enlarged[trial.trial_id][2] is not None
+            self.detail(
+                trial_lines.enlarged(trial.trial_id, str(config.share.part), str(larger.part), from_checkpoint=again)
+            )
 
     def _copy_of_checkpoint(self, name: str) -> str | None:
         """Copy a trial's last checkpoint, which Tune deletes once it saves the trial's end; return the copy's URI."""

@@ -16,7 +16,7 @@ from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.planning.gpu_shares import ArrayPlan, Plan, Share
 from raygpu.search.samplers import Sampler
-from raygpu.search.signature import MAX_MEMBERS, cut, even
+from raygpu.search.signature import array_members, even
 from raygpu.search.trials import Trial
 
 
@@ -122,17 +122,9 @@ class ArraySearcher(Searcher):
         if self.live.grouper is None:
             return [Order((trial.trial_id,), fused=False) for trial in trials]
         assert isinstance(self.plan, ArrayPlan)
-        orders: list[Order] = []
         groups = self.live.grouper.groups(trials)
-        fused = {group.signature: group for group in groups if group.reason is None}
-        counts = {signature: len(group.trials) for signature, group in fused.items()}
-        numbers = cut(counts, self.plan.arrays.slots, self.plan.members or MAX_MEMBERS)
-        for signature, group in fused.items():
-            names = [trial.trial_id for trial in group.trials]
-            orders += [
-                Order(tuple(names[part.start : part.stop]), fused=True) for part in even(len(names), numbers[signature])
-            ]
-        orders.sort(key=lambda order: -len(order.trial_ids))
+        arrays = array_members(groups, self.plan.arrays.slots, self.plan.members)
+        orders = [Order(names, fused=True) for names in arrays]
         alone = [trial.trial_id for group in groups if group.reason is not None for trial in group.trials]
         return [*orders, *(Order((name,), fused=False) for name in sorted(alone))]
 

@@ -20,4 +20,4 @@ class SpacePause(tune.Callback):
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Wait while a disk is full, until there is space or Ctrl-C."""
         live = self.live
-        disk.wait_and_say(ray_files.disks(live.run_directory.path), live.say, lambda: live.interrupts.count > 0)
+        disk.wait_and_say(ray_files.disks(live.run_directory.path), live.warn, lambda: live.interrupts.count > 0)

@@ -61,7 +61,11 @@ class SweepContext:
     folder: RunDirectory
     mps: Daemons
     say: Callable[[str], None]
-    """Function that shows a line to the user."""
+    """Function that shows a line on the progress to the user."""
+    warn: Callable[[str], None]
+    """Function that shows a line to a user who wants to hear of faults alone, too."""
+    detail: Callable[[str], None] | None
+    """Function that shows a detail; None if nobody wants details."""
     leave: Callable[[Mapping[str, str]], None]
     """Function that writes the results and ends this process, for a sweep whose Ray is gone. Takes the URIs of trials'
     checkpoints by trial id; called in a thread of its own."""

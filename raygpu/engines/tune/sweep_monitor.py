@@ -26,12 +26,13 @@ class SweepMonitor:
         cluster: Cluster,
         writer: TrialWriter,
         timeline: Timeline,
-        show: Callable[[Snapshot, str | None], None],
+        show: Callable[[Snapshot, Mapping[int, Mapping[str, float]], str | None], None],
         export: Callable[[Snapshot, Mapping[int, Reading]], None],
     ) -> None:
         """Prepare the thread; the context's entry starts it.
 
-        show: called with the table's state and the reason why MLflow waits, or None. export: called with the same state
+        show: called with the table's state, NVML's readings by device index and name, and the reason why MLflow waits,
+        or None. export: called with the same state
         and NVML's readings by device index.
         """
         self.records = records
@@ -39,6 +40,7 @@ class SweepMonitor:
         self.writer, self.timeline = writer, timeline
         self.show, self.export = show, export
         self._readings: dict[tuple[int, str], list[float]] = {}
+        self._latest: dict[int, dict[str, float]] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
 
@@ -59,7 +61,7 @@ class SweepMonitor:
         next_gpu = time.monotonic()
         while not self._end.wait(TABLE_S):
             snapshot = self.records.snapshot()
-            self.show(snapshot, self.writer.delayed)
+            self.show(snapshot, self._latest, self.writer.delayed)
             if time.monotonic() >= next_gpu:
                 next_gpu = time.monotonic() + GPU_S
                 self._gpus(snapshot)
@@ -68,14 +70,15 @@ class SweepMonitor:
         rates = {index: rate for index, rate in snapshot.samples_per_s.items() if rate is not None}
         by_gpu: dict[int, dict[str, float]] = {index: {"samples_per_s": rate} for index, rate in rates.items()}
         readings = self.cluster.readings()
+        self._latest = {index: reading.metrics() for index, reading in readings.items()}
         self.export(snapshot, readings)
-        for index, reading in readings.items():
-            for name, value in reading.metrics().items():
+        for index, values in self._latest.items():
+            for name, value in values.items():
                 by_gpu.setdefault(index, {})[name] = value
                 self._readings.setdefault((index, name), []).append(value)
-        for index, values in by_gpu.items():
-            self.timeline.gpu(index, values)
+        for index, noted in by_gpu.items():
+            self.timeline.gpu(index, noted)
         self.timeline.flush()
-        metrics = {f"gpu/{index}/{name}": value for index, values in by_gpu.items() for name, value in values.items()}
+        metrics = {f"gpu/{index}/{name}": value for index, noted in by_gpu.items() for name, value in noted.items()}
         if metrics:
             self.writer.run_metrics(round(snapshot.elapsed_s), metrics)

@@ -175,6 +175,7 @@ class ArrayTrainable(tune.Trainable):
             "under_way": self._under_way(),
             "kept": self.kept.names(),
             "lines": arrays.lines if arrays is not None else [],
+            "warnings": arrays.warnings if arrays is not None else [],
             "seconds": arrays.seconds if arrays is not None else {},
             "node_id": ray.get_runtime_context().get_node_id(),
             "gpu_ids": [str(gpu_id) for gpu_id in ray.get_gpu_ids()],
@@ -182,7 +183,7 @@ class ArrayTrainable(tune.Trainable):
             SHOULD_CHECKPOINT: not done and self._checkpoint_due(),
         }
         if arrays is not None:
-            arrays.lines, arrays.seconds = [], {}
+            arrays.lines, arrays.warnings, arrays.seconds = [], [], {}
         self._note_activity(reports.values(), done=done)
         return result
 

@@ -90,7 +90,7 @@ def _tuner(
 ) -> tune.Tuner:
     """Return the restored Tuner of an earlier start of the sweep, or a new one."""
     path, file_system = live.run_directory.tune.for_ray()
-    if resume and has_state(live.run_directory, live.say):
+    if resume and has_state(live.run_directory, live.warn):
         return tune.Tuner.restore(path, trainable, resume_unfinished=True, storage_filesystem=file_system)
     return tune.Tuner(trainable, tune_config=tune_config, run_config=run_config)
 

@@ -71,8 +71,9 @@ class Alone:
         report = MemberReport("t0000", [EpochResult(1, {"accuracy": 0.5})])
         report.end(None)
         self.result: dict[str, Any] = {
-            "members": [report], "lines": [], "seconds": {}, "pid": 1, "node_id": "", "gpu_ids": [], "failure": None,
-            "not_as_alone": None, "out_of_memory": False, "unknown_metric": None, "kept": ["t0000"], "under_way": [],
+            "members": [report], "lines": [], "warnings": [], "seconds": {}, "pid": 1, "node_id": "", "gpu_ids": [],
+            "failure": None, "not_as_alone": None, "out_of_memory": False, "unknown_metric": None, "kept": ["t0000"],
+            "under_way": [],
         }  # fmt: skip
         config = ArrayConfig("t0000", ("t0000",), fused=False, device="", share=Share()).as_dict()
         self.trial: Any = SimpleNamespace(

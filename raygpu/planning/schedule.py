@@ -1,0 +1,36 @@
+"""What a sweep's plan knows of its schedule before a trial runs: the ground of the time left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from raygpu.planning.overheads import TRIAL_S
+
+FIXED = 8.0
+"""Fixed time of an array's epoch, in members' own times, where no profile has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The order in which a sweep's trials run, and on how many places."""
+
+    epochs: int | None
+    """Last epoch of a trial; None if only the experiment knows it."""
+    places: int = 1
+    """Number of Tune trials that run at once."""
+    stops: Mapping[int, float] = field(default_factory=dict)
+    """Share of the trials that the stopping rule is expected to end, by epoch."""
+    generation: int | None = None
+    """Number of trials that the search gives out before it wants all of their results; None for all."""
+    arrays: Sequence[tuple[str, ...]] = ()
+    """Trials of each planned array, in the order in which arrays begin; empty in process mode, or where trials are
+    drawn later."""
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    """Number of the trial's signature, by trial id: trials of one signature are about equally fast."""
+    between_s: float = TRIAL_S
+    """Seconds between two Tune trials of a place, until they are seen."""
+    fixed: float = FIXED
+    """Fixed time of an array's epoch, in members' own times."""
+    slowdown: Callable[[int], float] = lambda active: 1.0
+    """Time of a trial with this number of trials at once, relative to that in full places."""

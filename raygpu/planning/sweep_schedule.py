@@ -1,0 +1,69 @@
+"""The schedule of a planned sweep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+from raygpu.config import SweepConfig
+from raygpu.config.sections import Way
+from raygpu.planning.gpu_shares import ArrayPlan
+from raygpu.planning.overheads import ARRAY_S, TRIAL_S
+from raygpu.planning.profiles import Profile
+from raygpu.planning.schedule import FIXED, Schedule
+from raygpu.planning.sweep_plan import Decision
+from raygpu.search.signature import array_members
+from raygpu.search.stopping import expected_stops
+
+
+def schedule_of(decision: Decision, config: SweepConfig, num_trials: int) -> Schedule:
+    """Return the schedule of a planned sweep."""
+    plan, groups, generation = decision.plan, decision.groups, config.search.at_once
+    arrays, members = (plan.arrays, plan.members) if isinstance(plan, ArrayPlan) else (None, None)
+    slots = _slots(decision)
+    profile = decision.estimates.reference
+    step = profile.step() if profile is not None else None
+    known = {trial.trial_id: number for number, group in enumerate(groups) for trial in group.trials}
+    planned = array_members(groups, arrays.slots, members) if arrays is not None and generation is None else []
+    packed = arrays is None and profile is not None
+    return Schedule(
+        epochs=config.epochs,
+        places=max(1, min(slots, num_trials)),
+        stops=expected_stops(config),
+        generation=generation,
+        arrays=planned,
+        kinds=known if generation is None else {},
+        between_s=TRIAL_S if arrays is None else ARRAY_S + TRIAL_S,
+        fixed=step.fixed / step.each if step is not None and step.each > 0 else FIXED,
+        slowdown=_slowdown(decision, profile, num_trials) if packed and profile is not None else lambda active: 1.0,
+    )
+
+
+def _slots(decision: Decision) -> int:
+    """Return the number of Tune trials that run at once."""
+    if not isinstance(decision.plan, ArrayPlan):
+        return decision.plan.slots
+    any_fused = not decision.groups or any(group.reason is None for group in decision.groups)
+    return decision.plan.arrays.slots if any_fused else decision.plan.alone.slots
+
+
+def _slowdown(decision: Decision, profile: Profile, num_trials: int) -> Callable[[int], float]:
+    """Return the function that tells how much faster the last trials are, once their neighbours have ended."""
+    assert not isinstance(decision.plan, ArrayPlan)
+    num_gpus = max(1, sum(part.num_gpus for part in decision.plan.parts))
+    way: Way = "mps" if decision.mps else "process"
+    full = math.ceil(min(decision.plan.slots, num_trials) / num_gpus)
+
+    def time_of_each(number: int) -> float | None:
+        """Return the time of a sample of each of these trainings at once; None if unknown."""
+        rate = profile.rate("process" if number == 1 else way, number)
+        return number / rate if rate else None
+
+    @cache
+    def slowdown(active: int) -> float:
+        """Return a trial's time with this number at once, relative to its time in full places."""
+        own, whole = time_of_each(min(full, math.ceil(active / num_gpus))), time_of_each(full)
+        return own / whole if own is not None and whole is not None else 1.0
+
+    return slowdown

@@ -1,0 +1,235 @@
+"""The time left of a sweep, from its schedule and from what its Tune trials have taken so far. Without a clock of its
+own, so that a test plays any sweep through it.
+
+pace.hold("a1", ("t0000",), now)           a Tune trial has got its place
+pace.add("a1", 2, now, widths=[1, 1])      two epochs, reported together
+pace.release("a1", now)                    its place is free again
+pace.left_s(now, records, num_trials)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from raygpu.planning.drain import drain_s
+from raygpu.planning.overheads import WORKER_S
+from raygpu.planning.schedule import Schedule
+from raygpu.planning.survival import Survival
+from raygpu.records.paces import Holder, Paces
+from raygpu.search.trials import Trial, TrialRecord
+
+ESTIMATED_FROM_S = 2.5
+"""Seconds of training after which the time left is told, unless a ninth of the whole is done before."""
+EARLY = 1 / 9
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Multiples of it, without their whole parts, fill the interval from 0 to 1 evenly."""
+ROUNDS = ((40, 24), (200, 8))
+"""Number of simulations that are averaged, for at most this number of jobs; one for more."""
+SHORTEST_S = 0.05
+"""Seconds that a running job still takes at least."""
+
+
+class SweepPace:
+    """What a sweep's Tune trials have taken so far, and the time that the others will take."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.holders: dict[str, Holder] = {}
+        self._ended: list[Holder] = []
+        self._between: list[float] = []
+        """Seconds beside the epochs of each Tune trial whose place had a worker already."""
+        self._starts: list[float] = []
+        """Seconds from getting a place to the first epoch, where the worker had to start."""
+        self._freed: deque[float] = deque()
+        """Moments at which places became free, until the next Tune trial takes them."""
+        self._last_freed = 0.0
+        self._at_once: deque[int] = deque(maxlen=2 * schedule.places + 2)
+        """Number of Tune trials in their places whenever another one had got its place."""
+        self._training_since: float | None = None
+        self._names: list[str] = []
+
+    def hold(self, holder: str, trial_ids: Sequence[str], now: float) -> None:
+        """Note that a Tune trial has got its place."""
+        since = self._freed.popleft() if self._freed else None
+        if since is not None and self.schedule.generation:  # the place was idle until the generation had ended
+            since = self._last_freed
+        kind = self.schedule.kinds.get(trial_ids[0], -1) if trial_ids else -1
+        self._at_once.append(len(self.holders) + 1)
+        self.holders[holder] = Holder(tuple(trial_ids), now if since is None else since, kind, since is None)
+
+    def add(
+        self, holder: str, now: float, widths: Sequence[float], train_s: float | None, prepared_s: float = 0.0
+    ) -> None:
+        """Note a report. widths: trials that trained at once, for each epoch of the array. train_s: seconds of training
+        of these epochs; None if unknown. prepared_s: seconds in which the array was made."""
+        held = self.holders.get(holder)
+        if held is None:
+            return
+        held.prepared_s += prepared_s
+        if not widths:
+            return
+        if held.heard is None:
+            held.opening = (train_s, len(widths), fmean(widths))
+            trained_s = train_s if train_s is not None else now - held.began
+            since = now - trained_s
+            if self._training_since is None:
+                self._training_since = since
+            if held.is_first:
+                self._starts.append(max(0.0, since - held.began))
+        else:
+            for width in widths:
+                span = held.spans.setdefault(max(1, round(width)), [0.0, 0.0])
+                span[0] += (now - held.heard) / len(widths)
+                span[1] += 1
+        held.heard = now
+
+    def release(self, holder: str, now: float) -> None:
+        """Note that a Tune trial has given its place back."""
+        held = self.holders.pop(holder, None)
+        if held is None:
+            return
+        self._freed.append(now)
+        self._last_freed = now
+        if held.opening is None:
+            return
+        train_s, epochs, width = held.opening
+        if train_s is None and not held.spans:  # a function that reports at its end alone: all of it is its epochs
+            start_s = min(WORKER_S, (now - held.began) / 2) if held.is_first else 0.0
+            held.opening = (now - held.began - start_s, epochs, width)
+        elif not held.is_first:
+            taken_s = (train_s or 0.0) + sum(seconds for seconds, _ in held.spans.values())
+            self._between.append(max(0.0, now - held.began - taken_s))
+        elif held.prepared_s:
+            self._between.append(held.prepared_s)
+        self._ended.append(held)
+
+    def left_s(self, now: float, records: Mapping[str, TrialRecord], num_trials: int) -> float | None:
+        """Return the seconds left of a sweep whose trials have not all ended; None while little is known."""
+        survival = self._survival(records)
+        paces = Paces.of([*self._ended, *self.holders.values()], self.schedule.fixed)
+        if survival is None or paces is None or self._training_since is None:
+            return None
+        outlook = _Outlook(survival, paces, self._between_s, fmean(self._starts) if self._starts else 0.0)
+        queue = self._queue(records, num_trials)
+        jobs = sum(map(len, queue)) + len(self.holders)
+        rounds = next((number for most, number in ROUNDS if jobs <= most), 1)
+        left_s = fmean(
+            drain_s(
+                [outlook.running_s(held, records, now, number) for held in list(self.holders.values())],
+                [[outlook.waiting_s(job, records, self._kind(job), number) for job in block] for block in queue],
+                self._places,
+                self.schedule.slowdown,
+                WORKER_S,
+            )
+            for number in range(rounds)
+        )
+        spent_s = now - self._training_since
+        heard = sum(held.heard is not None for held in self.holders.values()) + len(self._ended)
+        early = spent_s < ESTIMATED_FROM_S or heard < min(self.schedule.places, len(self.holders)) / 2
+        return None if early and spent_s < EARLY * (spent_s + left_s) else left_s
+
+    @property
+    def _places(self) -> int:
+        """Number of Tune trials at once: the plan's, or as many as there were lately, if those have always been
+        fewer."""
+        known = len(self._at_once) == self._at_once.maxlen
+        return max(self._at_once) if known else self.schedule.places
+
+    @property
+    def _between_s(self) -> float:
+        return fmean([*self._between, self.schedule.between_s])
+
+    def _kind(self, job: tuple[str, ...]) -> int:
+        return self.schedule.kinds.get(job[0], -1)
+
+    def _survival(self, records: Mapping[str, TrialRecord]) -> Survival | None:
+        ended: Counter[int] = Counter()
+        running: Counter[int] = Counter()
+        for record in records.values():
+            (ended if record.ended else running)[record.epochs] += 1
+        return Survival.estimate(self.schedule.epochs, ended, running, self.schedule.stops)
+
+    def _queue(self, records: Mapping[str, TrialRecord], num_trials: int) -> list[list[tuple[str, ...]]]:
+        """Return the waiting Tune trials, each by its trials, in blocks that begin one after the other's end."""
+        held = {name for holder in self.holders.values() for name in holder.trial_ids}
+        while len(self._names) < num_trials:
+            self._names.append(Trial.name(len(self._names)))
+        waiting = [
+            name
+            for name in self._names[:num_trials]
+            if name not in held and ((record := records.get(name)) is None or not record.ended)
+        ]
+        if not self.schedule.generation:
+            return [self._jobs(waiting, self.schedule.arrays)]
+        blocks: dict[int, list[str]] = {}
+        for name in waiting:
+            blocks.setdefault(int(name[1:]) // self.schedule.generation, []).append(name)
+        under_way = max((int(name[1:]) // self.schedule.generation for name in held), default=-1)
+        found = [self._jobs(names, ()) for _, names in sorted(blocks.items())]
+        return [[], *found] if under_way >= 0 and under_way not in blocks else found
+
+    def _jobs(self, waiting: list[str], arrays: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        left = set(waiting)
+        jobs = [members for array in arrays if (members := tuple(name for name in array if name in left))]
+        if arrays:
+            planned = {name for job in jobs for name in job}
+            return [*jobs, *((name,) for name in waiting if name not in planned)]
+        seen = [*self._ended, *self.holders.values()]
+        width = max(1, round(fmean(len(holder.trial_ids) for holder in seen))) if seen else 1
+        return [tuple(waiting[at : at + width]) for at in range(0, len(waiting), width)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlook:
+    """The time that Tune trials are expected to take."""
+
+    survival: Survival
+    paces: Paces
+    between_s: float
+    start_s: float
+
+    def waiting_s(self, job: tuple[str, ...], records: Mapping[str, TrialRecord], kind: int, number: int) -> float:
+        """Return the seconds of a Tune trial that waits. number: of the simulation."""
+        after = min((record.epochs for name in job if (record := records.get(name)) is not None), default=0)
+        if len(job) > 1:
+            return self.between_s + self._array_s(len(job), after, self.paces.of_kind(kind).mean)
+        part = (int(job[0][1:]) * GOLDEN + number * GOLDEN**2) % 1
+        pace = self.paces.of_kind(kind).draw((part * 7 + number * GOLDEN) % 1)
+        return self.between_s + self.survival.draw(part, after) * self.paces.epoch_s(pace, 1)
+
+    def running_s(self, held: Holder, records: Mapping[str, TrialRecord], now: float, number: int) -> float:
+        """Return the seconds that a Tune trial in its place still takes."""
+        left = [record for name in held.trial_ids if (record := records.get(name)) is not None and not record.ended]
+        if held.heard is None:
+            whole_s = self.waiting_s(held.trial_ids, records, held.kind, number)
+            whole_s += self.start_s - self.between_s if held.is_first else 0.0
+            return max(SHORTEST_S, whole_s - (now - held.began))
+        pace = self.paces.own.get(id(held), self.paces.of_kind(held.kind).mean)
+        credit_s = now - held.heard
+        if len(held.trial_ids) == 1:
+            if not left or self.survival.share(left[0].epochs, left[0].epochs) <= 0:
+                return SHORTEST_S
+            part = (int(held.trial_ids[0][1:]) * GOLDEN + number * GOLDEN**2) % 1
+            seconds = self.survival.draw(part, left[0].epochs) * self.paces.epoch_s(pace, 1)
+            return max(SHORTEST_S, seconds - credit_s)
+        begun = [record.epochs for record in left if record.epochs]
+        seconds = self._array_s(len(begun), max(begun), pace) - credit_s if begun else 0.0
+        others = len(left) - len(begun)  # of an array that memory cuts into several
+        at_once = max(1, len(held.trial_ids) - others)
+        seconds += math.ceil(others / at_once) * self._array_s(min(others, at_once), 0, pace) if others else 0.0
+        return max(SHORTEST_S, seconds)
+
+    def _array_s(self, width: int, after: int, pace: float) -> float:
+        """Return the seconds of an array's epochs while its trials become fewer."""
+        seconds = 0.0
+        for epoch in range(after, len(self.survival.passed)):
+            share = self.survival.share(epoch, after)
+            any_left = 1 - (1 - share) ** width
+            if any_left <= 0:
+                break
+            seconds += any_left * self.paces.epoch_s(pace, max(1.0, width * share))
+        return seconds
