@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.write_report import main
 from raygpu.workflow.run_report import write_report_of
+from raygpu.write_report import main
 from tests.report_cases import sweep_folder, training_folder
 
 

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from raygpu.config import read_toml
+from raygpu.config.command_names import typed
 from raygpu.errors import BadInput
-from raygpu.records import timeline, trials_csv
+from raygpu.planning.profiles import Profile
+from raygpu.records import profile_store, timeline, trials_csv
+from raygpu.records.json_files import read_json
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import RunTimeline
 from raygpu.records.trials_csv import TrialRow
@@ -28,6 +31,10 @@ class RunData:
     trials: list[TrialRow]
     """The trials of a sweep; empty for another run."""
     timeline: RunTimeline
+    profile: Profile | None = None
+    """What `raygpu pack` has measured; None for another run."""
+    advice: Mapping[str, Any] | None = None
+    """Content of `advice.json`; None without an advice."""
 
     @property
     def name(self) -> str:
@@ -60,18 +67,29 @@ class RunData:
     @classmethod
     def load(cls, folder: RunDirectory) -> RunData:
         """Read the files. Raises BadInput if one is damaged, or if the run has not ended."""
-        summary = folder.read_summary()
+        kind, summary = folder.kind, folder.read_summary()
+        if kind == "pack":
+            return cls._of_pack(folder)
         if summary is None:
-            kind = folder.kind
             raise BadInput(f"{folder}: has no summary.json, so it has not ended: {folder.resumed_by(kind)}")
         return cls(
             folder=folder,
-            kind=folder.kind,
+            kind=kind,
             config=read_toml(folder.config),
             summary=summary,
             trials=trials_csv.read(folder.trials_csv),
             timeline=timeline.read(folder.timeline),
         )
+
+    @classmethod
+    def _of_pack(cls, folder: RunDirectory) -> RunData:
+        """Read a pack's folder; one of an earlier version has no configuration."""
+        profile = profile_store.read(folder.profile)
+        if profile is None:
+            raise BadInput(f"{folder.profile}: cannot be read as a profile; measure it again by {typed('pack')}")
+        config = read_toml(folder.config) if folder.config.is_file() else {}
+        advice = read_json(folder.advice, f"give the advice again by {typed('pack')} --advise")
+        return cls(folder, "pack", config, {}, [], RunTimeline(), profile, advice)
 
     def logarithmic(self) -> dict[str, bool]:
         """Return whether each hyper-parameter with a range was drawn by its logarithm."""

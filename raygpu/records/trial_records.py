@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock
@@ -81,6 +81,8 @@ class Records:
         """Error with which the first trials have all failed, which ends the sweep; None otherwise."""
         self.first_epoch_s: float | None = None
         """Seconds from the start of this process to the first result of any trial."""
+        self.spent: dict[str, float] = {}
+        """Seconds of all workers together by activity, since this process began."""
         self._started = time.monotonic()
         self._began = self._started
         """Start of the training in this process; that of the process until an epoch tells how long it trained."""
@@ -140,6 +142,12 @@ class Records:
                 record.standing.best, record.standing.best_epoch = best
             record.score = record.standing.score(self.scoring)
             return new
+
+    def spend(self, seconds: Mapping[str, float]) -> None:
+        """Add a worker's seconds by activity."""
+        with self._lock:
+            for activity, more in seconds.items():
+                self.spent[activity] = self.spent.get(activity, 0.0) + more
 
     def hold(self, holder: str) -> None:
         """Note that a Tune trial begins to hold its share of a GPU."""

@@ -11,6 +11,7 @@ from raygpu.cli.training_view import TrainConsole, ending
 from raygpu.config import TrainConfig
 from raygpu.engines.cluster.prometheus import TRAINING_SAMPLES, of_training
 from raygpu.planning.worker_placement import Placing
+from raygpu.records.clock import Stages
 from raygpu.records.training_progress import Best, History, Progress, Restored
 from raygpu.records.trial_records import Device
 from raygpu.search.trials import EpochResult, Scoring
@@ -82,7 +83,7 @@ def test_prometheus_gets_no_samples(history: History) -> None:
 
 def test_the_summary_has_none(history: History) -> None:
     config = TrainConfig(experiment="train.py:train", name="mine", epochs=5)
-    summary = summarize_training(config, history, PLACING, None, SimpleNamespace(kept=None), 1.0)  # type: ignore[arg-type]
+    summary = summarize_training(config, history, PLACING, None, SimpleNamespace(kept=None), Stages())  # type: ignore[arg-type]
     assert [summary[name] for name in ("global_batch", "shares", "samples_per_s", "noise_scale")] == [None] * 4
     assert [gpu["samples_per_s"] for gpu in summary["gpus"]] == [None, None]
     assert summary["best"] == {"score": 2.0, "epoch": 2}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import tomli_w
 
 from raygpu.cli import formatting
 
@@ -87,6 +89,16 @@ class Page:
     facts: list[tuple[str, str]]
     """The figures that matter most, each with its name."""
     sections: Sequence[Section]
+
+
+def configuration(config: Mapping[str, Any], missing: str = "") -> Section:
+    """Return the section of a run's configuration. missing: why there is none, where there may be none."""
+    title = "Configuration"
+    return (
+        Section("configuration", title, code=tomli_w.dumps(dict(config)))
+        if config
+        else Section("configuration", title, [missing])
+    )
 
 
 def text(value: Any) -> str:

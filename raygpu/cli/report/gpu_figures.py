@@ -1,4 +1,4 @@
-"""Figures of a run's GPUs: what ran on each and when, throughput and readings over time, where the time went."""
+"""Figures of a run's GPUs: what ran on each and when, throughput and readings over time."""
 
 from __future__ import annotations
 
@@ -23,16 +23,6 @@ READINGS = {
     "temperature_c": "temperature (°C)",
 }
 """Readings that are drawn, by name, each with its title."""
-STAGES = {
-    "start": "start and configuration",
-    "data": "experiment and data",
-    "dry_run": "dry runs of the models",
-    "tracking": "MLflow's import and store",
-    "ray": "wait for Ray",
-    "plan": "probe and plan",
-    "trials": "trials",
-}
-"""Words for the stages of a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,29 +171,3 @@ def _averaged(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float
     size = -(-len(samples) // MOST_SAMPLES) or 1
     parts = [samples[start : start + size] for start in range(0, len(samples), size)]
     return [(sum(at for at, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
-
-
-def stages(runs: Sequence[RunData]) -> Figure | None:
-    """Return where the wall time of the last start went, a bar for each run; None of runs without stages."""
-    known = [(run.name, run.summary["stages_s"]) for run in runs if run.summary.get("stages_s")]
-    if not known:
-        return None
-    plot = figure(xaxis_title="seconds", barmode="stack")
-    names = list(dict.fromkeys(stage for _, seconds in known for stage in seconds))
-    for number, stage in enumerate(names, start=1):
-        colour = SERIES[0] if stage == "trials" else SERIES[number % len(SERIES)]
-        plot.add_bar(
-            orientation="h",
-            x=[seconds.get(stage) or 0.0 for _, seconds in known],
-            y=[name for name, _ in known],
-            name=STAGES.get(stage, stage),
-            marker_color=colour,
-        )
-    plot.update_yaxes(automargin=True, type="category")
-    rows = [(name, STAGES.get(stage, stage), value) for name, seconds in known for stage, value in seconds.items()]
-    whole = sum(value or 0.0 for _, value in known[0][1].items())
-    longest = max(known[0][1], key=lambda stage: known[0][1][stage] or 0.0)
-    part = 100 * (known[0][1][longest] or 0.0) / whole if whole else 0.0
-    says = f"{known[0][0]}: {part:.0f} % of {whole:.0f} s for: {STAGES.get(longest, longest)}."
-    table = Table(("run", "stage", "seconds"), rows, "stages of the last start")
-    return Figure("stages", "Where the wall time went", plot, says, table, 180 + 40 * len(known))

@@ -69,6 +69,7 @@ class ArrayCallback(tune.Callback):
         live, config = self.live, ArrayConfig.of(trial.config)
         for line in result["lines"]:
             live.say(f"{_named(config)}: {line}")
+        live.records.spend(result["seconds"])
         if config.fused:
             for activity, seconds in result["seconds"].items():
                 live.seconds[activity] = live.seconds.get(activity, 0.0) + seconds
