@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raygpu.cli.report.content import SERIES, Figure, Page, Section, Table, configuration, figure
+from raygpu.planning.batch_balancing import Curve
+from raygpu.planning.confidence import spread_text
 from raygpu.records.run_data import RunData
 
 NO_LINES = "The verdict's words and the single turns are missing: it was measured by an earlier raygpu."
@@ -40,13 +43,13 @@ def _label(place: int, rank: Mapping[str, Any]) -> str:
 
 
 def _split(run: RunData) -> Table:
-    summary = run.summary
+    summary, found = run.summary, speeds(run.summary)
     rows = [
         ("global batch, as configured", summary["configured_global_batch"]),
         ("global batch of the verdict", summary["global_batch"]),
         ("samples/s predicted, without the exchange between devices", summary["predicted_samples_per_s"]),
-        ("samples/s with the tried shares", summary["balanced_samples_per_s"]),
-        ("samples/s with equal shares", summary["equal_samples_per_s"]),
+        ("samples/s with unequal shares", found["balanced"]),
+        ("samples/s with equal shares", found["equal"]),
     ]
     over = summary["balanced_over_equal"]
     if over:
@@ -60,15 +63,16 @@ def _ranks(summary: Mapping[str, Any]) -> Table:
     told = list(dict.fromkeys(name for rank in summary["ranks"] for name in rank["readings"]))
     rows = []
     for place, rank in enumerate(summary["ranks"]):
-        speed = rank["relative_speed"] or (None, None, None)
+        middle, low, high = rank["relative_speed"] or (None, None, None)
+        speed = None if middle is None else f"{middle:.2f}{spread_text(low or 0.0, high or math.inf, '{:.2f}')}"
         known = [rank["readings"].get(name) for name in told]
         best = rank["rates"].get(str(rank["best_batch"]))
         rows.append(
-            (place, f"GPU {rank['device']}", rank["name"], rank["best_batch"], best, *speed, rank["tried_share"],
+            (place, f"GPU {rank['device']}", rank["name"], rank["best_batch"], best, speed, rank["tried_share"],
              rank["share"], rank["samples_per_s"], *known)
         )  # fmt: skip
-    header = ("rank", "device", "name", "best batch", "samples/s with it", "speed over the mean", "lower end")
-    header += ("upper end", "tried share", "share", "samples/s in the training", *told)
+    header = ("rank", "device", "name", "best batch", "samples/s with it", "speed over the mean")
+    header += ("tried share", "share", "samples/s in the training", *told)
     return Table(header, rows, "ranks; intervals of 95 % confidence")
 
 
@@ -91,7 +95,15 @@ def _speed_figure(summary: Mapping[str, Any]) -> Figure:
             showlegend=False,
             hovertemplate=f"{label}, a round: %{{y}}<extra></extra>",
         )
-        plot.add_vline(x=rank["tried_share"], line={"color": colour, "dash": "dot", "width": 1.5})
+        if rates:
+            share = rank["tried_share"]
+            plot.add_scatter(
+                x=[share],
+                y=[share / Curve(rates).step_s(share)],
+                name=f"rank {place}: its share, {share}",
+                mode="markers",
+                marker={"color": colour, "symbol": "diamond", "size": 13, "line": {"color": "white", "width": 1}},
+            )
         sizes |= set(rates)
         rows += [(place, batch, rate, len(rank["rounds"].get(str(batch), ()))) for batch, rate in rates.items()]
     ticks = sorted(sizes)
@@ -99,9 +111,26 @@ def _speed_figure(summary: Mapping[str, Any]) -> Figure:
         type="log", title="samples of a step on this device", tickvals=ticks, ticktext=[str(size) for size in ticks]
     )
     plot.update_yaxes(rangemode="tozero")
-    says = "Medians as curves, rounds as dots; the dotted lines are the shares that were tried."
+    says = "Medians as curves, rounds as dots; diamonds are the shares that were tried."
     numbers = Table(("rank", "batch", "samples/s", "rounds"), rows, "medians")
     return Figure("speeds", "Speed of each device by its batch", plot, says, numbers)
+
+
+def _only_equal(summary: Mapping[str, Any]) -> bool:
+    """Return whether the shares that were tried are equal ones, so that there was nothing to compare them with."""
+    tried = [rank["tried_share"] for rank in summary["ranks"]]
+    return summary["equal_samples_per_s"] is None and max(tried) - min(tried) <= 1
+
+
+def speeds(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the samples/s of the prediction and of both trainings; None of one that was not made."""
+    found = {kind: summary[f"{kind}_samples_per_s"] for kind in ("predicted", "balanced", "equal")}
+    return found | {"equal": found["balanced"], "balanced": None} if _only_equal(summary) else found
+
+
+def _turns(summary: Mapping[str, Any]) -> dict[str, list[float]]:
+    turns = summary.get("turns") or {}
+    return {"equal": turns.get("balanced") or []} if _only_equal(summary) else turns
 
 
 def together_figure(runs: Sequence[RunData]) -> Figure:
@@ -111,8 +140,8 @@ def together_figure(runs: Sequence[RunData]) -> Figure:
     rows: list[tuple[Any, ...]] = []
     kinds = ("predicted", "balanced", "equal")
     for place, run in enumerate(runs):
-        summary, turns = run.summary, run.summary.get("turns") or {}
-        rates = [summary[f"{kind}_samples_per_s"] for kind in kinds]
+        found, turns = speeds(run.summary), _turns(run.summary)
+        rates = [found[kind] for kind in kinds]
         plot.add_bar(
             x=list(kinds), y=rates, name=run.name, marker_color=SERIES[place % len(SERIES)], offsetgroup=str(place)
         )

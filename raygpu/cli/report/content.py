@@ -39,6 +39,9 @@ class Table:
     rows: list[tuple[Any, ...]]
     caption: str = ""
 
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.header) for row in self.rows), f"{self.caption}: a cell for each name"
+
     def cells(self) -> list[list[tuple[str, str]]]:
         """Return each row's cells: the text, and how it is set: number, text, or long for what may wrap."""
         return [[_cell(value) for value in row] for row in self.rows]

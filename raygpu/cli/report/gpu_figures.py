@@ -11,6 +11,8 @@ from raygpu.cli.report.time_scale import time_scale
 from raygpu.records.run_data import RunData
 from raygpu.records.timeline import Occupancy
 
+MOST_NAMED = 200
+"""Largest number of bars that have their names in them; a browser takes a millisecond for each."""
 MOST_SAMPLES = 1_000
 """Largest number of points of one reading; beyond it neighbours are averaged."""
 READINGS = {
@@ -80,7 +82,7 @@ def timeline(run: RunData) -> Figure | None:
             y=[lane.label for lane, _ in stays],
             name=f"{name} ({len(stays)})",
             marker={"color": COLOURS[name], "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}},
-            text=[_label(stay) for _, stay in stays],
+            text=[_label(stay) for _, stay in stays] if len(run.timeline.occupancies) <= MOST_NAMED else None,
             textposition="inside",
             insidetextanchor="middle",
             hovertext=[_details(stay, outcome) for _, stay in stays],
@@ -88,6 +90,7 @@ def timeline(run: RunData) -> Figure | None:
         )
     order = [lane.label for lane in reversed(rows)]
     plot.update_yaxes(automargin=True, categoryorder="array", categoryarray=order)
+    plot.update_xaxes(range=scale.whole(run))
     table = occupancy(run)
     busiest = "; ".join(f"{row[0]}: {row[2]:.0f} % of the time with at least one trial" for row in table.rows)
     return Figure("gpus", "Timeline of the GPUs", plot, f"{busiest}.", table, 140 + 26 * min(len(rows), 60))
@@ -145,6 +148,7 @@ def reading_figures(run: RunData) -> list[Figure]:
     for name, title in READINGS.items():
         plot = figure(xaxis_title=scale.title, yaxis_title=title)
         plot.update_yaxes(rangemode="tozero")
+        plot.update_xaxes(range=scale.whole(run))
         rows = []
         for number, (gpu, samples) in enumerate(sorted(run.timeline.readings.items())):
             points = _averaged([(at, values[name]) for at, values in samples if name in values])

@@ -67,7 +67,7 @@ def balance_sections(runs: Sequence[RunData]) -> list[Section]:
             run.summary["verdict"],
             balance_page.shares(run.summary),
             run.summary["global_batch"],
-            *(run.summary[f"{kind}_samples_per_s"] for kind in ("predicted", "balanced", "equal")),
+            *balance_page.speeds(run.summary).values(),
             (run.summary["balanced_over_equal"] or [None])[0],
         )
         for run in runs

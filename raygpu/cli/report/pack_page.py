@@ -9,7 +9,7 @@ from raygpu.cli import advice_view, profile_view
 from raygpu.cli.report.content import Figure, Page, Section, Table, configuration, figure
 from raygpu.cli.report.measured_figures import at_once_axis, errors
 from raygpu.planning.advice import EFFICIENT, Advice, Scaling, Speedup
-from raygpu.planning.confidence import Interval
+from raygpu.planning.confidence import Interval, spread_text
 from raygpu.planning.plausibility import is_alone
 from raygpu.planning.profiles import Point, Profile
 from raygpu.records.run_data import RunData
@@ -165,9 +165,7 @@ def _points(profile: Profile, epochs: int) -> Table:
             p.n,
             profile.time_per_training_s(p, epochs),
             p.samples_per_s,
-            p.gain,
-            p.gain_low,
-            p.gain_high,
+            _gain(p),
             p.host_gib,
             p.device_gib,
             p.evaluation_s,
@@ -176,19 +174,20 @@ def _points(profile: Profile, epochs: int) -> Table:
         )
         for p in sorted(profile.points, key=lambda p: (profile.ways.index(p.way), p.compiled, p.n))
     ]
-    header: tuple[str, ...] = (
-        "way",
-        "at once",
-        "s for a training",
-        f"{profile.unit}/s",
-        "gain",
-        "lower end",
-        "upper end",
-    )
+    header: tuple[str, ...] = ("way", "at once", "s for a training", f"{profile.unit}/s", "gain")
     header += ("GiB of host, each", "GiB of GPU, each", "s of an evaluation")
     header += (*(READINGS[name] for name in told), "fault or doubt")
     caption = f"{epochs} epochs a training" if profile.num_train is not None and epochs > 1 else "all points"
     return Table(header, rows, caption)
+
+
+def _gain(point: Point) -> str | None:
+    """Return a point's gain with its interval as text."""
+    if point.gain is None:
+        return None
+    low, high = point.gain_low, point.gain_high
+    spread = "" if is_alone(point) or low is None or high is None else spread_text(low, high, "{:.2f}")
+    return f"{point.gain:.2f}x{spread}"
 
 
 def read_advice(noted: Mapping[str, Any], profile: Profile) -> Advice | None:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from raygpu.cli import placement_view
+from raygpu.cli.placement_view import parts
 from raygpu.cli.report.content import SERIES, Figure, Page, Section, Table, configuration, figure
+from raygpu.planning.confidence import spread_text
 from raygpu.records.run_data import RunData
 
 Placements = Mapping[str, Mapping[str, Any]]
@@ -20,7 +21,7 @@ def place_page(run: RunData) -> Page:
     logical = "logical devices of " if summary["logical"] else ""
     operations = [_operations(name, each) for name, each in found.items() if each["step"]]
     sections = [
-        Section("verdict", "Verdict", list(summary["verdict"]), [table(found)]),
+        Section("verdict", "Verdict", list(summary["verdict"]), [table(found), _parts(found)]),
         Section("epochs", "Time of an epoch", _faults(found), figures=[epochs] if epochs is not None else []),
         Section("copies", "Copies and operations", figures=[steps] if steps is not None else [], folded=operations),
         Section("memory", "Memory", figures=[memory] if memory is not None else []),
@@ -41,34 +42,44 @@ def table(found: Placements) -> Table:
     """Return a table with a row for each placement."""
     rows = []
     for name, each in found.items():
-        speedup, step = each["speedup"] or {}, each["step"] or {}
-        parts = placement_view.parts(each["parts"]) if not each["stages"] else f"cut at {', '.join(each['stages'])}"
+        step = each["step"] or {}
         rows.append(
             (
                 name,
                 fmean(each["epoch_s"]) if each["epoch_s"] else None,
-                speedup.get("middle"),
-                speedup.get("low"),
-                speedup.get("high"),
+                _times(each["speedup"]),
                 step.get("num_copies"),
                 step["copied_bytes"] / 2**20 if step else None,
                 _copy_percent(step),
                 None if each["bubble"] is None else 100 * each["bubble"],
                 each["loss"][-1] if each["loss"] else None,
-                parts,
             )
         )
     header: tuple[str, ...] = (
         "placement",
         "s an epoch",
         "speed-up",
-        "lower end",
-        "upper end",
         "copies a step",
         "MiB a step",
+        "% of device time in copies",
     )
-    header += ("% of device time in copies", "% of time devices wait", "loss", "parts")
+    header += ("% of time devices wait", "loss")
     return Table(header, rows, "placements, by turns; intervals of 95 % confidence")
+
+
+def _times(speedup: Mapping[str, float] | None) -> str | None:
+    """Return a speed-up with its interval as text."""
+    if speedup is None:
+        return None
+    return f"{speedup['middle']:.2f}x{spread_text(speedup['low'], speedup['high'], '{:.2f}')}"
+
+
+def _parts(found: Placements) -> Table:
+    rows = [
+        (name, f"stages begin with {', '.join(each['stages'])}" if each["stages"] else parts(each["parts"]))
+        for name, each in found.items()
+    ]
+    return Table(("placement", "parts"), rows, "what is where")
 
 
 def _copy_percent(step: Mapping[str, Any]) -> float | None:
@@ -81,7 +92,7 @@ def _faults(found: Placements) -> list[str]:
 
 def epoch_figure(runs: Sequence[tuple[str, Placements]]) -> Figure | None:
     """Return the seconds of an epoch of each placement, with each turn; None if none could be trained."""
-    plot = figure(xaxis_title="seconds of an epoch", barmode="group", showlegend=len(runs) > 1)
+    plot = figure(xaxis_title="seconds of an epoch", barmode="group")
     names = list(dict.fromkeys(name for _, found in runs for name, each in found.items() if each["epoch_s"]))
     rows = []
     for number, (run, found) in enumerate(runs):
@@ -94,20 +105,24 @@ def epoch_figure(runs: Sequence[tuple[str, Placements]]) -> Figure | None:
             name=run,
             offsetgroup=str(number),
             marker_color=SERIES[number % len(SERIES)],
-            error_x={
-                "type": "data",
-                "symmetric": False,
-                "array": [max(seconds) - fmean(seconds) for seconds in turns],
-                "arrayminus": [fmean(seconds) - min(seconds) for seconds in turns],
-                "color": "#8A8A8A",
-            },
         )
-        rows += [(run, name, number, s) for name in known for number, s in enumerate(found[name]["epoch_s"], 1)]
+        dots = [(name, seconds) for name in known for seconds in found[name]["epoch_s"]]
+        plot.add_scatter(
+            y=[name for name, _ in dots],
+            x=[seconds for _, seconds in dots],
+            name="turns" if len(runs) == 1 else f"turns of {run}",
+            offsetgroup=str(number),
+            orientation="h",
+            mode="markers",
+            marker={"color": "white", "size": 7, "line": {"color": "#555", "width": 1.5}},
+        )
+        rows += [(run, name, turn, s) for name in known for turn, s in enumerate(found[name]["epoch_s"], 1)]
     if not rows:
         return None
+    plot.update_layout(scattermode="group")
     plot.update_yaxes(automargin=True, type="category", autorange="reversed")
     numbers = Table(("run", "placement", "turn", "seconds"), rows, "each turn")
-    says = "The mean of the turns; the bars reach from the fastest to the slowest one."
+    says = "Bars are means, dots the turns."
     height = 130 + len(names) * (20 + 24 * len(runs))
     return Figure("epoch-seconds", "Seconds of an epoch", plot, says, numbers, height)
 
@@ -121,6 +136,7 @@ def _step_figure(found: Placements) -> Figure | None:
     names = list(steps)
     rest = [1e3 * (step["device_s"] - step["copy_s"]) for step in steps.values()]
     copies = [1e3 * step["copy_s"] for step in steps.values()]
+    plot.update_layout(legend_traceorder="normal")
     plot.add_bar(orientation="h", y=names, x=rest, name="all else", marker_color=SERIES[0])
     plot.add_bar(orientation="h", y=names, x=copies, name="copies between devices", marker_color=SERIES[1])
     plot.update_yaxes(automargin=True, type="category", autorange="reversed")

@@ -19,8 +19,8 @@ ACTIVITIES = {
     "checkpoints": "checkpoints",
     "setup": "making of models",
     "other": "audits, compilation",
-    "held": "starting workers",
-    "empty": "empty slots",
+    "held": "hand-over",
+    "empty": "slots without a trial",
 }
 """What a slot does in those stages, and words for it."""
 STAGES = {
@@ -107,8 +107,9 @@ def _says(run: str, seconds: Mapping[str, float]) -> str:
     whole = sum(seconds.values())
     longest = max(seconds, key=lambda name: seconds[name])
     share = 100 * seconds[longest] / whole if whole else 0.0
-    beside = " What runs in slots side by side counts as the mean of the slots." if "train" in seconds else ""
-    return f"{run}: {share:.0f} % of {whole:.0f} s for: {STAGES[longest]}.{beside}"
+    notes = " What runs in slots side by side is the mean of the slots." if seconds.keys() & ACTIVITIES.keys() else ""
+    notes += " A slot without a trial waits for one, or for its worker's start." if "empty" in seconds else ""
+    return f"{run}: {share:.0f} % of {whole:.0f} s for: {STAGES[longest]}.{notes}"
 
 
 def _table(known: Sequence[tuple[str, Mapping[str, float]]], names: Sequence[str]) -> Table:

@@ -39,7 +39,7 @@ def test_many_points_are_thinned_and_the_last_one_stays(tmp_path: Path) -> None:
     drawn = sum(len(trace.x) for trace in figure.plot.data)
     assert drawn <= module.MOST_POINTS + 4 * len(figure.plot.data)
     assert figure.plot.data[-1].x[-1] == 30_000
-    assert figure.plot.data[-1].type == "scattergl"
+    assert {trace.type for trace in figure.plot.data} == {"scatter"}, "WebGL takes seconds without a graphics card"
 
 
 def test_the_best_score_only_rises(tmp_path: Path) -> None:
