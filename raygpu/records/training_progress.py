@@ -117,6 +117,7 @@ class History:
         self.starts += rank == 0
         if self._began is None:
             self._began = time.monotonic()
+            self._spend("joining", self._began - self._started)
 
     def restore(self, earlier: Restored) -> None:
         """Take in the training before this process: it goes on from one of its checkpoints."""

@@ -16,6 +16,8 @@ NUM_NAMED = 5
 MOST_POINTS = 40_000
 """Largest number of points of one figure; curves are thinned evenly beyond it. As SVG they are drawn in a fifth of a
 second, also without a graphics card, where WebGL takes seconds."""
+NUM_LAYERS = 16
+"""Largest number of traces of one outcome's curves: their colours add up, so that a crowd of curves has a density."""
 NUM_ROWS = 20
 """Largest number of trials in a figure's table."""
 
@@ -52,24 +54,29 @@ def _curves(run: RunData, metric: str, number: int) -> Figure:
 
 
 def _add_many(plot: Any, curves: Mapping[str, Mapping[int, float]], stride: int, status: str) -> None:
-    """Add the curves of one outcome as one trace: a browser draws a trace of 100,000 points, and not 1,000 traces."""
-    x: list[int | None] = []
-    y: list[float | None] = []
-    names: list[str] = []
-    for trial, curve in curves.items():
-        points = [*_thinned(curve, stride), (None, None)]
-        x += [epoch for epoch, _ in points]
-        y += [value for _, value in points]
-        names += [trial] * len(points)
-    if x:
+    """Add the curves of one outcome as a few traces: a browser draws a trace of 10,000 points, and not 1,000 traces."""
+    trials = list(curves)
+    if not trials:
+        return
+    line = {"color": COLOURS[status], "width": 1}
+    named = f"{status} ({len(trials)})"
+    plot.add_scatter(x=[None], y=[None], name=named, legendgroup=status, mode="lines", line=line)  # of the legend
+    opacity = 0.35 if len(trials) <= 4 * NUM_LAYERS else 0.12
+    for layer in range(min(len(trials), NUM_LAYERS)):
+        points = [
+            (*point, trial)
+            for trial in trials[layer::NUM_LAYERS]
+            for point in (*_thinned(curves[trial], stride), (None, None))
+        ]
         plot.add_scatter(
-            x=x,
-            y=y,
-            text=names,
-            name=f"{status} ({len(curves)})",
+            x=[epoch for epoch, _, _ in points],
+            y=[value for _, value, _ in points],
+            text=[trial for _, _, trial in points],
+            legendgroup=status,
+            showlegend=False,
             mode="lines",
-            opacity=0.35,
-            line={"color": COLOURS[status], "width": 1},
+            opacity=opacity,
+            line=line,
             hovertemplate="%{text}, epoch %{x}: %{y}<extra></extra>",
         )
 

@@ -67,7 +67,8 @@ def timeline(run: RunData) -> Figure | None:
         return None
     outcome = {row.trial_id: row.status for row in run.trials}
     scale = time_scale(run)
-    plot = figure(xaxis_title=scale.title, barmode="overlay", bargap=0.15)
+    named = {"mode": "hide", "minsize": 9}  # a name that does not fit its bar is left out
+    plot = figure(xaxis_title=scale.title, barmode="overlay", bargap=0.15, uniformtext=named)
     by_outcome: dict[str, list[tuple[Lane, Occupancy]]] = {name: [] for name in COLOURS}
     for lane in rows:
         for stay in lane.stays:
@@ -85,6 +86,7 @@ def timeline(run: RunData) -> Figure | None:
             text=[_label(stay) for _, stay in stays] if len(run.timeline.occupancies) <= MOST_NAMED else None,
             textposition="inside",
             insidetextanchor="middle",
+            textangle=0,
             hovertext=[_details(stay, outcome) for _, stay in stays],
             hoverinfo="text",
         )

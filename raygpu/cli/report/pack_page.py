@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from raygpu.cli import advice_view, profile_view
@@ -158,27 +159,29 @@ def memory_figure(measured: list[tuple[str, Profile]]) -> Figure | None:
 
 
 def _points(profile: Profile, epochs: int) -> Table:
-    told = [name for name in READINGS if any(getattr(p, name) is not None for p in profile.points)]
-    rows = [
-        (
-            p.label,
-            p.n,
-            profile.time_per_training_s(p, epochs),
-            p.samples_per_s,
-            _gain(p),
-            p.host_gib,
-            p.device_gib,
-            p.evaluation_s,
-            *(getattr(p, name) for name in told),
-            p.fault or p.doubt or "",
-        )
-        for p in sorted(profile.points, key=lambda p: (profile.ways.index(p.way), p.compiled, p.n))
-    ]
-    header: tuple[str, ...] = ("way", "at once", "s for a training", f"{profile.unit}/s", "gain")
-    header += ("GiB of host, each", "GiB of GPU, each", "s of an evaluation")
-    header += (*(READINGS[name] for name in told), "fault or doubt")
+    """Return a table of all points; a column without any value is left out."""
+    columns: dict[str, Callable[[Point], Any]] = {
+        "way": lambda p: p.label,
+        "at once": lambda p: p.n,
+        "s for a training": lambda p: profile.time_per_training_s(p, epochs),
+        f"{profile.unit}/s": lambda p: p.samples_per_s,
+        "gain": _gain,
+        "GiB of host, each": lambda p: p.host_gib,
+        "GiB of GPU, each": lambda p: p.device_gib,
+        "s of an evaluation": lambda p: p.evaluation_s,
+        **{title: partial(_reading, name) for name, title in READINGS.items()},
+        "fault or doubt": lambda p: p.fault or p.doubt,
+    }
+    points = sorted(profile.points, key=lambda p: (profile.ways.index(p.way), p.compiled, p.n))
+    columns = {title: of for title, of in columns.items() if any(of(p) is not None for p in points)}
+    rows = [tuple(of(p) for of in columns.values()) for p in points]
     caption = f"{epochs} epochs a training" if profile.num_train is not None and epochs > 1 else "all points"
-    return Table(header, rows, caption)
+    return Table(tuple(columns), rows, caption)
+
+
+def _reading(name: str, point: Point) -> float | None:
+    value: float | None = getattr(point, name)
+    return value
 
 
 def _gain(point: Point) -> str | None:

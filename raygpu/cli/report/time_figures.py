@@ -13,6 +13,7 @@ from raygpu.records.run_data import RunData
 WORK = ("trials", "training")
 """Stages in which workers train."""
 ACTIVITIES = {
+    "joining": "start of workers",
     "train": "training",
     "evaluation": "evaluation",
     "program": "the code's own loop",
@@ -70,6 +71,8 @@ def slots(run: RunData, spent: Mapping[str, float | None], stage_s: float) -> di
         seconds[name] = seconds.get(name, 0.0) + (more or 0.0) / number
     held_s = sum(stay.ended_s - stay.began_s for stay in stays) / number if stays else stage_s
     seconds["held"] = max(0.0, min(held_s, stage_s) - sum(seconds.values()))
+    if stays:
+        seconds["joining"] = max(0.0, min(min(stay.began_s for stay in stays) - last, stage_s - held_s))
     seconds["empty"] = max(0.0, stage_s - sum(seconds.values()))
     return {name: value for name in ACTIVITIES if (value := seconds.get(name, 0.0)) > 0}
 
@@ -84,11 +87,11 @@ def wall_time(runs: Sequence[RunData]) -> Figure | None:
     for number, (run, seconds) in enumerate(known):
         plot.add_bar(
             orientation="h",
-            x=[seconds.get(name, 0.0) for name in names],
+            x=[seconds.get(name) for name in names],
             y=[STAGES[name] for name in names],
             name=run,
             marker_color=_colours(names) if len(known) == 1 else SERIES[number % len(SERIES)],
-            text=[f"{seconds.get(name, 0.0):.1f}" for name in names],
+            text=[f"{seconds[name]:.1f}" if name in seconds else "" for name in names],
             textposition="outside",
             cliponaxis=False,
         )
@@ -108,7 +111,6 @@ def _says(run: str, seconds: Mapping[str, float]) -> str:
     longest = max(seconds, key=lambda name: seconds[name])
     share = 100 * seconds[longest] / whole if whole else 0.0
     notes = " What runs in slots side by side is the mean of the slots." if seconds.keys() & ACTIVITIES.keys() else ""
-    notes += " A slot without a trial waits for one, or for its worker's start." if "empty" in seconds else ""
     return f"{run}: {share:.0f} % of {whole:.0f} s for: {STAGES[longest]}.{notes}"
 
 

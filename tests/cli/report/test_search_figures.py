@@ -11,7 +11,7 @@ from tests.report_cases import record, sweep
 
 
 def test_the_hyperparameter_that_decides_is_the_most_important_one(tmp_path: Path) -> None:
-    trials = [record(i, 1 - abs(i - 20) / 40, lr=10 ** (-3 + i / 20), noise=(i * 7919) % 40 / 40) for i in range(40)]
+    trials = [record(i, 1 - abs(i - 20) / 40, lr=10 ** (-3 + i / 20), noise=(i * 17) % 40 / 40) for i in range(40)]
     figures, notes = search_figures(sweep(tmp_path / "run", trials=trials))
     assert [figure.name for figure in figures] == ["parallel", "importance", "slices"]
     assert notes == []
