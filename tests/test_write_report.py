@@ -79,13 +79,35 @@ def test_wrong_words_are_one_line(arguments: list[str], told: str, capsys: pytes
     assert captured.out == ""
 
 
-def test_a_run_that_has_not_ended_is_refused_with_the_way_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_an_epoch_is_refused_with_the_way_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = sweep_folder(tmp_path / "half")
     run.summary.unlink()
+    run.timeline.unlink()
     assert main([str(run.path)]) == 2
     assert f"raygpu sweep --resume {run.path}" in capsys.readouterr().err
+
+
+def test_a_run_under_way_has_a_page_of_what_it_has_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, other = sweep_folder(tmp_path / "half"), sweep_folder(tmp_path / "whole")
+    run.summary.unlink()
+    run.trials_csv.unlink()
+    lines = run.timeline.read_text().splitlines()
+    run.timeline.write_text("\n".join(line for line in lines if '"run"' not in line or '"t0018"' not in line))
+    assert main([str(run.path)]) == 0
+    page = run.report.read_text()
+    assert "19 of 20" in page
+    assert f"raygpu sweep --resume {run.path}" in page
+    assert '<td class="text">t0018</td><td class="number">0.718</td><td class="text">under way</td>' in page
+    assert not run.plots.exists()
+    assert main([str(run.path), str(other.path)]) == 2
+    assert "has not ended; only runs with an end stand side by side" in capsys.readouterr().err
+
+
+def test_a_training_under_way_has_a_page_too(tmp_path: Path) -> None:
+    run = training_folder(tmp_path / "half")
+    run.summary.unlink()
+    assert main([str(run.path)]) == 0
+    assert f"raygpu train --resume {run.path}" in run.report.read_text()
 
 
 @pytest.mark.parametrize("make", [pack_folder, place_folder, balance_folder])

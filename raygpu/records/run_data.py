@@ -13,13 +13,13 @@ from raygpu.planning.profiles import Profile
 from raygpu.records import profile_store, timeline, trials_csv
 from raygpu.records.json_files import read_json
 from raygpu.records.run_directory import RunDirectory
-from raygpu.records.timeline import RunTimeline
+from raygpu.records.timeline import TRAINING, RunTimeline
 from raygpu.records.trials_csv import TrialRow
 
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """The files of a run that has ended."""
+    """The files of a run."""
 
     folder: RunDirectory
     kind: str
@@ -35,6 +35,8 @@ class RunData:
     """What `raygpu pack` has measured; None for another run."""
     advice: Mapping[str, Any] | None = None
     """Content of `advice.json`; None without an advice."""
+    ended: bool = True
+    """Whether it has a summary; without one, the trials are those of the timeline, without hyper-parameters."""
 
     @property
     def name(self) -> str:
@@ -66,12 +68,12 @@ class RunData:
 
     @classmethod
     def load(cls, folder: RunDirectory) -> RunData:
-        """Read the files. Raises BadInput if one is damaged, or if the run has not ended."""
+        """Read the files. Raises BadInput if one is damaged, or if there is nothing to show yet."""
         kind, summary = folder.kind, folder.read_summary()
         if kind == "pack":
             return cls._of_pack(folder)
         if summary is None:
-            raise BadInput(f"{folder}: has no summary.json, so it has not ended: {folder.resumed_by(kind)}")
+            return cls._under_way(folder)
         return cls(
             folder=folder,
             kind=kind,
@@ -80,6 +82,17 @@ class RunData:
             trials=trials_csv.read(folder.trials_csv),
             timeline=timeline.read(folder.timeline),
         )
+
+    @classmethod
+    def _under_way(cls, folder: RunDirectory) -> RunData:
+        """Read a run without an end, which is under way or was killed: what its timeline has."""
+        found, config = timeline.read(folder.timeline), read_toml(folder.config)
+        if not found.curves:
+            again = folder.resumed_by(folder.kind)
+            raise BadInput(
+                f"{folder}: has no summary.json and no epoch in timeline.jsonl yet; if it was killed: {again}"
+            )
+        return cls(folder, folder.kind, config, {}, _so_far(found, config), found, ended=False)
 
     @classmethod
     def _of_pack(cls, folder: RunDirectory) -> RunData:
@@ -111,3 +124,21 @@ class RunData:
                 names |= dict.fromkeys(metrics)
         wanted = self.config.get("metric", "")
         return sorted(names, key=lambda name: name not in (wanted, f"validation/{wanted}"))
+
+
+def _so_far(found: RunTimeline, config: Mapping[str, Any]) -> list[TrialRow]:
+    """Return a row for each trial of a timeline, with the last score; the timeline does not tell of early stops."""
+    metric = config.get("metric", "")
+    ends = {trial: stay.end for stay in found.occupancies for trial in stay.trial_ids}
+    status = {"complete": "finished", "error": "failed"}
+    rows = []
+    for trial, curve in found.curves.items():
+        scores = [
+            values[name]
+            for _, values in sorted(curve.items())
+            for name in (metric, f"validation/{metric}")
+            if name in values
+        ]
+        so_far = status.get(ends.get(trial, ""), "under way")
+        rows.append(TrialRow(trial, so_far, scores[-1] if scores else None, max(curve), None, None, {}))
+    return [] if TRAINING in found.curves else rows

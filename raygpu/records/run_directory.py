@@ -222,7 +222,11 @@ class RunDirectory:
                 raise BadInput(f"{flag}: {where} is no {whose}'s folder: it has no {needed.name}")
         own = folder.kind
         if kind not in (own, None):
-            other = f"; go on with it by {typed(own)} --resume {where}" if flag == "--resume" else ""
+            other = (
+                f"; go on with it by {typed(own)} --resume {where}"
+                if flag == "--resume" and own in ("sweep", "train")
+                else ""
+            )
             raise BadInput(f"{flag}: {where} is a {KINDS[own]}'s{other}")
         return folder
 

@@ -17,6 +17,7 @@ from raygpu.cli.report.pictures import write_pictures
 from raygpu.cli.report.place_page import place_page
 from raygpu.cli.report.sweep_page import sweep_page
 from raygpu.cli.report.training_page import training_page
+from raygpu.cli.report.under_way_page import under_way_page
 from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, one_line
 from raygpu.records.run_data import RunData
@@ -41,13 +42,13 @@ def write_report(run: RunData, out: Path | None = None) -> Path:
     what the page needs, OSError if the disk does not take it.
     """
     try:
-        page = PAGES[run.kind](run)
+        page = PAGES[run.kind](run) if run.ended else under_way_page(run)
     except KeyError as error:
         raise BadInput(
             f"{run.folder}: its files have not what the report needs ({error}); another raygpu wrote them"
         ) from error
     path = _write(out or run.folder.report, page)
-    if out is None and run.kind in PICTURED:
+    if out is None and run.ended and run.kind in PICTURED:
         write_pictures(run)
     return path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -57,6 +58,16 @@ def test_curves_have_no_values_that_do_not_exist(history: History) -> None:
     assert history.by_device() == {}
     assert history.metrics == {"score": 2.0}
     assert history.time_left_s is not None
+
+
+def test_seconds_are_kept_by_activity(history: History) -> None:
+    history.keep(2, 2.0, best=True, took_s=0.25)
+    joining = history.spent.pop("joining")
+    assert 0 <= joining < 60
+    assert history.spent == {"program": 1.0, "evaluation": 0.0, "checkpoints": 0.25}, "a function runs its own loop"
+    own = replace(report(3, score=3.0), samples=(100,), wall_s=2.0)
+    history.advance(replace(own, result=EpochResult(3, {"score": 3.0}, 100, 2.0, validate_s=0.5)))
+    assert history.spent == {"program": 1.0, "evaluation": 0.5, "checkpoints": 0.25, "train": 2.0}
 
 
 def test_the_console_shows_metrics_and_no_speed(history: History) -> None:

@@ -21,6 +21,8 @@ UNLIKE = ("name",)
 
 def comparison_page(runs: Sequence[RunData]) -> Page:
     """Return the page of several runs: of one kind, or sweeps beside trainings. Raises BadInput for others."""
+    if under_way := [run for run in runs if not run.ended]:
+        raise BadInput(f"report: {under_way[0].folder} has not ended; only runs with an end stand side by side")
     kinds = {run.kind for run in runs}
     if len(kinds) > 1 and not kinds <= ALIKE:
         what = ", ".join(f"{run.name} is a {KINDS[run.kind]}" for run in runs)

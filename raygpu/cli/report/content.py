@@ -21,6 +21,7 @@ COLOURS = {
     "failed": "#CC79A7",
     "interrupted": "#8A8A8A",
     "lost": "#56B4E9",
+    "under way": "#009E73",
 }
 """Colour of each outcome of a trial, told apart by colour-blind readers, too (Okabe and Ito, 2008)."""
 SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8A8A8A")
