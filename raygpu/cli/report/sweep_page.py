@@ -18,6 +18,17 @@ from raygpu.records.trials_csv import TrialRow
 
 NUM_BEST = 10
 """Number of trials in the table of the best ones."""
+IN_ARRAYS = {
+    "setup": "load of the code",
+    "imports": "imports",
+    "members": "making of the members",
+    "probe": "choice of the width",
+    "train": "training",
+    "evaluation": "evaluation",
+    "other": "audits",
+    "checkpoints": "checkpoints",
+}
+"""Words for what fused arrays do."""
 NO_TIMELINE = "This run has no timeline.jsonl: it was made by an earlier raygpu, or its folder could not be written."
 
 
@@ -164,9 +175,9 @@ def _gpus(run: RunData) -> Section:
 
 def _time(run: RunData) -> Section:
     figure = wall_time([run])
-    arrays = [(purpose, seconds) for purpose, seconds in run.summary.get("arrays_s", {}).items()]
-    tables = [Table(("in fused arrays", "seconds"), arrays, "time of all arrays together")] if arrays else []
-    return Section("time", "Time", [], tables, [figure] if figure is not None else [])
+    arrays = [(IN_ARRAYS.get(what, what), seconds) for what, seconds in run.summary.get("arrays_s", {}).items()]
+    folded = [Table(("what", "seconds"), arrays, "Seconds of all fused arrays together")] if arrays else []
+    return Section("time", "Time", [], [], [figure] if figure is not None else [], folded)
 
 
 def _trials(run: RunData) -> Section:

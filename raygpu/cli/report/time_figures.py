@@ -41,6 +41,7 @@ STAGES = {
 """Words for all rows of the figure, in the order of time."""
 PARTS = {"imports": "setup", "members": "setup", "probe": "setup"}
 """Activities of fused arrays alone, and what they are a part of."""
+ROUNDING = 1e-6
 BEFORE_AND_AFTER = "#8C979F"
 
 
@@ -74,7 +75,7 @@ def slots(run: RunData, spent: Mapping[str, float | None], stage_s: float) -> di
     if stays:
         seconds["joining"] = max(0.0, min(min(stay.began_s for stay in stays) - last, stage_s - held_s))
     seconds["empty"] = max(0.0, stage_s - sum(seconds.values()))
-    return {name: value for name in ACTIVITIES if (value := seconds.get(name, 0.0)) > 0}
+    return {name: value for name in ACTIVITIES if (value := seconds.get(name, 0.0)) > ROUNDING}
 
 
 def wall_time(runs: Sequence[RunData]) -> Figure | None:
@@ -110,7 +111,7 @@ def _says(run: str, seconds: Mapping[str, float]) -> str:
     whole = sum(seconds.values())
     longest = max(seconds, key=lambda name: seconds[name])
     share = 100 * seconds[longest] / whole if whole else 0.0
-    notes = " What runs in slots side by side is the mean of the slots." if seconds.keys() & ACTIVITIES.keys() else ""
+    notes = " What runs in slots side by side is the mean of the slots." if "empty" in seconds else ""
     return f"{run}: {share:.0f} % of {whole:.0f} s for: {STAGES[longest]}.{notes}"
 
 
