@@ -13,7 +13,6 @@ difference beyond their spread (95 % confidence); otherwise the verdict is "equa
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -21,17 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tomli_w
-
 from raygpu.cli import balance_view
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
 from raygpu.cli.formatting import hyperparameters
-from raygpu.config import BalanceConfig, TrainConfig
+from raygpu.config import BalanceConfig
 from raygpu.config.command_names import typed
 from raygpu.engines.profiling.workload import Workload
-from raygpu.errors import BadInput, RaygpuError, redacted
+from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.batch_balancing import (
     LARGEST_PART,
     BalanceResult,
@@ -44,17 +41,15 @@ from raygpu.planning.batch_balancing import (
     needs_another_pair,
     predict,
     reduce_shares,
-    relative,
 )
 from raygpu.planning.batches import split_batch
-from raygpu.planning.confidence import Interval
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.worker_placement import Placing, place_workers
-from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
-from raygpu.records.trial_records import Device
 from raygpu.training.distributed.batch_split import require_batch, spread
+from raygpu.workflow import balance_results
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
+from raygpu.workflow.run_report import report_of
 from raygpu.workflow.user_code import Problem, find, require_experiment, training_problem
 from raygpu.workflow.validation import PreparedTrain, prepare_train
 
@@ -294,58 +289,30 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, 
         balance_view.Step(found.parallel.global_batch, found.settings.lr)
         for found in (spread(_equal(config, whole), ranks, num_train) for whole in (None, sum(verdict.shares)))
     )
+    lines = [*balance_view.lines(verdict), *balance_view.training(before, after, num_train)]
     console.results(["", *balance_view.table(devices, verdict, measuring.readings), ""])
-    console.results(balance_view.lines(verdict))
-    console.results(balance_view.training(before, after, num_train))
+    console.results(lines)
     folder.trials.rmdir()
     folder.write_config(config, source_folder, kind="balance")
     title = f"{config.code_name}, {sum(verdict.tried.shares)} samples a step"
-    balance_view.plot(title, devices, verdict, folder.path / "balance.png")
-    summary = _summary(measuring, devices, verdict)
+    picture = folder.path / "balance.png"
+    balance_view.plot(title, devices, verdict, picture)
+    summary = balance_results.summary(config.name, measuring.configured, devices, verdict, measuring.readings)
+    summary["lines"] = lines
     folder.write_summary(summary)
     target = write or folder.path / "train.toml"
-    _write_train(config.model_copy(update={"epochs": measuring.config.epochs}), verdict, target)
+    balance_results.write_train(config.model_copy(update={"epochs": measuring.config.epochs}), verdict, target)
+    files = [folder.summary, picture, target, *report_of(folder, console.warn)]
     folder.publish()
-    console.results([f"table, plot and data in {folder}", f"train with these shares: {typed('train')} {target}"])
+    console.result(f"table, plot and data in {folder}")
+    try:
+        if config.tracking.enabled:
+            from raygpu.tracking import balance_run
+
+            console.line(f"MLflow: {balance_run.log(config, [device.name for device in devices], verdict, files)}")
+    finally:
+        console.result(f"train with these shares: {typed('train')} {target}")
     return Result(summary, folder.path)
-
-
-def _summary(measuring: _Measuring, devices: Sequence[Device], verdict: BalanceResult) -> dict[str, Any]:
-    """Return the content of `summary.json`."""
-    own, equal, speedup = verdict.tried, verdict.equal, verdict.speedup
-    ranks = zip(devices, verdict.curves, relative(verdict.curves), own.shares, verdict.shares, own.by_rank, strict=True)
-    return {
-        "name": measuring.prepared.config.name,
-        "ranks": [
-            {
-                "device": device.index,
-                "name": device.name,
-                "best_batch": curve.best,
-                "rates": {str(batch): rounded(rate) for batch, rate in sorted(curve.rates.items())},
-                "rounds": {str(batch): [rounded(rate) for rate in found] for batch, found in curve.rounds.items()},
-                "relative_speed": None if verdict.asked else _ends(speed),
-                "ended": curve.ended,
-                "tried_share": tried,
-                "share": share,
-                "samples_per_s": rounded(rate),
-                "readings": dict(measuring.readings.get(device.index, {})),
-            }
-            for device, curve, speed, tried, share, rate in ranks
-        ],
-        "configured_global_batch": measuring.configured,
-        "global_batch": sum(verdict.shares),
-        "equal_speeds": verdict.groups,
-        "verdict": "equal" if verdict.is_equal else "balanced",
-        "predicted_samples_per_s": rounded(verdict.split.samples_per_s),
-        "balanced_samples_per_s": rounded(own.samples_per_s),
-        "equal_samples_per_s": rounded(equal.samples_per_s) if equal is not None else None,
-        "balanced_over_equal": _ends(speedup) if speedup is not None else None,
-    }
-
-
-def _ends(value: Interval) -> list[float | None]:
-    """Return an interval's middle, lower and upper end as JSON can hold them: None for infinity."""
-    return [round(end, 4) if math.isfinite(end) else None for end in (value.middle, value.low, value.high)]
 
 
 def _require_writable(path: Path) -> None:
@@ -358,17 +325,6 @@ def _require_writable(path: Path) -> None:
         path.unlink()
     except OSError as error:
         raise BadInput(f"--write: {path} cannot be written: {error.strerror}") from error
-
-
-def _write_train(config: BalanceConfig, verdict: BalanceResult, path: Path) -> None:
-    """Write the configuration with the verdict's batch and shares as a file for raygpu.train."""
-    values = config.model_dump(exclude_none=True, exclude_defaults=True, exclude={"name"})
-    own = set(BalanceConfig.model_fields) - set(TrainConfig.model_fields)
-    values = {name: value for name, value in values.items() if name not in own}
-    if "uri" in (tracking := values.get("tracking", {})):
-        tracking["uri"] = redacted(tracking["uri"])
-    ratios = "equal" if verdict.is_equal else ",".join(map(str, verdict.shares))
-    path.write_text(tomli_w.dumps(values | {"ratios": ratios, "global_batch": sum(verdict.shares)}))
 
 
 COMMAND = Command("balance", __doc__, BalanceConfig, DEFAULT, SWITCHES, OPTIONS)

@@ -42,7 +42,7 @@ def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str],
 
     kind = folder.kind
     if kind not in ("sweep", "train"):
-        raise Untracked(f"{folder}: a {kind} is not in MLflow; nothing is to be delivered")
+        raise Untracked(f"{folder}: a {kind} is logged to MLflow at its end alone; nothing is to be delivered")
     config: ProblemConfig = load(folder.config, overrides, SweepConfig if kind == "sweep" else TrainConfig)
     config = config.model_copy(update={"tracking": config.tracking.found()})
     if not config.tracking.enabled:

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from raygpu.cli import advice_view, profile_view
 from raygpu.cli.command import Command, Outcome
@@ -34,9 +33,7 @@ from raygpu.planning.advice import advise as judge
 from raygpu.planning.profiles import Profile
 from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.packing import MeasuredTraining, find_training, measure, measure_scaling, plan_pack
-
-if TYPE_CHECKING:
-    pass
+from raygpu.workflow.run_report import report_of
 
 DEFAULT = Path("conf/pack/digits.toml")
 SWITCHES = {
@@ -88,7 +85,9 @@ def run(
     folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
     with _removed_unless_written(folder):
         profile = _profiled(measuring, ways, notes, folder, console)
+        folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
         files = _write(profile, folder, config.epochs or 1)
+    files += report_of(folder, console.warn)
     kept = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
     console.result(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {kept}" if kept else ""))
     verdict = profile_view.verdict(profile)
@@ -124,9 +123,11 @@ def advise(
         found = judge(profile)
         scaling = measure_scaling(measuring, folder, console.line) if found.answer == "one" else Scaling()
         found = judge(profile, scaling)
-        files = [*_write(profile, folder, config.epochs or 1), folder.path / "advice.json", folder.path / "advice.png"]
-        files[-2].write_text(json.dumps(asdict(found), indent=1))
+        folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
+        files = [*_write(profile, folder, config.epochs or 1), folder.advice, folder.path / "advice.png"]
+        folder.advice.write_text(json.dumps(asdict(found) | {"kept": kept}, indent=1))
         advice_view.plot(profile, found, files[-1])
+    files += report_of(folder, console.warn)
     console.results(["", *advice_view.table(found), *advice_view.evidence(profile, found, kept=kept)])
     console.result(f"advice, plots and data in {folder.path}")
     verdict = advice_view.verdict(profile, found)
@@ -190,7 +191,7 @@ def dry_run(config: PackConfig, *, stem: str, source_folder: Path, console: Live
 
 
 def _write(profile: Profile, folder: RunDirectory, epochs: int) -> list[Path]:
-    files = [folder.path / "profile.json", folder.path / "points.csv", folder.path / "curve.png"]
+    files = [folder.profile, folder.path / "points.csv", folder.path / "curve.png"]
     files[0].write_text(json.dumps(profile.as_dict(), indent=1))
     profile_view.write_csv(profile, files[1])
     profile_view.plot(profile, files[2], epochs)

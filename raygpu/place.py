@@ -38,6 +38,7 @@ from raygpu.records import interrupts
 from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
 from raygpu.training.placed import Placements, placements
+from raygpu.workflow.run_report import report_of
 from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPlace, prepare_place
 
@@ -114,6 +115,7 @@ def run(
     verdict += placement_view.memory_lines(measured, done.fewest_devices)
     summary = _summary(planned, measured, found) | {"verdict": verdict, "fewest_devices": done.fewest_devices}
     folder.write_summary(summary)
+    files += report_of(folder, console.warn)
     console.results(["", *placement_view.table(measured, found), "", *placement_view.details(measured)])
     console.result(f"table, plot and traces (for ui.perfetto.dev) in {folder.path}")
     try:

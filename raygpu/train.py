@@ -18,6 +18,7 @@ from raygpu.config import TrainConfig, load, read_toml
 from raygpu.config.sections import TrackingSection
 from raygpu.config.source import code_folder
 from raygpu.errors import BadInput
+from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import SIMULATED
 from raygpu.storage import Storage
@@ -72,6 +73,8 @@ def run(
     show(beginning(config, simulated=config.cluster.is_local and not prepared.gpus))
     console.warnings(prepared.left_out)
     source, code = find(config, source_folder)
+    stages = Stages()
+    stages.end("start")
     require_trainable(config, source, code, warm_start=warm_start is not None)
     local, simulated = prepared.nodes, not prepared.gpus
     if local is not None:
@@ -82,6 +85,7 @@ def run(
     ):
         found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
         console.lines(found.notes)
+        stages.end("data")
         if warm_start is not None:
             require_fitting(found, config.hyperparameters, Storage(str(warm_start)), "--warm-start")
         if resume is not None:
@@ -95,12 +99,15 @@ def run(
         from raygpu.tracking.session import open_store
 
         tree = open_store(config)
+        stages.end("tracking")
         cluster = wait_for_ray(starting)
+        stages.end("ray")
         console.details(cluster.detail_lines())
         if planned is None:
             simulated = any(device.uuid is None for device in cluster.devices)
             planned = layout(config, found, cluster.nodes, simulated=simulated, global_batch=begun)
-        training = TrainingRun(PlannedTraining(prepared, found, planned, cluster, tree, source_folder, resume), console)
+        plan = PlannedTraining(prepared, found, planned, cluster, tree, source_folder, resume, stages)
+        training = TrainingRun(plan, console)
         ended = training.run(warm_start)
     return training.finish(ended)
 

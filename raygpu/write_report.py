@@ -28,7 +28,7 @@ def run(folders: Sequence[RunDirectory], out: Path | None = None) -> Path:
 
     out: another file than the usual one.
 
-    Raises BadInput for a run that has not ended, and for a file that cannot be written.
+    Raises BadInput for a run that has noted no epoch yet, and for a file that cannot be written.
     """
     runs = [RunData.load(folder) for folder in folders]
     try:

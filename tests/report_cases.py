@@ -43,7 +43,7 @@ def records(number: int) -> list[TrialRecord]:
 def sweep_folder(folder: Path, number: int = 20, trials: Sequence[TrialRecord] | None = None) -> RunDirectory:
     """Write the folder of a sweep of so many trials on two GPUs."""
     trials = records(number) if trials is None else trials
-    run = _folder(folder, "sweep", {"trials": len(trials), "metric": "accuracy", "direction": "max", "space": {}})
+    run = folder_of(folder, "sweep", {"trials": len(trials), "metric": "accuracy", "direction": "max", "space": {}})
     trials_csv.write(run.trials_csv, trials)
     timeline = Timeline(run.timeline, "accuracy")
     for each in trials:
@@ -62,7 +62,7 @@ def sweep_folder(folder: Path, number: int = 20, trials: Sequence[TrialRecord] |
     return run
 
 
-def _folder(folder: Path, kind: str, config: dict[str, Any]) -> RunDirectory:
+def folder_of(folder: Path, kind: str, config: dict[str, Any]) -> RunDirectory:
     folder.mkdir(parents=True)
     run = RunDirectory(folder)
     run.config.write_text(tomli_w.dumps({"name": folder.name, "experiment": "my.code:Net", "epochs": 3} | config))
@@ -116,7 +116,7 @@ def _summary(name: str, trials: Sequence[TrialRecord], best: TrialRecord | None)
 
 def training_folder(folder: Path) -> RunDirectory:
     """Write the folder of a production training on two unequal GPUs."""
-    run = _folder(folder, "train", {"metric": "accuracy", "direction": "max", "workers": "all"})
+    run = folder_of(folder, "train", {"metric": "accuracy", "direction": "max", "workers": "all"})
     timeline = Timeline(run.timeline, "accuracy")
     for epoch in range(1, 4):
         timeline.epochs("training", [EpochResult(epoch, {"validation/accuracy": 0.3 * epoch, "train/loss": 1 / epoch})])

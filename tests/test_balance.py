@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from raygpu import balance
 from raygpu.config import BalanceConfig, TrainConfig, load
@@ -29,6 +30,7 @@ def config(ray_address: str, tmp_path: Path) -> Make:
             "turn_s": 2.0,
             "runs_dir": str(tmp_path / "runs"),
             "cluster": {"address": ray_address},
+            "tracking": {"uri": f"sqlite:///{tmp_path}/mlflow.db"},
             "hyperparameters": {
                 "hidden": 16, "batch_size": 32, "lr": 0.1, "samples_per_s": 4000, "fits": 150, "folder": str(tmp_path)
             },
@@ -66,7 +68,9 @@ def test_a_split_that_does_not_fit_is_lowered_and_written(
 
 
 @pytest.mark.slow
-def test_the_slower_device_has_the_smaller_share(config: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_slower_device_has_the_smaller_share(
+    config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     hp = config().hyperparameters | {"fits": 10_000, "samples_per_s": 800}
     result = balance.run(config(hyperparameters=hp, turn_s=0.5, rounds=3))
     summary = result.summary
@@ -77,6 +81,15 @@ def test_the_slower_device_has_the_smaller_share(config: Make, capsys: pytest.Ca
     assert low <= middle <= high
     out = capsys.readouterr().out
     assert "the training is as configured: 64 samples a step, 16 steps an epoch, learning rate 0.1" in out
+    assert len(summary["turns"]["balanced"]) == len(summary["turns"]["equal"]) == 3
+    assert summary["lines"][-1] in out
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    (found,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert (found.info.status, found.data.tags["raygpu.kind"]) == ("FINISHED", "balance")
+    assert found.data.metrics["balance/rank/0/share"] == summary["ranks"][0]["share"]
+    assert found.data.metrics["balance/speedup"] == pytest.approx(middle, abs=1e-3)
+    files = {each.path for each in client.list_artifacts(found.info.run_id)}
+    assert files == {"balance.png", "report.html", "summary.json", "train.toml"}
     assert (summary["verdict"] == "balanced") == (low > 1) == ("verdict: balanced is" in out)
     assert middle > 1.05
 

@@ -235,7 +235,7 @@ def test_bad_input(folder: RunDirectory, tmp_path: Path, capsys: pytest.CaptureF
         fcntl.flock(other, fcntl.LOCK_EX)
         assert "another process works on this run" in told(str(folder))
     folder.write_run({"kind": "balance"})
-    assert "a balance is not in MLflow" in told(str(folder))
+    assert "a balance is logged to MLflow at its end alone" in told(str(folder))
     folder.write_run({"kind": "dance"})
     assert "kind: read 'dance'; allowed: sweep, train, balance" in told(str(folder))
     folder.run.write_text("{")

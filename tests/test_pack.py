@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+import raygpu
 from raygpu import pack
 from raygpu.errors import BadInput
 from raygpu.planning import plausibility
@@ -86,7 +87,14 @@ def test_torch_in_every_way(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads((here / "runs/x/profile.json").read_text()) == profile
     assert [(row["way"], int(row["n"])) for row in rows()] == [(way, n) for way, n, _ in measured]
     assert (here / "runs/x/curve.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(path.name for path in (here / "runs/x").iterdir()) == ["curve.png", "points.csv", "profile.json"]
+    assert sorted(path.name for path in (here / "runs/x").iterdir()) == [
+        "config.toml", "curve.png", "points.csv", "profile.json", "report.html", "run.json",
+    ]  # fmt: skip
+    assert "Throughput by the number of trainings at once" in (here / "runs/x/report.html").read_text()
+    again = raygpu.open_run(here / "runs/x")
+    assert isinstance(again, raygpu.api.PackRun)
+    assert [p.n for p in again.profile.points] == [n for _, n, _ in measured]
+    assert again.verdict[-1] == lines[-1]
     (found,) = kept()
     assert found.as_dict() == json.loads(out) | {"points": found.as_dict()["points"], "notes": found.notes}
     assert ProfileStore.at(None).find(found.subject) == found
@@ -98,7 +106,8 @@ def test_torch_in_every_way(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert {"pack/best/n", "pack/best/gain", "pack/process/samples_per_s", "pack/threads/gain",
             "pack/fused/time_per_training_s"} <= set(run.data.metrics)  # fmt: skip
     assert [m.step for m in client.get_metric_history(run.info.run_id, "pack/process/gain")] == [1, 2]
-    assert {item.path for item in client.list_artifacts(run.info.run_id)} == {"curve.png", "points.csv", "profile.json"}
+    files = {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert files == {"curve.png", "points.csv", "profile.json", "report.html"}
     assert run.data.params["hidden"] == "8"
 
 
@@ -264,8 +273,10 @@ def test_advice_from_a_kept_profile_starts_nothing(here: Path, capsys: pytest.Ca
     assert "evidence, several trainings on one device: kept profile of" in err
     assert err.splitlines()[-1].startswith(f"{QUESTION}several trainings on one GPU, for one is too small for it: 2")
     files = {path.name for path in (here / "runs/x").iterdir()}
-    assert files == {"profile.json", "points.csv", "curve.png", "advice.json", "advice.png"}
-    assert json.loads((here / "runs/x/advice.json").read_text()) == advice
+    written = {"config.toml", "run.json", "profile.json", "points.csv", "curve.png", "report.html"}
+    assert files == written | {"advice.json", "advice.png"}
+    assert json.loads((here / "runs/x/advice.json").read_text()) == advice | {"kept": True}
+    assert "kept profile of" in (here / "runs/x/report.html").read_text()
 
 
 def test_advice_on_one_device_is_an_upper_bound(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,7 +63,10 @@ def test_placements_by_turns(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
     assert run.data.metrics["place/ends/copies_per_step"] == 4
     assert run.data.params["best"] == summary["best"]
-    assert {each.path for each in client.list_artifacts(run.info.run_id)} >= {"placements.png", "ends.trace.json.gz"}
+    assert {each.path for each in client.list_artifacts(run.info.run_id)} >= {
+        "placements.png", "ends.trace.json.gz", "report.html",
+    }  # fmt: skip
+    assert "Seconds of an epoch" in (folder / "report.html").read_text()
     again = raygpu.open_run(folder)
     assert isinstance(again, raygpu.api.PlaceRun)
     assert (again.best, len(again.to_dataframe())) == (summary["best"], 10)

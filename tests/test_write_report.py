@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from raygpu.records.run_directory import RunDirectory
 from raygpu.workflow.run_report import write_report_of
 from raygpu.write_report import main
+from tests.measured_cases import balance_folder, pack_folder, place_folder
 from tests.report_cases import sweep_folder, training_folder
+
+Make = Callable[[Path], RunDirectory]
 
 
 def test_a_sweep_has_a_page_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,20 +79,62 @@ def test_wrong_words_are_one_line(arguments: list[str], told: str, capsys: pytes
     assert captured.out == ""
 
 
-def test_a_run_that_has_not_ended_is_refused_with_the_way_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_an_epoch_is_refused_with_the_way_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = sweep_folder(tmp_path / "half")
     run.summary.unlink()
+    run.timeline.unlink()
     assert main([str(run.path)]) == 2
     assert f"raygpu sweep --resume {run.path}" in capsys.readouterr().err
 
 
-def test_a_balance_has_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_under_way_has_a_page_of_what_it_has_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, other = sweep_folder(tmp_path / "half"), sweep_folder(tmp_path / "whole")
+    run.summary.unlink()
+    run.trials_csv.unlink()
+    lines = run.timeline.read_text().splitlines()
+    run.timeline.write_text("\n".join(line for line in lines if '"run"' not in line or '"t0018"' not in line))
+    assert main([str(run.path)]) == 0
+    page = run.report.read_text()
+    assert "19 of 20" in page
+    assert f"raygpu sweep --resume {run.path}" in page
+    assert '<td class="text">t0018</td><td class="number">0.718</td><td class="text">under way</td>' in page
+    assert not run.plots.exists()
+    assert main([str(run.path), str(other.path)]) == 2
+    assert "has not ended; only runs with an end stand side by side" in capsys.readouterr().err
+
+
+def test_a_training_under_way_has_a_page_too(tmp_path: Path) -> None:
+    run = training_folder(tmp_path / "half")
+    run.summary.unlink()
+    assert main([str(run.path)]) == 0
+    assert f"raygpu train --resume {run.path}" in run.report.read_text()
+
+
+@pytest.mark.parametrize("make", [pack_folder, place_folder, balance_folder])
+def test_a_measurement_has_a_page_and_keeps_its_own_pictures(make: Make, tmp_path: Path) -> None:
+    run = make(tmp_path / "measured")
+    assert main([str(run.path)]) == 0
+    assert "<h2" in run.report.read_text()
+    assert not run.plots.exists()
+
+
+def test_a_folder_with_a_profile_alone_is_a_pack(tmp_path: Path) -> None:
+    run = pack_folder(tmp_path / "old")
+    run.config.unlink()
+    run.run.unlink()
+    assert main([str(run.path)]) == 0
+    assert "it was measured by an earlier raygpu" in run.report.read_text()
+
+
+def test_a_summary_that_lacks_what_the_page_needs_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = sweep_folder(tmp_path / "run")
     run.run.write_text(json.dumps({"kind": "balance", "source_folder": "."}))
     assert main([str(run.path)]) == 2
-    assert "a balance has no report; allowed: sweep, train" in capsys.readouterr().err
+    captured = capsys.readouterr().err
+    assert "its files have not what the report needs ('predicted_samples_per_s'); another raygpu wrote" in captured
+    assert captured.count("\n") == 1
 
 
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,3 +39,7 @@ class Stages:
         now = command_age_s()
         self.seconds[stage] = now - self._ended
         self._ended = now
+
+    def rounded(self) -> dict[str, float]:
+        """Return the seconds by stage for a file that a person reads."""
+        return {stage: round(seconds, 2) for stage, seconds in self.seconds.items()}

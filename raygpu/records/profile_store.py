@@ -67,7 +67,7 @@ class ProfileStore:
     def find(self, subject: Subject) -> Profile | None:
         """Return the subject's profile of the same versions, or None; a file of other versions is deleted."""
         path = self.folder / subject.file_name
-        profile = _read(path)
+        profile = read(path)
         if profile is not None and profile.subject.versions != subject.versions:
             path.unlink(missing_ok=True)
             return None
@@ -76,13 +76,13 @@ class ProfileStore:
     def all(self) -> Iterator[Profile]:
         """Yield every profile of the folder that can be read."""
         for path in sorted(self.folder.glob("*.json")):
-            profile = _read(path)
+            profile = read(path)
             if profile is not None:
                 yield profile
 
 
-def _read(path: Path) -> Profile | None:
-    """Read a profile; None if there is no such file, or none of this form."""
+def read(path: Path) -> Profile | None:
+    """Return the profile in a file; None if there is no such file, or none of this form."""
     try:
         values: dict[str, Any] = json.loads(path.read_text())
         points = tuple(_point(point) for point in values["points"])

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from raygpu.config import read_toml
+from raygpu.config.command_names import typed
 from raygpu.errors import BadInput
-from raygpu.records import timeline, trials_csv
+from raygpu.planning.profiles import Profile
+from raygpu.records import profile_store, timeline, trials_csv
+from raygpu.records.json_files import read_json
 from raygpu.records.run_directory import RunDirectory
-from raygpu.records.timeline import RunTimeline
+from raygpu.records.timeline import TRAINING, RunTimeline
 from raygpu.records.trials_csv import TrialRow
 
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """The files of a run that has ended."""
+    """The files of a run."""
 
     folder: RunDirectory
     kind: str
@@ -28,6 +31,12 @@ class RunData:
     trials: list[TrialRow]
     """The trials of a sweep; empty for another run."""
     timeline: RunTimeline
+    profile: Profile | None = None
+    """What `raygpu pack` has measured; None for another run."""
+    advice: Mapping[str, Any] | None = None
+    """Content of `advice.json`; None without an advice."""
+    ended: bool = True
+    """Whether it has a summary; without one, the trials are those of the timeline, without hyper-parameters."""
 
     @property
     def name(self) -> str:
@@ -59,19 +68,41 @@ class RunData:
 
     @classmethod
     def load(cls, folder: RunDirectory) -> RunData:
-        """Read the files. Raises BadInput if one is damaged, or if the run has not ended."""
-        summary = folder.read_summary()
+        """Read the files. Raises BadInput if one is damaged, or if there is nothing to show yet."""
+        kind, summary = folder.kind, folder.read_summary()
+        if kind == "pack":
+            return cls._of_pack(folder)
         if summary is None:
-            kind = folder.kind
-            raise BadInput(f"{folder}: has no summary.json, so it has not ended: {folder.resumed_by(kind)}")
+            return cls._under_way(folder)
         return cls(
             folder=folder,
-            kind=folder.kind,
+            kind=kind,
             config=read_toml(folder.config),
             summary=summary,
             trials=trials_csv.read(folder.trials_csv),
             timeline=timeline.read(folder.timeline),
         )
+
+    @classmethod
+    def _under_way(cls, folder: RunDirectory) -> RunData:
+        """Read a run without an end, which is under way or was killed: what its timeline has."""
+        found, config = timeline.read(folder.timeline), read_toml(folder.config)
+        if not found.curves:
+            again = folder.resumed_by(folder.kind)
+            raise BadInput(
+                f"{folder}: has no summary.json and no epoch in timeline.jsonl yet; if it was killed: {again}"
+            )
+        return cls(folder, folder.kind, config, {}, _so_far(found, config), found, ended=False)
+
+    @classmethod
+    def _of_pack(cls, folder: RunDirectory) -> RunData:
+        """Read a pack's folder; one of an earlier version has no configuration."""
+        profile = profile_store.read(folder.profile)
+        if profile is None:
+            raise BadInput(f"{folder.profile}: cannot be read as a profile; measure it again by {typed('pack')}")
+        config = read_toml(folder.config) if folder.config.is_file() else {}
+        advice = read_json(folder.advice, f"give the advice again by {typed('pack')} --advise")
+        return cls(folder, "pack", config, {}, [], RunTimeline(), profile, advice)
 
     def logarithmic(self) -> dict[str, bool]:
         """Return whether each hyper-parameter with a range was drawn by its logarithm."""
@@ -93,3 +124,21 @@ class RunData:
                 names |= dict.fromkeys(metrics)
         wanted = self.config.get("metric", "")
         return sorted(names, key=lambda name: name not in (wanted, f"validation/{wanted}"))
+
+
+def _so_far(found: RunTimeline, config: Mapping[str, Any]) -> list[TrialRow]:
+    """Return a row for each trial of a timeline, with the last score; the timeline does not tell of early stops."""
+    metric = config.get("metric", "")
+    ends = {trial: stay.end for stay in found.occupancies for trial in stay.trial_ids}
+    status = {"complete": "finished", "error": "failed"}
+    rows = []
+    for trial, curve in found.curves.items():
+        scores = [
+            values[name]
+            for _, values in sorted(curve.items())
+            for name in (metric, f"validation/{metric}")
+            if name in values
+        ]
+        so_far = status.get(ends.get(trial, ""), "under way")
+        rows.append(TrialRow(trial, so_far, scores[-1] if scores else None, max(curve), None, None, {}))
+    return [] if TRAINING in found.curves else rows

@@ -26,7 +26,13 @@ from raygpu.records.json_files import as_json, read_json
 from raygpu.search.trials import Trial, TrialRecord
 from raygpu.storage import LOCAL, Storage, is_job
 
-KINDS = {"sweep": "sweep", "train": "training", "balance": "balance", "place": "comparison of placements"}
+KINDS = {
+    "sweep": "sweep",
+    "train": "training",
+    "balance": "balance",
+    "place": "comparison of placements",
+    "pack": "measurement of packing",
+}
 """Words for a run of each command, in messages."""
 CHECKPOINTS = "checkpoints"
 MEMBERS = "members"
@@ -92,6 +98,16 @@ class RunDirectory:
     def timeline(self) -> Path:
         """File of the curves, the trials' stays on the GPUs and the GPUs' readings, for the report."""
         return self.path / "timeline.jsonl"
+
+    @property
+    def profile(self) -> Path:
+        """File of the profile that `raygpu pack` has measured."""
+        return self.path / "profile.json"
+
+    @property
+    def advice(self) -> Path:
+        """File of the advice of `raygpu pack --advise`."""
+        return self.path / "advice.json"
 
     @property
     def report(self) -> Path:
@@ -199,13 +215,18 @@ class RunDirectory:
         """
         remote = "://" in str(where)
         folder = cls._fetched(Storage.at(str(where))) if remote else cls(Path(where).resolve())._with_storage()
-        for needed in (folder.config, folder.run):
+        of_earlier_pack = kind is None and folder.profile.is_file()  # which had no configuration in its folder
+        for needed in () if of_earlier_pack else (folder.config, folder.run):
             if not needed.is_file():
                 whose = KINDS[kind] if kind is not None else "run"
                 raise BadInput(f"{flag}: {where} is no {whose}'s folder: it has no {needed.name}")
         own = folder.kind
         if kind not in (own, None):
-            other = f"; go on with it by {typed(own)} --resume {where}" if flag == "--resume" else ""
+            other = (
+                f"; go on with it by {typed(own)} --resume {where}"
+                if flag == "--resume" and own in ("sweep", "train")
+                else ""
+            )
             raise BadInput(f"{flag}: {where} is a {KINDS[own]}'s{other}")
         return folder
 
@@ -322,7 +343,7 @@ class RunDirectory:
     @property
     def kind(self) -> str:
         """Command that began the run: a key of KINDS. Raises BadInput if the run's state is damaged."""
-        kind = self.read_run().get("kind", "sweep")
+        kind = self.read_run().get("kind", "pack" if self.profile.is_file() else "sweep")
         if kind not in KINDS:
             raise BadInput(f"{self.run}: kind: read {kind!r}; allowed: {', '.join(KINDS)}")
         return str(kind)

@@ -103,6 +103,8 @@ class History:
     """Whether a function has ended before its last epoch."""
     first_epoch_s: float | None = None
     """Seconds from the start of this process to the end of its first epoch."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """Seconds of rank 0 by activity, since this process began."""
     _samples: dict[int, int] = field(default_factory=dict)
     """Samples of each rank."""
     _wall_s: float = 0.0
@@ -116,6 +118,8 @@ class History:
         self.starts += rank == 0
         if rank == 0:
             self._pace.start(time.monotonic())
+        if "joining" not in self.spent:
+            self._spend("joining", time.monotonic() - self._started)
 
     def restore(self, earlier: Restored) -> None:
         """Take in the training before this process: it goes on from one of its checkpoints."""
@@ -133,6 +137,9 @@ class History:
         for rank, samples in enumerate(progress.samples):
             self._samples[rank] = self._samples.get(rank, 0) + samples
         self._wall_s += progress.wall_s
+        self._spend("train" if progress.samples else "program", progress.wall_s)  # a function runs its own loop
+        if progress.result is not None:
+            self._spend("evaluation", progress.result.validate_s or 0.0)
         if progress.result is None or progress.epoch <= self.epoch:
             return False
         self.epoch, self.metrics = progress.epoch, dict(progress.result.metrics)
@@ -143,10 +150,14 @@ class History:
             self.first_epoch_s = command_age_s()
         return True
 
-    def keep(self, epoch: int, score: float | None, *, best: bool, ended: bool = False) -> None:
+    def _spend(self, activity: str, seconds: float) -> None:
+        self.spent[activity] = self.spent.get(activity, 0.0) + seconds
+
+    def keep(self, epoch: int, score: float | None, *, best: bool, ended: bool = False, took_s: float = 0.0) -> None:
         """Note that a checkpoint was kept. best: whether its score is the best so far. ended: whether the training has
-        ended by itself."""
+        ended by itself. took_s: seconds for which the training waited."""
         self.checkpoints += 1
+        self._spend("checkpoints", took_s)
         self.ended_by_itself = self.ended_by_itself or ended
         if best and score is not None:
             self.best = Best(score, epoch)

@@ -113,6 +113,8 @@ class Records:
         """Error with which the first trials have all failed, which ends the sweep; None otherwise."""
         self.first_epoch_s: float | None = None
         """Seconds from the start of this process to the first result of any trial."""
+        self.spent: dict[str, float] = {}
+        """Seconds of all workers together by activity, since this process began."""
         self._started = time.monotonic()
         self._pace = SweepPace(schedule or Schedule(epochs))
         self._left: tuple[float, float | None] | None = None
@@ -177,6 +179,12 @@ class Records:
                 record.standing.best, record.standing.best_epoch = best
             record.score = record.standing.score(self.scoring)
             return new
+
+    def spend(self, seconds: Mapping[str, float]) -> None:
+        """Add a worker's seconds by activity."""
+        with self._lock:
+            for activity, more in seconds.items():
+                self.spent[activity] = self.spent.get(activity, 0.0) + more
 
     def _draw(self, trial_id: str, record: TrialRecord) -> None:
         """Continue a trial's curve by its newest score."""

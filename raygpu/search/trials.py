@@ -56,6 +56,8 @@ class EpochResult:
     """Training samples of this epoch; None where raygpu does not run the loop."""
     train_s: float | None = None
     """Seconds of training in this epoch, without evaluation."""
+    validate_s: float | None = None
+    """Seconds of the evaluation after it; None where raygpu does not run the loop."""
 
     @property
     def samples_per_s(self) -> float | None:

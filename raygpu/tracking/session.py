@@ -179,6 +179,13 @@ class Session(ABC):
         except TrackingError:
             return None
 
+    def deliver(self, say: Callable[[str], None] | None = None) -> None:
+        """Deliver the waiting writes, as long as the store accepts them; take no more.
+
+        `close` then has only to end the run and to add its files. say: called with lines on the progress.
+        """
+        self.writer.close(self.config.tracking.patience_s, say)
+
     def close(
         self, summary: dict[str, Any] | None, *, interrupted: bool, say: Callable[[str], None] | None = None
     ) -> list[str]:

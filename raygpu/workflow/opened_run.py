@@ -11,10 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raygpu.cli import profile_view
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment
 from raygpu.planning.profiles import Profile
+from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_files import kept_files
 from raygpu.reporting import Kept
@@ -267,9 +269,13 @@ def _cell(row: Mapping[str, str], name: str) -> str:
     return row[f"space.{name}"] if f"space.{name}" in row else row.get(name, "")
 
 
-def open_run(where: Path | str) -> SweepRun | TrainRun | BalanceRun | PlaceRun:
+def open_run(where: Path | str) -> SweepRun | TrainRun | BalanceRun | PlaceRun | PackRun:
     """Read a run again. where: its folder, or its URI in object storage. Raises BadInput if it is no run's."""
     directory = RunDirectory.existing(where, None, flag="open_run")
+    if directory.kind == "pack":
+        profile = RunData.load(directory).profile
+        assert profile is not None
+        return PackRun(profile, directory.path, tuple(profile_view.verdict(profile)))
     kinds: dict[str, type[SweepRun | TrainRun | BalanceRun | PlaceRun]] = {
         "sweep": SweepRun, "train": TrainRun, "balance": BalanceRun, "place": PlaceRun,
     }  # fmt: skip

@@ -8,31 +8,47 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from raygpu import __version__
+from raygpu.cli.report.balance_page import balance_page
 from raygpu.cli.report.comparison_page import comparison_page
 from raygpu.cli.report.content import Page
+from raygpu.cli.report.pack_page import pack_page
 from raygpu.cli.report.page import html
 from raygpu.cli.report.pictures import write_pictures
+from raygpu.cli.report.place_page import place_page
 from raygpu.cli.report.sweep_page import sweep_page
 from raygpu.cli.report.training_page import training_page
+from raygpu.cli.report.under_way_page import under_way_page
 from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, one_line
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
 
-PAGES = {"sweep": sweep_page, "train": training_page}
+PAGES = {
+    "sweep": sweep_page,
+    "train": training_page,
+    "pack": pack_page,
+    "place": place_page,
+    "balance": balance_page,
+}
 """Function that returns the page of a run, by the command that began it."""
+PICTURED = ("sweep", "train")
+"""Commands whose runs get pictures with the report."""
 
 
 def write_report(run: RunData, out: Path | None = None) -> Path:
-    """Write `report.html` and the pictures in `plots/`; return the report's file.
+    """Write `report.html` and, of a sweep or a training, the pictures in `plots/`; return the report's file.
 
-    out: another file, without pictures. Raises BadInput for a kind of run without a report, OSError if the disk does
-    not take it.
+    Measurements draw their own pictures. out: another file, without pictures. Raises BadInput for a summary that lacks
+    what the page needs, OSError if the disk does not take it.
     """
-    if run.kind not in PAGES:
-        raise BadInput(f"{run.folder}: a {run.kind} has no report; allowed: {', '.join(PAGES)}")
-    path = _write(out or run.folder.report, PAGES[run.kind](run))
-    if out is None:
+    try:
+        page = PAGES[run.kind](run) if run.ended else under_way_page(run)
+    except KeyError as error:
+        raise BadInput(
+            f"{run.folder}: its files have not what the report needs ({error}); another raygpu wrote them"
+        ) from error
+    path = _write(out or run.folder.report, page)
+    if out is None and run.ended and run.kind in PICTURED:
         write_pictures(run)
     return path
 
@@ -47,6 +63,16 @@ def write_report_of(folder: RunDirectory, say: Callable[[str], None]) -> str | N
     except Exception as error:  # noqa: BLE001 - no result depends on it
         say(f"no report: {one_line(error)}; again by: {typed('report')} {shlex.quote(str(folder))}")
         return None
+
+
+def report_of(folder: RunDirectory, say: Callable[[str], None]) -> list[Path]:
+    """Write the report of a measurement that has just ended, and say where it is; return its file, or nothing without
+    one."""
+    line = write_report_of(folder, say)
+    if line is None:
+        return []
+    say(line)
+    return [folder.report]
 
 
 def write_comparison(runs: Sequence[RunData], out: Path) -> Path:

@@ -16,6 +16,7 @@ from raygpu.experiment import Experiment, Splits, num_samples, take
 from raygpu.planning.sweep_plan import Decision
 from raygpu.records import trials_csv
 from raygpu.records.best_trial import command_line
+from raygpu.records.clock import Stages
 from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.training_progress import History
@@ -40,13 +41,13 @@ def summarize(
     records: Records,
     cluster: Cluster,
     monitor: SweepMonitor,
-    stages_s: Mapping[str, float],
+    stages: Stages,
     tracking: Mapping[str, Any],
     arrays_s: Mapping[str, float],
 ) -> dict[str, Any]:
     """Return the content of `summary.json`; a reading that does not exist is None.
 
-    stages_s: seconds of the command's stages so far. arrays_s: seconds of fused arrays, by purpose.
+    stages: the command's so far. arrays_s: seconds of fused arrays, by purpose.
     """
     best = best_record(records)
     wall_s = records.snapshot().elapsed_s
@@ -84,8 +85,9 @@ def summarize(
             for device in cluster.devices
         ],
         "first_epoch_s": rounded(records.first_epoch_s, 2),
-        "command_s": rounded(sum(stages_s.values()), 2),
-        "stages_s": {stage: rounded(seconds, 2) for stage, seconds in stages_s.items()},
+        "command_s": rounded(sum(stages.seconds.values()), 2),
+        "stages_s": stages.rounded(),
+        "workers_s": {what: rounded(seconds, 2) for what, seconds in records.spent.items()},
         "arrays_s": {what: rounded(seconds, 2) for what, seconds in arrays_s.items()},
         "tracking": dict(tracking),
     }
@@ -110,11 +112,11 @@ def summarize_training(
     placing: Placing,
     global_batch: int | None,
     ended: Ended,
-    command_s: float,
+    stages: Stages,
 ) -> dict[str, Any]:
     """Return the content of a production training's `summary.json`, but for its tracking.
 
-    command_s: seconds since the command was typed. A reading that does not exist is None.
+    stages: the command's so far. A reading that does not exist is None.
     """
     last, best = history.last, history.best
     by_device = history.by_device()
@@ -139,7 +141,9 @@ def summarize_training(
             for d in history.devices
         ],
         "first_epoch_s": rounded(history.first_epoch_s, 2),
-        "command_s": rounded(command_s, 2),
+        "command_s": rounded(sum(stages.seconds.values()), 2),
+        "stages_s": stages.rounded(),
+        "workers_s": {what: rounded(seconds, 2) for what, seconds in history.spent.items()},
         "checkpoint": str(ended.kept) if ended.kept is not None else None,
     }
 

@@ -118,6 +118,7 @@ class SweepUnderWay:
             TrialsView(score, config.maximize, varied(config.space)),
         )
         self.session = SweepSession(config, self.folder, planned.tree, cpu_share=share, presentation=shown)
+        self.stages = Stages()
         self.checkpoints: dict[str, str] = {}
         self.summary: dict[str, Any] = {}
         self.interrupted = False
@@ -147,6 +148,7 @@ class SweepUnderWay:
         from raygpu.engines.cluster.prometheus import SweepExporter
         from raygpu.engines.tune.sweep_monitor import SweepMonitor
 
+        self.stages = stages
         cluster, records, session, console = self.cluster, self.records, self.session, self.console
         exporter = SweepExporter(self.folder.name, records)
         synthetic, alone = self.config.data.synthetic, self._alone()
@@ -159,7 +161,7 @@ class SweepUnderWay:
                 ) as monitor,
             ):
                 self._require_mps(mps)
-                context = self._context(mps, partial(self._leave, stages, monitor))
+                context = self._context(mps, partial(self._leave, monitor))
                 self._run_trials(context)
         except StorageError:  # what waits is for --resume
             session.writer.close(0)
@@ -178,13 +180,13 @@ class SweepUnderWay:
             raise KeyboardInterrupt(f"interrupted; go on with: {self.folder.resumed_by('sweep')}") from None
         finally:
             console.stop(records.snapshot())
-        self._summarize(stages, monitor, context.arrays_s)
+        self._summarize(monitor, context.arrays_s)
         exporter.finish(records.snapshot())
 
-    def _summarize(self, stages: Stages, monitor: SweepMonitor, arrays_s: Mapping[str, float]) -> None:
+    def _summarize(self, monitor: SweepMonitor, arrays_s: Mapping[str, float]) -> None:
         """End the records and the trials' runs in MLflow, and sum up."""
         self.interrupted = self.records.interrupt(self.session.writer.end) and self.records.hopeless is None
-        stages.end("trials")
+        self.stages.end("trials")
         self.timeline.close()
         self.summary = summarize(
             self.config,
@@ -192,19 +194,19 @@ class SweepUnderWay:
             self.records,
             self.cluster,
             monitor,
-            stages.seconds,
+            self.stages,
             self.session.identity(interrupted=self.interrupted),
             arrays_s,
         )
         self.session.writer.finish()  # what waits is delivered while Ray ends
 
-    def _leave(self, stages: Stages, monitor: SweepMonitor, checkpoints: Mapping[str, str]) -> None:
+    def _leave(self, monitor: SweepMonitor, checkpoints: Mapping[str, str]) -> None:
         """Write the results of an interrupted sweep, and end this process without Ray."""
         code = 1
         try:
             self.console.stop(self.records.snapshot())
             self.checkpoints = dict(checkpoints)
-            self._summarize(stages, monitor, {})
+            self._summarize(monitor, {})
             code = self.finish().exit_code
         except Exception as error:  # noqa: BLE001 - nothing comes after this thread
             again = self.folder.resumed_by("sweep")
@@ -258,10 +260,16 @@ class SweepUnderWay:
 
     def finish(self) -> Result:
         """Write the results' files, end the runs in MLflow, and print the end."""
+        self.stages.end("ray_end")
         disk.wait_and_say(ray_files.disks(self.folder.path), self.console.warn, lambda: self.interrupted)
         try:
             lines = write_files(self.folder, self.config, self.found, self.records, self.checkpoints, self.summary)
             self.console.warnings(lines)
+            self.stages.end("files")
+            self.session.deliver(self.console.line)
+            self.stages.end("delivery")
+            self.summary["stages_s"] = self.stages.rounded()
+            self.folder.write_summary(self.summary)
             report = write_report_of(self.folder, self.console.warn)
         except OSError as error:
             if not disk.is_full(error):

@@ -15,7 +15,7 @@ from raygpu.cli.training_view import TrainConsole, checkpoint_line, ending, epoc
 from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
 from raygpu.experiment import take
-from raygpu.records.clock import command_age_s
+from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import TRAINING, Timeline
 from raygpu.records.training_progress import History, Progress
@@ -66,6 +66,8 @@ class PlannedTraining:
     source_folder: Path
     resume: RunDirectory | None
     """The folder of the training that goes on; None of a new one."""
+    stages: Stages
+    """The command's stages so far."""
 
 
 class TrainingRun:
@@ -82,6 +84,7 @@ class TrainingRun:
         assert config.epochs is not None
         self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
         self.timeline = Timeline(self.folder.timeline, config.metric)
+        self.stages = planned.stages
         self._next_reading = 0.0
         shown = Presentation(training_description(config, self.folder, None))
         self.session = TrainSession(config, self.folder, planned.tree, presentation=shown)
@@ -128,6 +131,7 @@ class TrainingRun:
             raise
         finally:
             console.stop(self.history)
+            self.stages.end("training")
 
     def _abandon(self, error: BaseException) -> None:
         from raygpu.engines.train.production import TrainingFailed
@@ -206,7 +210,7 @@ class TrainingRun:
                     self.timeline.epochs(TRAINING, [EpochResult(report.epoch, history.metrics)])
                     self.console.detail(epoch_line(history))
             case Saved():
-                history.keep(report.epoch, report.score, best=report.best, ended=report.ended)
+                history.keep(report.epoch, report.score, best=report.best, ended=report.ended, took_s=report.took_s)
                 self.console.detail(checkpoint_line(report.epoch, report.step, report.score, best=report.best))
             case Notice():
                 self.console.warn(report.line)
@@ -242,13 +246,18 @@ class TrainingRun:
         from raygpu.engines.train.worker import best_of
 
         interrupted = ended.interrupted and not self.history.has_ended
+        self.stages.end("ray_end")
         disk.wait_and_say(ray_files.disks(self.folder.path), self.console.warn, lambda: interrupted)
         try:
             with ended.kept.fetched() if ended.kept is not None else nullcontext() as checkpoint:
                 self.history.best = best_of(checkpoint) if ended.best is not None and checkpoint is not None else None
-                global_batch, command_s = self.layout.global_batch, command_age_s()
                 summary = summarize_training(
-                    self.config, self.history, self.layout.placing, global_batch, ended, command_s
+                    self.config,
+                    self.history,
+                    self.layout.placing,
+                    self.layout.global_batch,
+                    ended,
+                    self.stages,
                 )
                 summary["tracking"] = self.session.identity(interrupted=interrupted)
                 if self._is_function:
@@ -260,6 +269,11 @@ class TrainingRun:
                     summary |= self._keep_model(checkpoint)
                 self.folder.write_summary(summary)
                 self.timeline.close()
+                self.stages.end("files")
+                self.session.deliver(self.console.line)
+                self.stages.end("delivery")
+                summary["stages_s"] = self.stages.rounded()
+                self.folder.write_summary(summary)
                 report = write_report_of(self.folder, self.console.warn)
                 self.session.checkpoint = checkpoint
                 described = training_description(self.config, self.folder, summary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from raygpu.cli.training_view import TrainConsole, ending
 from raygpu.config import TrainConfig
 from raygpu.engines.cluster.prometheus import TRAINING_SAMPLES, of_training
 from raygpu.planning.worker_placement import Placing
+from raygpu.records.clock import Stages
 from raygpu.records.training_progress import Best, History, Progress, Restored
 from raygpu.records.trial_records import Device
 from raygpu.search.trials import EpochResult, Scoring
@@ -58,6 +60,16 @@ def test_curves_have_no_values_that_do_not_exist(history: History) -> None:
     assert history.time_left_s is not None
 
 
+def test_seconds_are_kept_by_activity(history: History) -> None:
+    history.keep(2, 2.0, best=True, took_s=0.25)
+    joining = history.spent.pop("joining")
+    assert 0 <= joining < 60
+    assert history.spent == {"program": 1.0, "evaluation": 0.0, "checkpoints": 0.25}, "a function runs its own loop"
+    own = replace(report(3, score=3.0), samples=(100,), wall_s=2.0)
+    history.advance(replace(own, result=EpochResult(3, {"score": 3.0}, 100, 2.0, validate_s=0.5)))
+    assert history.spent == {"program": 1.0, "evaluation": 0.5, "checkpoints": 0.25, "train": 2.0}
+
+
 def test_the_console_shows_metrics_and_no_speed(history: History) -> None:
     stream = io.StringIO()
     console = TrainConsole(stream=stream)
@@ -82,7 +94,7 @@ def test_prometheus_gets_no_samples(history: History) -> None:
 
 def test_the_summary_has_none(history: History) -> None:
     config = TrainConfig(experiment="train.py:train", name="mine", epochs=5)
-    summary = summarize_training(config, history, PLACING, None, SimpleNamespace(kept=None), 1.0)  # type: ignore[arg-type]
+    summary = summarize_training(config, history, PLACING, None, SimpleNamespace(kept=None), Stages())  # type: ignore[arg-type]
     assert [summary[name] for name in ("global_batch", "shares", "samples_per_s", "noise_scale")] == [None] * 4
     assert [gpu["samples_per_s"] for gpu in summary["gpus"]] == [None, None]
     assert summary["best"] == {"score": 2.0, "epoch": 2}

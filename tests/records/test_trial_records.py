@@ -199,3 +199,13 @@ def test_state_goes_round() -> None:
     other.restore(kept.state())
     assert other.by_id == kept.by_id
     assert other.gpu_throughput(1.0) == kept.gpu_throughput(1.0)
+
+
+def test_workers_seconds_add_up_by_activity() -> None:
+    kept = records()
+    kept.spend({"train": 1.0, "evaluation": 0.25})
+    kept.spend({"train": 2.0})
+    assert kept.spent == {"train": 3.0, "evaluation": 0.25}
+    fresh = records()
+    fresh.restore(kept.state())
+    assert fresh.spent == {}, "of this start alone, as the stages"

@@ -5,19 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raygpu.cli.report import gpu_figures
 from raygpu.cli.report.content import Page, Section, Table
 from raygpu.cli.report.curve_figures import best_so_far
+from raygpu.cli.report.measured_comparison import measured_comparison
+from raygpu.cli.report.time_figures import wall_time
+from raygpu.errors import BadInput
 from raygpu.records.run_data import RunData
+from raygpu.records.run_directory import KINDS
 
+ALIKE = frozenset({"sweep", "train"})
+"""Kinds of runs that have scores, curves and GPUs in common."""
 UNLIKE = ("name",)
 """Keys of a configuration that differ always."""
 
 
 def comparison_page(runs: Sequence[RunData]) -> Page:
-    """Return the page of several runs."""
+    """Return the page of several runs: of one kind, or sweeps beside trainings. Raises BadInput for others."""
+    if under_way := [run for run in runs if not run.ended]:
+        raise BadInput(f"report: {under_way[0].folder} has not ended; only runs with an end stand side by side")
+    kinds = {run.kind for run in runs}
+    if len(kinds) > 1 and not kinds <= ALIKE:
+        what = ", ".join(f"{run.name} is a {KINDS[run.kind]}" for run in runs)
+        raise BadInput(f"report: {what}; runs of one kind stand side by side, or sweeps and trainings")
+    if not kinds <= ALIKE:
+        return measured_comparison(runs, _differences(runs))
     names = ", ".join(run.name for run in runs)
-    reached, stages = best_so_far(runs), gpu_figures.stages(runs)
+    reached, stages = best_so_far(runs), wall_time(runs)
     metrics = {run.config.get("metric") for run in runs}
     notes = [] if len(metrics) == 1 else ["The runs have different metrics, so their scores are no comparison."]
     sections = [
@@ -72,6 +85,8 @@ def _differences(runs: Sequence[RunData]) -> Section:
     differing = [key for key in keys if len({each.get(key) for each in flat}) > 1 and key not in UNLIKE]
     rows = [(key, *(each.get(key) for each in flat)) for key in differing]
     title = "What differs in the configurations"
+    if not all(flat):
+        return Section("configuration", title, ["A run has no configuration: it was made by an earlier raygpu."])
     if not rows:
         return Section("configuration", title, ["Nothing but the names."])
     return Section("configuration", title, tables=[Table(("key", *(run.name for run in runs)), rows, "by key")])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import tomli_w
 
 from raygpu.cli import formatting
 
@@ -19,6 +21,7 @@ COLOURS = {
     "failed": "#CC79A7",
     "interrupted": "#8A8A8A",
     "lost": "#56B4E9",
+    "under way": "#009E73",
 }
 """Colour of each outcome of a trial, told apart by colour-blind readers, too (Okabe and Ito, 2008)."""
 SERIES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8A8A8A")
@@ -36,6 +39,9 @@ class Table:
     header: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     caption: str = ""
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.header) for row in self.rows), f"{self.caption}: a cell for each name"
 
     def cells(self) -> list[list[tuple[str, str]]]:
         """Return each row's cells: the text, and how it is set: number, text, or long for what may wrap."""
@@ -87,6 +93,16 @@ class Page:
     facts: list[tuple[str, str]]
     """The figures that matter most, each with its name."""
     sections: Sequence[Section]
+
+
+def configuration(config: Mapping[str, Any], missing: str = "") -> Section:
+    """Return the section of a run's configuration. missing: why there is none, where there may be none."""
+    title = "Configuration"
+    return (
+        Section("configuration", title, code=tomli_w.dumps(dict(config)))
+        if config
+        else Section("configuration", title, [missing])
+    )
 
 
 def text(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from raygpu.cli.report.content import COLOURS, SERIES, Figure, Table, figure
@@ -13,10 +13,11 @@ from raygpu.records.timeline import TRAINING
 
 NUM_NAMED = 5
 """Number of best trials whose curves have a colour and a name of their own."""
-MANY_POINTS = 10_000
-"""Number of points from which a figure is drawn by WebGL, of which a browser has sixteen contexts."""
 MOST_POINTS = 40_000
-"""Largest number of points of one figure; curves are thinned evenly beyond it."""
+"""Largest number of points of one figure; curves are thinned evenly beyond it. As SVG they are drawn in a fifth of a
+second, also without a graphics card, where WebGL takes seconds."""
+NUM_LAYERS = 16
+"""Largest number of traces of one outcome's curves: their colours add up, so that a crowd of curves has a density."""
 NUM_ROWS = 20
 """Largest number of trials in a figure's table."""
 
@@ -35,14 +36,13 @@ def _curves(run: RunData, metric: str, number: int) -> Figure:
     stride = max(1, math.ceil(number_of_points / MOST_POINTS))
     named = [row.trial_id for row in run.ranked()[:NUM_NAMED]] or [TRAINING]
     plot = figure(xaxis_title="epoch", yaxis_title=metric, updatemenus=[_axis_buttons()])
-    add = plot.add_scattergl if number_of_points > MANY_POINTS else plot.add_scatter
     outcome = {row.trial_id: row.status for row in run.trials}
     for status in COLOURS:
         others = [trial for trial in curves if trial not in named and outcome.get(trial) == status]
-        _add_many(add, {trial: curves[trial] for trial in others}, stride, status)
+        _add_many(plot, {trial: curves[trial] for trial in others}, stride, status)
     for trial, colour in zip(reversed(named), reversed(SERIES[: len(named)]), strict=True):
         points = _thinned(curves.get(trial, {}), stride)
-        add(
+        plot.add_scatter(
             x=[epoch for epoch, _ in points],
             y=[value for _, value in points],
             name=trial,
@@ -53,25 +53,30 @@ def _curves(run: RunData, metric: str, number: int) -> Figure:
     return Figure(f"curve-{number}", metric, plot, f"{metric} after each epoch{best}.", _table(run, metric, curves))
 
 
-def _add_many(add: Callable[..., Any], curves: Mapping[str, Mapping[int, float]], stride: int, status: str) -> None:
-    """Add the curves of one outcome as one trace: a browser draws a trace of 100,000 points, and not 1,000 traces."""
-    x: list[int | None] = []
-    y: list[float | None] = []
-    names: list[str] = []
-    for trial, curve in curves.items():
-        points = [*_thinned(curve, stride), (None, None)]
-        x += [epoch for epoch, _ in points]
-        y += [value for _, value in points]
-        names += [trial] * len(points)
-    if x:
-        add(
-            x=x,
-            y=y,
-            text=names,
-            name=f"{status} ({len(curves)})",
+def _add_many(plot: Any, curves: Mapping[str, Mapping[int, float]], stride: int, status: str) -> None:
+    """Add the curves of one outcome as a few traces: a browser draws a trace of 10,000 points, and not 1,000 traces."""
+    trials = list(curves)
+    if not trials:
+        return
+    line = {"color": COLOURS[status], "width": 1}
+    named = f"{status} ({len(trials)})"
+    plot.add_scatter(x=[None], y=[None], name=named, legendgroup=status, mode="lines", line=line)  # of the legend
+    opacity = 0.35 if len(trials) <= 4 * NUM_LAYERS else 0.12
+    for layer in range(min(len(trials), NUM_LAYERS)):
+        points = [
+            (*point, trial)
+            for trial in trials[layer::NUM_LAYERS]
+            for point in (*_thinned(curves[trial], stride), (None, None))
+        ]
+        plot.add_scatter(
+            x=[epoch for epoch, _, _ in points],
+            y=[value for _, value, _ in points],
+            text=[trial for _, _, trial in points],
+            legendgroup=status,
+            showlegend=False,
             mode="lines",
-            opacity=0.35,
-            line={"color": COLOURS[status], "width": 1},
+            opacity=opacity,
+            line=line,
             hovertemplate="%{text}, epoch %{x}: %{y}<extra></extra>",
         )
 

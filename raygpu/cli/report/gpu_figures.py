@@ -1,4 +1,4 @@
-"""Figures of a run's GPUs: what ran on each and when, throughput and readings over time, where the time went."""
+"""Figures of a run's GPUs: what ran on each and when, throughput and readings over time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from raygpu.cli.report.time_scale import time_scale
 from raygpu.records.run_data import RunData
 from raygpu.records.timeline import Occupancy
 
+MOST_NAMED = 200
+"""Largest number of bars that have their names in them; a browser takes a millisecond for each."""
 MOST_SAMPLES = 1_000
 """Largest number of points of one reading; beyond it neighbours are averaged."""
 READINGS = {
@@ -23,16 +25,6 @@ READINGS = {
     "temperature_c": "temperature (°C)",
 }
 """Readings that are drawn, by name, each with its title."""
-STAGES = {
-    "start": "start and configuration",
-    "data": "experiment and data",
-    "dry_run": "dry runs of the models",
-    "tracking": "MLflow's import and store",
-    "ray": "wait for Ray",
-    "plan": "probe and plan",
-    "trials": "trials",
-}
-"""Words for the stages of a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +67,8 @@ def timeline(run: RunData) -> Figure | None:
         return None
     outcome = {row.trial_id: row.status for row in run.trials}
     scale = time_scale(run)
-    plot = figure(xaxis_title=scale.title, barmode="overlay", bargap=0.15)
+    named = {"mode": "hide", "minsize": 9}  # a name that does not fit its bar is left out
+    plot = figure(xaxis_title=scale.title, barmode="overlay", bargap=0.15, uniformtext=named)
     by_outcome: dict[str, list[tuple[Lane, Occupancy]]] = {name: [] for name in COLOURS}
     for lane in rows:
         for stay in lane.stays:
@@ -90,14 +83,16 @@ def timeline(run: RunData) -> Figure | None:
             y=[lane.label for lane, _ in stays],
             name=f"{name} ({len(stays)})",
             marker={"color": COLOURS[name], "line": {"width": 0.5, "color": "rgba(128,128,128,0.6)"}},
-            text=[_label(stay) for _, stay in stays],
+            text=[_label(stay) for _, stay in stays] if len(run.timeline.occupancies) <= MOST_NAMED else None,
             textposition="inside",
             insidetextanchor="middle",
+            textangle=0,
             hovertext=[_details(stay, outcome) for _, stay in stays],
             hoverinfo="text",
         )
     order = [lane.label for lane in reversed(rows)]
     plot.update_yaxes(automargin=True, categoryorder="array", categoryarray=order)
+    plot.update_xaxes(range=scale.whole(run))
     table = occupancy(run)
     busiest = "; ".join(f"{row[0]}: {row[2]:.0f} % of the time with at least one trial" for row in table.rows)
     return Figure("gpus", "Timeline of the GPUs", plot, f"{busiest}.", table, 140 + 26 * min(len(rows), 60))
@@ -155,6 +150,7 @@ def reading_figures(run: RunData) -> list[Figure]:
     for name, title in READINGS.items():
         plot = figure(xaxis_title=scale.title, yaxis_title=title)
         plot.update_yaxes(rangemode="tozero")
+        plot.update_xaxes(range=scale.whole(run))
         rows = []
         for number, (gpu, samples) in enumerate(sorted(run.timeline.readings.items())):
             points = _averaged([(at, values[name]) for at, values in samples if name in values])
@@ -181,29 +177,3 @@ def _averaged(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float
     size = -(-len(samples) // MOST_SAMPLES) or 1
     parts = [samples[start : start + size] for start in range(0, len(samples), size)]
     return [(sum(at for at, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
-
-
-def stages(runs: Sequence[RunData]) -> Figure | None:
-    """Return where the wall time of the last start went, a bar for each run; None of runs without stages."""
-    known = [(run.name, run.summary["stages_s"]) for run in runs if run.summary.get("stages_s")]
-    if not known:
-        return None
-    plot = figure(xaxis_title="seconds", barmode="stack")
-    names = list(dict.fromkeys(stage for _, seconds in known for stage in seconds))
-    for number, stage in enumerate(names, start=1):
-        colour = SERIES[0] if stage == "trials" else SERIES[number % len(SERIES)]
-        plot.add_bar(
-            orientation="h",
-            x=[seconds.get(stage) or 0.0 for _, seconds in known],
-            y=[name for name, _ in known],
-            name=STAGES.get(stage, stage),
-            marker_color=colour,
-        )
-    plot.update_yaxes(automargin=True, type="category")
-    rows = [(name, STAGES.get(stage, stage), value) for name, seconds in known for stage, value in seconds.items()]
-    whole = sum(value or 0.0 for _, value in known[0][1].items())
-    longest = max(known[0][1], key=lambda stage: known[0][1][stage] or 0.0)
-    part = 100 * (known[0][1][longest] or 0.0) / whole if whole else 0.0
-    says = f"{known[0][0]}: {part:.0f} % of {whole:.0f} s for: {STAGES.get(longest, longest)}."
-    table = Table(("run", "stage", "seconds"), rows, "stages of the last start")
-    return Figure("stages", "Where the wall time went", plot, says, table, 180 + 40 * len(known))

@@ -167,7 +167,8 @@ def _importance(study: Study) -> Figure:
     plot = figure(xaxis_title="importance", showlegend=False)
     names = list(reversed(found))
     shares = [found[name] for name in names]
-    plot.add_bar(x=shares, y=names, orientation="h", marker_color="#0072B2", text=[f"{100 * x:.0f} %" for x in shares])
+    labels = [f"{100 * share:.0f} %" for share in shares]
+    plot.add_bar(x=shares, y=names, orientation="h", marker_color="#0072B2", text=labels, textangle=0)
     plot.update_yaxes(automargin=True, type="category")
     first, share = next(iter(found.items()))
     says = (

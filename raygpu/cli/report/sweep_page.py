@@ -6,19 +6,29 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-import tomli_w
-
 from raygpu.cli.formatting import duration, hyperparameters, throughput
 from raygpu.cli.report import gpu_figures
-from raygpu.cli.report.content import Page, Section, Table
+from raygpu.cli.report.content import Page, Section, Table, configuration
 from raygpu.cli.report.curve_figures import best_so_far, curve_figures
 from raygpu.cli.report.search_figures import search_figures
+from raygpu.cli.report.time_figures import wall_time
 from raygpu.config.command_names import typed
 from raygpu.records.run_data import RunData
 from raygpu.records.trials_csv import TrialRow
 
 NUM_BEST = 10
 """Number of trials in the table of the best ones."""
+IN_ARRAYS = {
+    "setup": "load of the code",
+    "imports": "imports",
+    "members": "making of the members",
+    "probe": "choice of the width",
+    "train": "training",
+    "evaluation": "evaluation",
+    "other": "audits",
+    "checkpoints": "checkpoints",
+}
+"""Words for what fused arrays do."""
 NO_TIMELINE = "This run has no timeline.jsonl: it was made by an earlier raygpu, or its folder could not be written."
 
 
@@ -32,7 +42,7 @@ def sweep_page(run: RunData) -> Page:
         _gpus(run),
         _time(run),
         _trials(run),
-        _config(run),
+        configuration(run.config),
     ]
     summary = run.summary
     kind = "synthetic data: the scores mean nothing" if summary["data"] == "synthetic" else f"{summary['mode']} mode"
@@ -164,10 +174,10 @@ def _gpus(run: RunData) -> Section:
 
 
 def _time(run: RunData) -> Section:
-    figure = gpu_figures.stages([run])
-    arrays = [(purpose, seconds) for purpose, seconds in run.summary.get("arrays_s", {}).items()]
-    tables = [Table(("in fused arrays", "seconds"), arrays, "time of all arrays together")] if arrays else []
-    return Section("time", "Time", [], tables, [figure] if figure is not None else [])
+    figure = wall_time([run])
+    arrays = [(IN_ARRAYS.get(what, what), seconds) for what, seconds in run.summary.get("arrays_s", {}).items()]
+    folded = [Table(("what", "seconds"), arrays, "Seconds of all fused arrays together")] if arrays else []
+    return Section("time", "Time", [], [], [figure] if figure is not None else [], folded)
 
 
 def _trials(run: RunData) -> Section:
@@ -177,7 +187,3 @@ def _trials(run: RunData) -> Section:
     others = [row for row in run.trials if not row.finite]
     whole = _table(run, [*ranked, *others], f"all {len(run.trials):,} trials, the best first")
     return Section("trials", "All trials", folded=[whole])
-
-
-def _config(run: RunData) -> Section:
-    return Section("configuration", "Configuration", code=tomli_w.dumps(dict(run.config)))

@@ -25,6 +25,10 @@ class TimeScale:
         """Return a moment on the axis. moment_s: in Unix seconds."""
         return (moment_s - self.began_s) / self.unit_s
 
+    def whole(self, run: RunData) -> tuple[float, float]:
+        """Return the axis' range: from the run's first start, so that a late first trial is seen, to its end."""
+        return 0.0, 1.01 * max(self.at(run.ended_s), 1e-3)
+
     def bar(self, began_s: float, ended_s: float) -> tuple[float, float]:
         """Return the place and the width of a bar between two moments."""
         return self.at(began_s), (ended_s - began_s) / self.unit_s

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomli_w
-
 from raygpu.cli.formatting import duration, hyperparameters, throughput
 from raygpu.cli.report import gpu_figures
-from raygpu.cli.report.content import Page, Section, Table
+from raygpu.cli.report.content import Page, Section, Table, configuration
 from raygpu.cli.report.curve_figures import curve_figures
 from raygpu.cli.report.sweep_page import NO_TIMELINE
+from raygpu.cli.report.time_figures import wall_time
 from raygpu.records.run_data import RunData
 
 
@@ -16,12 +15,13 @@ def training_page(run: RunData) -> Page:
     """Return the report of a production training."""
     code = run.config.get("experiment", "")
     kind = ", on synthetic data: the scores mean nothing" if run.summary["data"] == "synthetic" else ""
-    figures = curve_figures(run)
+    figures, time = curve_figures(run), wall_time([run])
     sections = [
         _outcome(run),
         Section("curves", "Curves", [] if figures else [NO_TIMELINE], figures=figures),
         _gpus(run),
-        Section("configuration", "Configuration", code=tomli_w.dumps(dict(run.config))),
+        Section("time", "Time", figures=[time] if time is not None else []),
+        configuration(run.config),
     ]
     return Page(run.name, f"Training of {code}{kind}", _facts(run), [section for section in sections if section])
 

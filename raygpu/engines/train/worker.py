@@ -170,6 +170,7 @@ class _Keeper:
 
         ended: whether the training has ended by itself, before its last epoch.
         """
+        began = time.monotonic()
         is_best = False
         if progress.result is not None and self.ranks.rank == 0:
             self.metrics = progress.result.metrics
@@ -196,7 +197,7 @@ class _Keeper:
                 return disk.patiently(disks, lambda: storage.persist_current_checkpoint(local, name))
 
             ray.train.report(told, checkpoint, checkpoint_upload_fn=upload)
-        return Saved(self.training.epoch, step, self.score, is_best, ended)
+        return Saved(self.training.epoch, step, self.score, is_best, ended, time.monotonic() - began)
 
     def _is_best(self, score: float | None, epoch: int) -> bool:
         if score is None or score == self.task.scoring.worst:

@@ -36,6 +36,8 @@ class Saved:
     best: bool
     ended: bool = False
     """Whether a function has ended by itself before its last epoch."""
+    took_s: float = 0.0
+    """Seconds for which the training waited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import DevicePlan
-from raygpu.search.trials import Trial
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Array, Settings
 
 
@@ -58,6 +59,13 @@ class ArraySequence(ABC):
             self.begin(trials)
         return self.array if self.trials else None
 
+    def next_array(self) -> Array | None:
+        """Return `current()`, and count the time that making an array takes beside what it counts itself."""
+        began, counted_s = time.monotonic(), sum(self.seconds.values())
+        array = self.current()
+        self.spend(setup=time.monotonic() - began - (sum(self.seconds.values()) - counted_s))
+        return array
+
     @property
     def trials(self) -> Sequence[Trial]:
         """Trials of the array under way."""
@@ -90,6 +98,20 @@ class ArraySequence(ABC):
         """Add seconds to activities."""
         for activity, more in seconds.items():
             self.seconds[activity] = self.seconds.get(activity, 0.0) + more
+
+    def spend_epoch(self, results: Mapping[str, EpochResult] | None, elapsed_s: float) -> None:
+        """Add the seconds of an epoch; all of them are the program's own where raygpu does not run the loop.
+
+        results: of all members, which share the time; None if the program ended.
+        """
+        timed = [result for result in (results or {}).values() if result.train_s is not None]
+        if not timed:
+            self.spend(program=elapsed_s)
+            return
+        train_s = sum(result.train_s or 0.0 for result in timed) / len(timed)
+        evaluation_s = sum(result.validate_s or 0.0 for result in timed) / len(timed)
+        rest_s = max(0.0, elapsed_s - train_s - evaluation_s)
+        self.spend(train=train_s, evaluation=evaluation_s, other=rest_s)
 
     def end(self) -> None:
         """Free all memory, and delete local files."""

@@ -85,6 +85,7 @@ class ArrayCallback(tune.Callback):
         for say, lines in ((live.say, result["lines"]), (live.warn, result["warnings"])):
             for line in lines:
                 say(f"{trial_lines.named(config)}: {line}")
+        live.records.spend(result["seconds"])
         if config.fused:
             for activity, seconds in result["seconds"].items():
                 live.seconds[activity] = live.seconds.get(activity, 0.0) + seconds

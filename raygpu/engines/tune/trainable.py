@@ -115,6 +115,8 @@ class ArrayTrainable(tune.Trainable):
         self.cap = Cap(shared.source.kind, shared.memory_gib[part.device])
         self.code: Any = None
         self._device_is_broken = False
+        self._saving_s = 0.0
+        """Seconds in which checkpoints were saved, since the last result; of an earlier array, too."""
         self._take_array(own)
 
     def __repr__(self) -> str:
@@ -176,16 +178,25 @@ class ArrayTrainable(tune.Trainable):
             "kept": self.kept.names(),
             "lines": arrays.lines if arrays is not None else [],
             "warnings": arrays.warnings if arrays is not None else [],
-            "seconds": arrays.seconds if arrays is not None else {},
+            "seconds": self._taken_seconds(),
             "node_id": ray.get_runtime_context().get_node_id(),
             "gpu_ids": [str(gpu_id) for gpu_id in ray.get_gpu_ids()],
             DONE: done,
             SHOULD_CHECKPOINT: not done and self._checkpoint_due(),
         }
         if arrays is not None:
-            arrays.lines, arrays.warnings, arrays.seconds = [], [], {}
+            arrays.lines, arrays.warnings = [], []
         self._note_activity(reports.values(), done=done)
         return result
+
+    def _taken_seconds(self) -> dict[str, float]:
+        """Return this worker's seconds by activity since the last result."""
+        seconds: dict[str, float] = {}
+        if self.arrays is not None:
+            seconds, self.arrays.seconds = self.arrays.seconds, {}
+        if self._saving_s:
+            seconds["checkpoints"], self._saving_s = self._saving_s, 0.0
+        return seconds
 
     def _note_activity(self, reports: Iterable[MemberReport] = (), *, done: bool = False) -> None:
         """Note for `raygpu gpus` what this worker trains. reports: of the epochs since the last note."""
@@ -201,20 +212,20 @@ class ArrayTrainable(tune.Trainable):
         """Train until there is a result to report."""
         started = time.monotonic()
         arrays = self.arrays or self._begin()
-        while (array := arrays.current()) is not None:
+        while (array := arrays.next_array()) is not None:
             began = time.monotonic()
             results = array.run_epoch()
+            arrays.spend_epoch(results, time.monotonic() - began)
             if results is None:  # a function or script that ended by itself
                 self._end_by_itself(array.epoch, reports)
                 return
-            train_s = next(iter(results.values())).train_s or 0.0
-            arrays.spend(train=train_s, evaluation=time.monotonic() - began - train_s)
             self._take_results(results, reports)
             if time.monotonic() - started >= REPORT_S:
                 return
 
     def _begin(self, checkpoint: Path | None = None) -> ArraySequence:
         """Load the experiment and make the array; go on from the checkpoint, or from the config's."""
+        began = time.monotonic()
         if self.code is None and self.shared.source.kind != "command":
             self.code = self.shared.source.resolve()
         self.cap.set(self.array_config.share)  # which limit it is depends on what the user's code has imported
@@ -226,6 +237,7 @@ class ArrayTrainable(tune.Trainable):
                 self._go_on(folder)
         else:
             arrays.waiting = self.trials
+        arrays.spend(setup=max(0.0, time.monotonic() - began - sum(arrays.seconds.values())))
         self._note_activity()
         return arrays
 
@@ -308,11 +320,13 @@ class ArrayTrainable(tune.Trainable):
 
     def save(self, checkpoint_dir: str | None = None) -> Any:
         """Save a checkpoint as Tune asks for it, once the disks have space for it."""
+        began = time.monotonic()
         disk.wait(self._disks())
         folder = checkpoint_dir or tempfile.mkdtemp(prefix="checkpoint-", dir=scratch.home())
         try:
             return disk.patiently(self._disks(), lambda: super(ArrayTrainable, self).save(folder))
         finally:
+            self._saving_s += time.monotonic() - began
             if checkpoint_dir is None:
                 shutil.rmtree(folder, ignore_errors=True)
 

@@ -284,14 +284,18 @@ class ParallelTraining(ABC):
         self._train_s += wall_s
         ended = self.step == len(self._bounds)
         reports, norms = self._report(self._wish() if self.ranks.rank == 0 else "")
+        began = time.perf_counter()
         validation = self._evaluate() if ended and self.ranks.rank == 0 else {}
+        validate_s = time.perf_counter() - began
         told = self.coordinator.exchange(reports, norms, wall_s)
         lr, step, result = self._lr(self.step - 1), self.step, None
         if ended:
             self.epoch, self.step = self.epoch + 1, 0
             metrics = {"train/loss": told.loss}
             metrics |= {f"validation/{name}": value for name, value in validation.items()}
-            result = EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=self._train_s)
+            result = EpochResult(
+                self.epoch, metrics, num_samples=self.num_train, train_s=self._train_s, validate_s=validate_s
+            )
         return Progress(
             epoch=self.epoch + (not ended),
             step=step,

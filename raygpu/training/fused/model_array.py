@@ -150,18 +150,20 @@ class TorchArray:
             losses = torch.cat([self._train(tile)[: len(tile.trials)] for tile in self.tiles]).tolist()
             train_s = time.perf_counter() - started  # reading the losses has waited for the device
             evaluated = [(tile, self._evaluate(tile)) for tile in self.tiles]
+            values = {
+                name: torch.cat([part[name][: len(tile.trials)] for tile, part in evaluated]).tolist()
+                for name in evaluated[0][1]
+            }
+            validate_s = time.perf_counter() - started - train_s  # as above
         if self.audits and (is_due(self.epoch) or self.epoch == self.epochs):
             self.audit(random.Random(self.epoch).choice(self.trials).trial_id)
-        values = {
-            name: torch.cat([part[name][: len(tile.trials)] for tile, part in evaluated]).tolist()
-            for name in evaluated[0][1]
-        }
         return {
             trial.trial_id: EpochResult(
                 self.epoch,
                 {"train/loss": losses[i], **{f"validation/{name}": column[i] for name, column in values.items()}},
                 num_samples=self.data.num_train,
                 train_s=train_s,
+                validate_s=validate_s,
             )
             for i, trial in enumerate(self.trials)
         }

@@ -81,7 +81,8 @@ class TorchSolo:
         train_s = time.perf_counter() - started
         metrics = {"train/loss": train_loss}
         metrics |= {f"validation/{name}": value for name, value in self.evaluate().items()}
-        return EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=train_s)
+        validate_s = time.perf_counter() - started - train_s  # the metrics are numbers: the device has been waited for
+        return EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=train_s, validate_s=validate_s)
 
     def _train(self) -> float:
         """Train one pass over the data; return its mean loss."""

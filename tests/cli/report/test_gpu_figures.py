@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.cli.report.gpu_figures import ended, lanes, occupancy, reading_figures, stages, timeline
+from raygpu.cli.report.gpu_figures import ended, lanes, occupancy, reading_figures, timeline
 from raygpu.records.timeline import End, Occupancy
 from tests.report_cases import sweep, training_folder
 
@@ -81,7 +81,12 @@ def test_many_readings_are_averaged(tmp_path: Path) -> None:
     assert set(figure.plot.data[0].y) == {0.5}
 
 
-def test_the_longest_stage_is_named(tmp_path: Path) -> None:
-    figure = stages([sweep(tmp_path / "run")])
+def test_time_begins_with_the_run_so_that_a_late_first_trial_is_a_gap(tmp_path: Path) -> None:
+    run = sweep(tmp_path / "run")
+    run.timeline.starts[:] = [100.0]
+    run.timeline.occupancies[:] = [stay("a", 0, 130, 160)]
+    run.timeline.readings.clear()
+    run.timeline.ended_s.clear()
+    figure = timeline(run)
     assert figure is not None
-    assert figure.says == "run: 62 % of 20 s for: trials."
+    assert list(figure.plot.layout.xaxis.range) == pytest.approx([0.0, 60.6])

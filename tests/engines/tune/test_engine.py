@@ -75,6 +75,12 @@ def test_fused_and_process_mode_give_the_same(config: Any) -> None:
     for name, (_, score, _) in outcome(fused).items():
         assert score == pytest.approx(outcome(alone)[name][1], abs=0.02)
     assert fused.summary["best"]["trial_id"] == alone.summary["best"]["trial_id"]
+    for result in (alone, fused):
+        spent = result.summary["workers_s"]
+        assert min(spent[what] for what in ("train", "evaluation")) > 0, spent
+        assert spent.get("setup", 0.0) + spent.get("imports", 0.0) > 0, "the imports of a worker, at least"
+        assert "program" not in spent
+        assert list(result.summary["stages_s"])[-4:] == ["trials", "ray_end", "files", "delivery"]
 
 
 def test_ray_s_dashboard_calls_workers_by_the_sweep_and_their_first_trial(config: Any) -> None:

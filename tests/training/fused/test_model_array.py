@@ -240,6 +240,7 @@ def test_results_equal_those_of_trainings_alone(width: int | None) -> None:
             assert all(type(value) is float for value in result.metrics.values())
             assert result.num_samples == expected.num_samples
             assert result.train_s is not None
+            assert (result.validate_s or 0.0) > 0 < (expected.validate_s or 0.0)
 
 
 def test_no_epoch_without_members() -> None:

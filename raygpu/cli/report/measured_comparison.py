@@ -1,0 +1,111 @@
+"""Packs, placements or balances side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raygpu.cli.report import balance_page, pack_page, place_page
+from raygpu.cli.report.content import Page, Section, Table
+from raygpu.records.run_data import RunData
+
+
+def pack_sections(runs: Sequence[RunData]) -> list[Section]:
+    """Return the sections of several packs: the best point of each, throughput and memory."""
+    measured = [(run.name, run.profile) for run in runs if run.profile is not None]
+    rows = []
+    for name, profile in measured:
+        best = profile.best()
+        spread = None if best is None else best.spread
+        rows.append(
+            (
+                name,
+                profile.subject.source,
+                profile.subject.device,
+                None if best is None else best.label,
+                None if best is None else best.n,
+                None if spread is None else spread.middle,
+                None if spread is None else spread.low,
+                None if spread is None else spread.high,
+                None if best is None else best.samples_per_s,
+                None if best is None else profile.time_per_training_s(best, 1),
+            )
+        )
+    header = ("run", "code", "device", "way", "at once", "gain", "lower end", "upper end", "throughput/s", "s an epoch")
+    subjects = {(profile.subject.source, str(profile.subject.hyperparameters)) for _, profile in measured}
+    notes = [] if len(subjects) == 1 else ["The runs measured different trainings: compare gains, not throughputs."]
+    curve, memory = pack_page.throughput_figure(measured), pack_page.memory_figure(measured)
+    return [
+        Section("outcome", "Outcomes", notes, [Table(header, rows, "the best point of each")]),
+        Section("throughput", "Throughput", figures=[curve] if curve is not None else []),
+        Section("memory", "Memory", figures=[memory] if memory is not None else []),
+    ]
+
+
+def place_sections(runs: Sequence[RunData]) -> list[Section]:
+    """Return the sections of several comparisons of placements: the fastest of each, and the time of an epoch."""
+    found = [(run.name, run.summary["placements"]) for run in runs]
+    rows = [
+        (run.name, run.config.get("experiment"), run.summary["devices"], run.summary["device"], run.summary["best"])
+        for run in runs
+    ]
+    outcomes = Table(("run", "code", "devices", "device", "fastest"), rows, "outcomes")
+    epochs = place_page.epoch_figure(found)
+    tables = [place_page.table(each) for _, each in found]
+    each = [Table(made.header, made.rows, name) for (name, _), made in zip(found, tables, strict=True)]
+    return [
+        Section("outcome", "Outcomes", [], [outcomes]),
+        Section("epochs", "Time of an epoch", [], each, [epochs] if epochs is not None else []),
+    ]
+
+
+def balance_sections(runs: Sequence[RunData]) -> list[Section]:
+    """Return the sections of several balances: their shares, and the throughput of their trainings."""
+    rows = [
+        (
+            run.name,
+            run.config.get("experiment"),
+            run.summary["verdict"],
+            balance_page.shares(run.summary),
+            run.summary["global_batch"],
+            *balance_page.speeds(run.summary).values(),
+            (run.summary["balanced_over_equal"] or [None])[0],
+        )
+        for run in runs
+    ]
+    header: tuple[str, ...] = (
+        "run",
+        "code",
+        "verdict",
+        "shares",
+        "global batch",
+        "samples/s predicted",
+        "balanced",
+        "equal",
+    )
+    header += ("balanced over equal",)
+    return [
+        Section("outcome", "Outcomes", [], [Table(header, rows, "outcomes")]),
+        Section("together", "All devices together", figures=[balance_page.together_figure(runs)]),
+    ]
+
+
+SECTIONS = {"pack": pack_sections, "place": place_sections, "balance": balance_sections}
+"""Function that returns the sections of several runs, by the command that made them."""
+
+
+def measured_comparison(runs: Sequence[RunData], differences: Section) -> Page:
+    """Return the page of several packs, placements or balances. differences: in their configurations."""
+    kind = runs[0].kind
+    names = ", ".join(run.name for run in runs)
+    facts = [(run.name, _fact(run)) for run in runs]
+    sections = [*SECTIONS[kind](runs), differences]
+    return Page(f"{len(runs)} runs side by side", names, facts, [section for section in sections if section])
+
+
+def _fact(run: RunData) -> str:
+    if run.kind == "pack":
+        best = run.profile.best() if run.profile is not None else None
+        return "not known" if best is None else f"{best.n} at once, {best.gain or 0.0:.3g}x"
+    if run.kind == "place":
+        return str(run.summary["best"] or "none")
+    return balance_page.shares(run.summary)
