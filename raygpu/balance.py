@@ -302,7 +302,7 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, 
     folder.write_summary(summary)
     target = write or folder.path / "train.toml"
     balance_results.write_train(config.model_copy(update={"epochs": measuring.config.epochs}), verdict, target)
-    files = [folder.summary, picture, target, *report_of(folder, console.warn)]
+    files = [folder.summary, picture, target, *report_of(folder, console.line, console.warn)]
     folder.publish()
     console.result(f"table, plot and data in {folder}")
     try:

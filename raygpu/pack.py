@@ -87,7 +87,7 @@ def run(
         profile = _profiled(measuring, ways, notes, folder, console)
         folder.write_config(config, (source_folder or Path.cwd()).resolve(), kind="pack")
         files = _write(profile, folder, config.epochs or 1)
-    files += report_of(folder, console.warn)
+    files += report_of(folder, console.line, console.warn)
     kept = measuring.prepared.profiles.keep(profile) if profile.best() is not None else None
     console.result(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {kept}" if kept else ""))
     verdict = profile_view.verdict(profile)
@@ -127,7 +127,7 @@ def advise(
         files = [*_write(profile, folder, config.epochs or 1), folder.advice, folder.path / "advice.png"]
         folder.advice.write_text(json.dumps(asdict(found) | {"kept": kept}, indent=1))
         advice_view.plot(profile, found, files[-1])
-    files += report_of(folder, console.warn)
+    files += report_of(folder, console.line, console.warn)
     console.results(["", *advice_view.table(found), *advice_view.evidence(profile, found, kept=kept)])
     console.result(f"advice, plots and data in {folder.path}")
     verdict = advice_view.verdict(profile, found)

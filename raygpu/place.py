@@ -115,7 +115,7 @@ def run(
     verdict += placement_view.memory_lines(measured, done.fewest_devices)
     summary = _summary(planned, measured, found) | {"verdict": verdict, "fewest_devices": done.fewest_devices}
     folder.write_summary(summary)
-    files += report_of(folder, console.warn)
+    files += report_of(folder, console.line, console.warn)
     console.results(["", *placement_view.table(measured, found), "", *placement_view.details(measured)])
     console.result(f"table, plot and traces (for ui.perfetto.dev) in {folder.path}")
     try:

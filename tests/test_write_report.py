@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,7 +148,32 @@ def test_a_report_that_fails_never_ends_the_run(tmp_path: Path) -> None:
     run = sweep_folder(tmp_path / "run")
     run.trials_csv.write_text("id,score\n1\n")
     lines: list[str] = []
-    assert write_report_of(run, lines.append) is None
+    assert write_report_of(run, lines.append) == []
     assert len(lines) == 1
     assert lines[0].startswith("no report: ")
     assert lines[0].endswith(f"again by: raygpu report {run}")
+
+
+def test_gpus_that_were_used_too_little_are_told_at_the_end_and_in_the_report(tmp_path: Path) -> None:
+    run = sweep_folder(tmp_path / "run")
+    stay = {"event": "run", "name": "t0000", "trials": ["t0000"], "share": 1.0, "gpu": 7, "end": "complete"}
+    noted: list[dict[str, Any]] = [stay | {"from": 1000.0, "to": 1200.0}]
+    noted += [{"event": "gpu", "gpu": 7, "at": 1000.0 + 2 * i, "util_pct": 10.0} for i in range(101)]
+    noted += [{"event": "host", "at": 1000.0 + 2 * i, "cpu_pct": 99.0} for i in range(101)]
+    with run.timeline.open("a") as file:
+        file.write("".join(f"{json.dumps(line)}\n" for line in noted))
+    lines = write_report_of(run, print)
+    idle = "GPU 7 was idle, without any kernel, for 90 % of 3 min 20 s with trials on it"
+    idle += "; the CPUs were 99 % busy meanwhile"
+    assert lines[0] == idle
+    assert lines[1].startswith("the CPUs bind, not the GPU, often by loading data")
+    assert lines[2].startswith("the report, for a browser: ")
+    assert f"<p>{idle}.</p>" in run.report.read_text()
+
+
+def test_a_training_holds_its_gpus_from_begin_to_end(tmp_path: Path) -> None:
+    run = training_folder(tmp_path / "run")
+    noted: list[dict[str, Any]] = [{"event": "start", "at": 1000.0}]
+    noted += [{"event": "gpu", "gpu": 0, "at": 1000.0 + 2 * i, "util_pct": 10.0} for i in range(101)]
+    run.timeline.write_text("".join(f"{json.dumps(line)}\n" for line in noted))
+    assert write_report_of(run, print)[0].startswith("GPU 0 was idle, without any kernel, for 90 % of 3 min 20 s")

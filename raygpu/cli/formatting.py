@@ -49,6 +49,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def sentences(lines: Sequence[str]) -> list[str]:
+    """Return lines of the console as sentences, with a capital letter and a full stop."""
+    return [f"{line[:1].upper()}{line[1:]}." for line in lines]
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the rows of a table as lines, with each column as wide as its widest cell and to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

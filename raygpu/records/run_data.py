@@ -10,6 +10,7 @@ from raygpu.config import read_toml
 from raygpu.config.command_names import typed
 from raygpu.errors import BadInput
 from raygpu.planning.profiles import Profile
+from raygpu.planning.under_use import UnderUse, under_use
 from raygpu.records import profile_store, timeline, trials_csv
 from raygpu.records.json_files import read_json
 from raygpu.records.run_directory import RunDirectory
@@ -110,6 +111,17 @@ class RunData:
             name: next(iter(value)) for name, value in self.config.get("space", {}).items() if isinstance(value, dict)
         }
         return {name: "log" in kind for name, kind in kinds.items() if kind not in ("choice", "grid_search", "when")}
+
+    def under_used(self) -> list[UnderUse]:
+        """Return the GPUs that were used too little while the run held them."""
+        stays = self.timeline.occupancies
+        found = []
+        for gpu, samples in sorted(self.timeline.readings.items()):
+            own = [(stay.began_s, stay.ended_s) for stay in stays if stay.gpu == gpu]
+            whole = [(self.began_s, self.ended_s)]  # the workers of a training stay from its begin to its end
+            use = under_use(gpu, own if self.kind == "sweep" else whole, samples, self.timeline.host)
+            found += [use] if use is not None else []
+        return found
 
     def ranked(self) -> list[TrialRow]:
         """Return the trials with a finite score, the best first."""

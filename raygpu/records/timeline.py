@@ -1,7 +1,8 @@
 """`timeline.jsonl` of a run: its curves, what ran on which GPU when, and the GPUs' readings, for the report.
 
 A line each, as JSON: `start` with the moment; `run`, a Tune trial from the moment that it got its share of a GPU to its
-end; `epochs`, a trial's new epochs; `gpu`, readings of a GPU. A later start of the same run adds to the file.
+end; `epochs`, a trial's new epochs; `gpu`, readings of a GPU; `host`, of the machine. A later start of the same run
+adds to the file.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class RunTimeline:
     """Moment at which the driver heard of an epoch, by trial and epoch."""
     readings: dict[int, list[tuple[float, dict[str, float]]]] = field(default_factory=dict)
     """Moments and readings by GPU, in the order of time: `samples_per_s`, and what NVML gives."""
+    host: list[tuple[float, dict[str, float]]] = field(default_factory=list)
+    """Moments and readings of the machine: `cpu_pct`, the use of all CPUs; empty where workers run on other nodes."""
     num_damaged: int = 0
     """Number of lines that could not be read."""
 
@@ -101,6 +104,10 @@ class Timeline:
     def gpu(self, index: int, readings: Mapping[str, float]) -> None:
         """Note readings of a GPU at this moment."""
         self._add("gpu", gpu=index, at=_now(), **{name: _short(value) for name, value in readings.items()})
+
+    def host(self, cpu_pct: float) -> None:
+        """Note the use of all CPUs of this machine, in percent, since the last time."""
+        self._add("host", at=_now(), cpu_pct=_short(cpu_pct))
 
     def _kept(self, metrics: Mapping[str, float]) -> dict[str, float]:
         own = (self._metric, f"validation/{self._metric}")
@@ -172,6 +179,8 @@ def _take(timeline: RunTimeline, noted: Mapping[str, Any]) -> None:
         case "gpu":
             values = {name: float(value) for name, value in noted.items() if name not in ("event", "gpu", "at")}
             timeline.readings.setdefault(int(noted["gpu"]), []).append((float(noted["at"]), values))
+        case "host":
+            timeline.host.append((float(noted["at"]), {"cpu_pct": float(noted["cpu_pct"])}))
 
 
 def _now() -> float:

@@ -113,6 +113,8 @@ class Records:
         """Error with which the first trials have all failed, which ends the sweep; None otherwise."""
         self.first_epoch_s: float | None = None
         """Seconds from the start of this process to the first result of any trial."""
+        self.used_gpus: set[int] = set()
+        """Indices of the GPUs that trials have reported from, since this process began."""
         self.spent: dict[str, float] = {}
         """Seconds of all workers together by activity, since this process began."""
         self._started = time.monotonic()
@@ -154,7 +156,9 @@ class Records:
         """
         with self._lock:
             record = self.by_id[trial_id]
-            record.gpu_index = gpu_index if gpu_index is not None else record.gpu_index
+            if gpu_index is not None:
+                record.gpu_index = gpu_index
+                self.used_gpus.add(gpu_index)
             new = [result for result in results if result.epoch > record.epochs]
             if new and self.first_epoch_s is None:
                 self.first_epoch_s = command_age_s()

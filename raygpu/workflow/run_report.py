@@ -18,6 +18,7 @@ from raygpu.cli.report.place_page import place_page
 from raygpu.cli.report.sweep_page import sweep_page
 from raygpu.cli.report.training_page import training_page
 from raygpu.cli.report.under_way_page import under_way_page
+from raygpu.cli.under_use_view import under_use_lines
 from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, one_line
 from raygpu.records.run_data import RunData
@@ -53,26 +54,27 @@ def write_report(run: RunData, out: Path | None = None) -> Path:
     return path
 
 
-def write_report_of(folder: RunDirectory, say: Callable[[str], None]) -> str | None:
-    """Write the report of a run that has just ended; return the line that tells where it is, None without one.
+def write_report_of(folder: RunDirectory, warn: Callable[[str], None]) -> list[str]:
+    """Write the report of a run that has just ended; return lines on where it is, and on GPUs used too little.
 
     A report that cannot be written is told, and never ends the run.
     """
+    lines: list[str] = []
     try:
-        return f"the report, for a browser: {write_report(RunData.load(folder))}"
+        run = RunData.load(folder)
+        lines += under_use_lines(run.under_used(), run.kind, run.config)
+        lines.append(f"the report, for a browser: {write_report(run)}")
     except Exception as error:  # noqa: BLE001 - no result depends on it
-        say(f"no report: {one_line(error)}; again by: {typed('report')} {shlex.quote(str(folder))}")
-        return None
+        warn(f"no report: {one_line(error)}; again by: {typed('report')} {shlex.quote(str(folder))}")
+    return lines
 
 
-def report_of(folder: RunDirectory, say: Callable[[str], None]) -> list[Path]:
+def report_of(folder: RunDirectory, say: Callable[[str], None], warn: Callable[[str], None]) -> list[Path]:
     """Write the report of a measurement that has just ended, and say where it is; return its file, or nothing without
     one."""
-    line = write_report_of(folder, say)
-    if line is None:
-        return []
-    say(line)
-    return [folder.report]
+    for line in write_report_of(folder, warn):
+        say(line)
+    return [folder.report] if folder.report.is_file() else []
 
 
 def write_comparison(runs: Sequence[RunData], out: Path) -> Path:

@@ -288,5 +288,5 @@ class SweepUnderWay:
         if self.summary["best"] is not None:
             self.console.best(self.config.metric, best)
         curves = self.session.next_line()
-        self.console.results(ending(self.summary, failures, self.folder, [curves, report], self.interrupted))
+        self.console.results(ending(self.summary, failures, self.folder, [curves, *report], self.interrupted))
         return Result(self.summary, self.folder.path, best, self.interrupted, failures)

@@ -9,10 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from raygpu.cli.formatting import duration
 from raygpu.cli.run_description import training_description
 from raygpu.cli.training_view import TrainConsole, checkpoint_line, ending, epoch_line
 from raygpu.devices import disk
+from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster import ray_files
 from raygpu.experiment import take
 from raygpu.records.clock import Stages
@@ -86,6 +89,7 @@ class TrainingRun:
         self.timeline = Timeline(self.folder.timeline, config.metric)
         self.stages = planned.stages
         self._next_reading = 0.0
+        self._readings: dict[int, Reading] = {}
         shown = Presentation(training_description(config, self.folder, None))
         self.session = TrainSession(config, self.folder, planned.tree, presentation=shown)
         lines = self.layout.lines([device.name for device in cluster.devices])
@@ -109,17 +113,19 @@ class TrainingRun:
         from raygpu.engines.train.production import ProductionRun
 
         config, console = self.config, self.console
-        exporter = TrainingExporter(self.folder.name, self.history, self.cluster.readings)
+        exporter = TrainingExporter(self.folder.name, self.history, lambda: self._readings)
 
+        psutil.cpu_percent()  # the next call tells the use since this one
         console.start(self.history, synthetic=config.data.synthetic)
         try:
             running = ProductionRun(self._setup(warm_start))
             for reports in running:
                 for report in reports:
                     self._take(report)
-                console.update(self.history, self._readings(), self.session.writer.delayed)
+                self._read_gpus()
+                latest = {index: reading.metrics() for index, reading in self._readings.items()}
+                console.update(self.history, latest, self.session.writer.delayed)
                 exporter.update()
-                self._note_readings()
             assert running.ended is not None
             return running.ended
         except BaseException as error:
@@ -226,19 +232,22 @@ class TrainingRun:
         else:
             self.console.warn(f"a worker was lost; all go on after epoch {report.epoch}")
 
-    def _readings(self) -> Mapping[int, Mapping[str, float]]:
-        return {index: reading.metrics() for index, reading in self.cluster.readings().items()}
-
-    def _note_readings(self) -> None:
-        """Note each GPU's throughput and readings in the timeline, every two seconds."""
+    def _read_gpus(self) -> None:
+        """Read the GPUs, every two seconds, and note their readings and throughput for the report and for MLflow."""
         if time.monotonic() < self._next_reading:
             return
         self._next_reading = time.monotonic() + READINGS_S
-        readings = {index: dict(values) for index, values in self._readings().items()}
+        self._readings = self.cluster.readings()
+        own = set(self.history.device_of.values())
+        readings = {index: reading.metrics() for index, reading in self._readings.items() if index in own}
+        if metrics := {f"gpu/{index}/{name}": value for index, of in readings.items() for name, value in of.items()}:
+            self.session.writer.run_metrics(round(self.history.elapsed_s), metrics)
         for index, rate in self.history.latest_by_device().items():
             readings.setdefault(index, {})["samples_per_s"] = rate
         for index, values in readings.items():
             self.timeline.gpu(index, values)
+        if self.cluster.local:
+            self.timeline.host(psutil.cpu_percent())
         self.timeline.flush()
 
     def finish(self, ended: Ended) -> Result:
@@ -283,8 +292,7 @@ class TrainingRun:
         finally:
             self.folder.hand_over()
         self._print_end(summary, interrupted)
-        if report is not None:
-            self.console.result(report)
+        self.console.results(report)
         return Result(summary, self.folder.path, interrupted)
 
     @property

@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from raygpu.cli.formatting import duration, hyperparameters, throughput
+from raygpu.cli.formatting import duration, hyperparameters, sentences, throughput
 from raygpu.cli.report import gpu_figures
 from raygpu.cli.report.content import Page, Section, Table, configuration
 from raygpu.cli.report.curve_figures import best_so_far, curve_figures
 from raygpu.cli.report.search_figures import search_figures
 from raygpu.cli.report.time_figures import wall_time
+from raygpu.cli.under_use_view import under_use_lines
 from raygpu.config.command_names import typed
 from raygpu.records.run_data import RunData
 from raygpu.records.trials_csv import TrialRow
@@ -170,7 +171,8 @@ def _gpus(run: RunData) -> Section:
     ]
     line = gpu_figures.timeline(run)
     figures = [*([line] if line is not None else []), *gpu_figures.reading_figures(run)]
-    return Section("gpus-section", "GPUs", [], [Table(header, rows, "over the whole run")], figures)
+    notes = sentences(under_use_lines(run.under_used(), run.kind, run.config))
+    return Section("gpus-section", "GPUs", notes, [Table(header, rows, "over the whole run")], figures)
 
 
 def _time(run: RunData) -> Section:

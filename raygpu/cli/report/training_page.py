@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from raygpu.cli.formatting import duration, hyperparameters, throughput
+from raygpu.cli.formatting import duration, hyperparameters, sentences, throughput
 from raygpu.cli.report import gpu_figures
 from raygpu.cli.report.content import Page, Section, Table, configuration
 from raygpu.cli.report.curve_figures import curve_figures
 from raygpu.cli.report.sweep_page import NO_TIMELINE
 from raygpu.cli.report.time_figures import wall_time
+from raygpu.cli.under_use_view import under_use_lines
 from raygpu.records.run_data import RunData
 
 
@@ -66,4 +67,5 @@ def _gpus(run: RunData) -> Section:
         for gpu, rate in zip(run.summary["gpus"], rates, strict=True)
     ]
     table = Table(("GPU", "name", "samples/s", "% of all"), rows, "in the time of training alone")
-    return Section("gpus-section", "GPUs", [], [table], gpu_figures.reading_figures(run))
+    notes = sentences(under_use_lines(run.under_used(), run.kind, run.config))
+    return Section("gpus-section", "GPUs", notes, [table], gpu_figures.reading_figures(run))

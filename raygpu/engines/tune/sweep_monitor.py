@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from statistics import fmean
 
+import psutil
+
 from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.tune.sweep_context import TrialWriter
@@ -31,9 +33,8 @@ class SweepMonitor:
     ) -> None:
         """Prepare the thread; the context's entry starts it.
 
-        show: called with the table's state, NVML's readings by device index and name, and the reason why MLflow waits,
-        or None. export: called with the same state
-        and NVML's readings by device index.
+        show: called with the table's state, the GPUs' readings by device index and name, and the reason why MLflow
+        waits, or None. export: called with the same state and the readings by device index.
         """
         self.records = records
         self.cluster = cluster
@@ -45,6 +46,7 @@ class SweepMonitor:
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
 
     def __enter__(self) -> SweepMonitor:
+        psutil.cpu_percent()  # the next call tells the use since this one
         self._thread.start()
         return self
 
@@ -78,7 +80,10 @@ class SweepMonitor:
                 self._readings.setdefault((index, name), []).append(value)
         for index, noted in by_gpu.items():
             self.timeline.gpu(index, noted)
+        if self.cluster.local:
+            self.timeline.host(psutil.cpu_percent())
         self.timeline.flush()
-        metrics = {f"gpu/{index}/{name}": value for index, noted in by_gpu.items() for name, value in noted.items()}
+        used = self.records.used_gpus
+        metrics = {f"gpu/{gpu}/{name}": value for gpu in used & by_gpu.keys() for name, value in by_gpu[gpu].items()}
         if metrics:
             self.writer.run_metrics(round(snapshot.elapsed_s), metrics)
