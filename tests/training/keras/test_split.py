@@ -32,6 +32,7 @@ folder = Path(sys.argv[1])
 array.save(folder)
 array.drop(["t1"])
 second = array.run_epoch()
+assert all(result.train_s > 0 < result.validate_s for result in first.values())
 assert set(first) == {"t0", "t1", "t2"} and set(second) == {"t0", "t2"} and array.epoch == 2
 assert array.run_epoch() is None
 array.close()
