@@ -25,6 +25,7 @@ from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
 from raygpu.cli.formatting import hyperparameters
+from raygpu.cli.run_description import measurement_description
 from raygpu.config import BalanceConfig
 from raygpu.config.command_names import typed
 from raygpu.engines.profiling.workload import Workload
@@ -309,7 +310,9 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, 
         if config.tracking.enabled:
             from raygpu.tracking import balance_run
 
-            console.line(f"MLflow: {balance_run.log(config, [device.name for device in devices], verdict, files)}")
+            shown = measurement_description(config, folder, lines, [f"{typed('train')} {target}"])
+            names = [device.name for device in devices]
+            console.line(f"MLflow: {balance_run.log(config, names, verdict, files, shown)}")
     finally:
         console.result(f"train with these shares: {typed('train')} {target}")
     return Result(summary, folder.path)

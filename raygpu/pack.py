@@ -23,6 +23,7 @@ from raygpu.cli import advice_view, profile_view
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
+from raygpu.cli.run_description import measurement_description
 from raygpu.config import PackConfig
 from raygpu.config.command_names import typed
 from raygpu.config.sections import Way
@@ -92,7 +93,7 @@ def run(
     console.result(f"table, plot and data in {folder.path}" + (f"; the profile, for sweeps, is {kept}" if kept else ""))
     verdict = profile_view.verdict(profile)
     try:
-        _track(config, profile, {}, files, console)
+        _track(config, profile, {}, files, measurement_description(config, folder, verdict), console)
     finally:
         console.results(verdict)  # the last words, whatever the tracking server says
     return Result(profile, folder.path, verdict)
@@ -133,7 +134,7 @@ def advise(
     verdict = advice_view.verdict(profile, found)
     devices = {"pack/advice/devices": found.devices} if found.answer in ("one", "several") else {}
     try:
-        _track(config, profile, devices, files, console)
+        _track(config, profile, devices, files, measurement_description(config, folder, [verdict]), console)
     finally:
         console.result(verdict)
     return Advised(found, profile, folder.path, verdict)
@@ -154,6 +155,7 @@ def _track(
     profile: Profile,
     results: Mapping[str, float | None],
     files: Sequence[Path],
+    description: str,
     console: LiveConsole,
 ) -> None:
     if not config.tracking.enabled:
@@ -164,7 +166,7 @@ def _track(
     metrics: dict[str, float | None] = {"pack/best/n": None, "pack/best/gain": None}
     if best is not None:
         metrics = {"pack/best/n": best.n, "pack/best/gain": best.gain}
-    console.result(f"MLflow: {tracking.log(config, profile, {**metrics, **results}, files)}")
+    console.result(f"MLflow: {tracking.log(config, profile, {**metrics, **results}, files, description)}")
 
 
 def _profiled(

@@ -25,6 +25,7 @@ from raygpu.cli.command import Command, Outcome
 from raygpu.cli.console import LiveConsole
 from raygpu.cli.flags import Arguments
 from raygpu.cli.formatting import hyperparameters
+from raygpu.cli.run_description import measurement_description
 from raygpu.config import PlaceConfig
 from raygpu.config.sections import PIPELINES
 from raygpu.config.source import Source
@@ -122,7 +123,9 @@ def run(
         if config.tracking.enabled:
             from raygpu.tracking import placement_run
 
-            console.result(f"MLflow: {placement_run.log(config, planned.device, measured, found, files)}")
+            shown = measurement_description(config, folder, verdict)
+            url = placement_run.log(config, planned.device, measured, found, files, shown)
+            console.result(f"MLflow: {url}")
     finally:
         console.results(verdict)  # the last words, whatever the tracking server says
     return Result(summary, folder.path, verdict)

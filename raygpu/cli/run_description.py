@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raygpu.cli.formatting import duration, hyperparameters, throughput
-from raygpu.config import SweepConfig, TrainConfig
+from raygpu.config import ProblemConfig, SweepConfig, TrainConfig
 from raygpu.config.command_names import typed
 from raygpu.records.run_directory import RunDirectory
 
+MEASURED = {"pack": "Trainings that share a GPU", "place": "Placements", "balance": "Split of the batch"}
+"""First words on a measurement, by its command."""
 PLAN = "plan: "
 """First word of the plan's lines on the console."""
 
@@ -77,6 +79,15 @@ def training_description(config: TrainConfig, folder: RunDirectory, summary: Map
     if summary["tracking"].get("status") == "interrupted":
         commands.insert(0, folder.resumed_by("train"))
     return "\n\n".join([*parts, _commands(commands)])
+
+
+def measurement_description(
+    config: ProblemConfig, folder: RunDirectory, lines: Sequence[str], commands: Sequence[str] = ()
+) -> str:
+    """Return the description of a measurement. lines: its verdict. commands: to go on with, beside the report's."""
+    found = "\n".join(f"- {line}" for line in lines if line)
+    first = f"**{MEASURED[config.COMMAND]}** of `{config.code_name}`."
+    return "\n\n".join([first, found, _commands([*commands, _command("report", folder)])])
 
 
 def _better(config: SweepConfig) -> str:

@@ -13,10 +13,12 @@ from raygpu.tracking.measurement_run import Measurement
 from raygpu.tracking.values import MetricValue
 
 
-def log(config: BalanceConfig, devices: Sequence[str], verdict: BalanceResult, files: Sequence[Path]) -> str:
+def log(
+    config: BalanceConfig, devices: Sequence[str], verdict: BalanceResult, files: Sequence[Path], description: str
+) -> str:
     """Log a balance as one run and return the URL of its page in the MLflow UI.
 
-    devices: names of the ranks' devices. files: artifacts. Raises TrackingError.
+    devices: names of the ranks' devices. files: artifacts. description: Markdown. Raises TrackingError.
     """
     now_ms = int(time.time() * 1000)
     points = [
@@ -38,4 +40,4 @@ def log(config: BalanceConfig, devices: Sequence[str], verdict: BalanceResult, f
     results["balance/predicted_samples_per_s"] = verdict.split.samples_per_s
     parameters = dict(config.hyperparameters) | {"verdict": "equal" if verdict.is_equal else "balanced"}
     what = Measurement("balance", ", ".join(dict.fromkeys(devices)), parameters)
-    return measurement_run.log(config, what, points, results, files)
+    return measurement_run.log(config, what, points, results, files, description)

@@ -34,11 +34,12 @@ def log(
     points: Iterable[MetricValue],
     results: Mapping[str, float | None],
     files: Sequence[Path],
+    description: str,
 ) -> str:
     """Log a measurement and return the URL of its page in the MLflow UI.
 
     points: metrics by step. results: metrics of the whole measurement; None values are left out. files: artifacts.
-    Raises TrackingError.
+    description: Markdown. Raises TrackingError.
     """
     tree = RunTree.open(config.tracking.uri, config.tracking.experiment)
     if config.data.synthetic:
@@ -46,6 +47,9 @@ def log(
     parameters = flat(config) | dict(what.parameters)
     run_id = tree.start_run(str(config.name), {"raygpu.device": what.device}, parameters, kind=what.kind)
     tree.log(run_id, list(points))
+    reports = [path.name for path in files if path.suffix == ".html"]
+    links = [f"[The report]({tree.page(f'/{run_id}/artifacts/{name}')})" for name in reports]
+    tree.describe(run_id, "\n\n".join([description, *links]))
     for path in files:
         tree.log_artifact(run_id, path)
     ended: Status = "failed" if what.failed else "finished"

@@ -14,10 +14,17 @@ from raygpu.tracking.values import MetricValue
 
 
 def log(
-    config: PlaceConfig, device: str, measured: Sequence[MeasuredPlacement], found: Comparison, files: Sequence[Path]
+    config: PlaceConfig,
+    device: str,
+    measured: Sequence[MeasuredPlacement],
+    found: Comparison,
+    files: Sequence[Path],
+    description: str,
 ) -> str:
-    """Log placements as one run and return the URL of its page in the MLflow UI. device: name of the devices. files:
-    artifacts. Raises TrackingError."""
+    """Log placements as one run and return the URL of its page in the MLflow UI.
+
+    device: name of the devices. files: artifacts. description: Markdown. Raises TrackingError.
+    """
     now_ms = int(time.time() * 1000)
     points = [
         MetricValue(f"place/{each.name}/epoch_s", turn.epoch_s, number, now_ms)
@@ -34,4 +41,4 @@ def log(
             results[f"{own}/speedup"] = found.speedups[each.name].middle
     best = {"best": found.best.name} if found.best is not None else {}
     what = Measurement("place", device, {**config.hyperparameters, **best}, failed=found.best is None)
-    return measurement_run.log(config, what, points, results, files)
+    return measurement_run.log(config, what, points, results, files, description)

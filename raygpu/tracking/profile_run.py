@@ -19,10 +19,13 @@ READINGS = (
 )  # fmt: skip
 
 
-def log(config: PackConfig, profile: Profile, verdict: Mapping[str, Any], files: Sequence[Path]) -> str:
+def log(
+    config: PackConfig, profile: Profile, verdict: Mapping[str, Any], files: Sequence[Path], description: str
+) -> str:
     """Log a profile as one run and return the URL of its page in the MLflow UI.
 
-    verdict: metrics of the whole profile; None values are left out. files: artifacts. Raises TrackingError.
+    verdict: metrics of the whole profile; None values are left out. files: artifacts. description: Markdown.
+    Raises TrackingError.
     """
     now_ms = int(time.time() * 1000)
     sound = [p for p in profile.points if p.doubt is None]
@@ -39,4 +42,4 @@ def log(config: PackConfig, profile: Profile, verdict: Mapping[str, Any], files:
     ]
     subject = profile.subject
     what = Measurement("pack", subject.device, dict(subject.hyperparameters), failed=profile.best() is None)
-    return measurement_run.log(config, what, points, verdict, files)
+    return measurement_run.log(config, what, points, verdict, files, description)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from raygpu.cli.run_description import sweep_description, training_description
-from raygpu.config import SweepConfig, TrainConfig
+from raygpu.cli.run_description import measurement_description, sweep_description, training_description
+from raygpu.config import PackConfig, SweepConfig, TrainConfig
 from raygpu.records.run_directory import RunDirectory
 
 CONFIG = SweepConfig.model_validate(
@@ -72,3 +72,11 @@ def test_a_training_names_its_trial() -> None:
     text = training_description(TRAINING, FOLDER, summary)
     assert "**Best** accuracy 0.9 after epoch 3.\n\n5 of 9 epochs in 4 s." in text
     assert text.endswith("```sh\nraygpu train --resume '/runs/my sweep'\nraygpu report '/runs/my sweep'\n```")
+
+
+def test_a_measurement_has_its_verdict() -> None:
+    config = PackConfig.model_validate({"experiment": "a:B", "space": {"lr": 0.1}})
+    assert measurement_description(config, FOLDER, ["8 at once", "", "2.1x"]) == (
+        "**Trainings that share a GPU** of `a:B`.\n\n- 8 at once\n- 2.1x\n\n"
+        "**Go on**\n\n```sh\nraygpu report '/runs/my sweep'\n```"
+    )
