@@ -83,7 +83,7 @@ def _known(gpus: Sequence[Gpu]) -> str:
 
 
 def _find(gpus: Sequence[Gpu], word: str) -> Gpu | None:
-    """Find a device by its index, its UUID, a beginning of the UUID that no other one has, or an instance's old name."""
+    """Find a device by its index, UUID, a beginning of the UUID that no other one has, or an instance's old name."""
     if word.isdigit():
         return next((gpu for gpu in gpus if gpu.index == int(word) and gpu.instance is None), None)
     if "/" in word:

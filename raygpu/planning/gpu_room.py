@@ -7,12 +7,13 @@ The limits are those of a sweep's plan: the number at once up to which throughpu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from raygpu.config.sections import Way
 from raygpu.planning.cost_model import FreeMemory, fitting, gaining
+from raygpu.planning.estimates import Estimates
 from raygpu.planning.profiles import Profile
 from raygpu.planning.scaling_laws import Affine
 
@@ -70,6 +71,25 @@ class Need:
         return self.device == device and abs(self.device_gib - device_gib) <= SAME_GIB
 
 
+def needs_of_sweep(
+    estimates: Estimates, devices: Sequence[str], alone: Way, together: Way
+) -> dict[tuple[str, bool], Need]:
+    """Return the needs of a sweep's trainings by device type, and by whether they train together in one process.
+
+    alone, together: the ways of both kinds. A rough estimate, which is no profile, gives none.
+    """
+    found = {}
+    for device in devices:
+        profile = estimates.on(device) or estimates.kept
+        if profile is None or not profile.measured_at:
+            continue
+        for shared, way in ((False, alone), (True, together)):
+            need = Need.of(profile, way) or (Need.of(profile, "process") if way == "mps" else None)
+            if need is not None:
+                found[device, shared] = need
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """The number of further trainings that a GPU has room for; None for what is not known."""
@@ -99,7 +119,7 @@ def room_for(need: Need, running: int, free: FreeMemory, refusal: str | None = N
     if refusal is not None and need.way in ("process", "mps"):
         bounds.append((max(0, 1 - running), "compute mode", refusal))
     if not bounds:
-        return Room(None, None, None, None, "its profile has neither memory nor several numbers at once")
+        return Room(None, None, None, None, "its profile has no memory, and one number alone")
     more, bound, reason = min(bounds, key=lambda each: each[0])
     return Room(more, by_memory, by_gain, bound, reason)
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from raygpu.config import SweepConfig
-from raygpu.config.sections import GpuSection
+from raygpu.config.sections import GpuSection, Way
 from raygpu.errors import BadInput
 from raygpu.planning import allocation, cost_model
 from raygpu.planning.cost_model import FreeMemory, Option
 from raygpu.planning.estimates import Estimates, Site
+from raygpu.planning.gpu_room import Need, needs_of_sweep
 from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Plan, by_type, plan, snap
 from raygpu.search.signature import Group, Signature
 
@@ -105,6 +106,13 @@ class Decision:
                 option.name: None if option.gib is None else round(option.gib, 2) for option in self.options
             },
         }
+
+    def needs(self) -> dict[tuple[str, bool], Need]:
+        """Return what one more training takes, by device type and by whether it is one of an array."""
+        parts = self.plan.parts if isinstance(self.plan, Plan) else (*self.plan.arrays.parts, *self.plan.alone.parts)
+        devices = list(dict.fromkeys(part.device for part in parts))
+        together: Way = "split" if self.mode == "split" else "fused"
+        return needs_of_sweep(self.estimates, devices, "mps" if self.mps else "process", together)
 
     def settled(self, gpu: GpuSection) -> dict[str, Any]:
         """Return `[gpu]` with the choices in place of auto: a resumed sweep goes on as it began."""

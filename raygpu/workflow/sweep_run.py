@@ -224,6 +224,7 @@ class SweepUnderWay:
             say=self.console.line,
             leave=leave,
             retry_failed=self.retry_failed,
+            needs=self.decision.needs(),
         )
 
     def _run_trials(self, context: SweepContext) -> None:

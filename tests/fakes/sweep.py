@@ -24,5 +24,6 @@ def sweep_context(records: Records, **changes: Any) -> Any:
         "say": print,
         "leave": print,
         "arrays_s": {},
+        "needs": {},
     }
     return SimpleNamespace(**values | changes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from raygpu.devices.nvml import GIB, Gpu, Reading
 from raygpu.devices.selection import listed
 from raygpu.engines.cluster import ray_environment, runtime_env
 from raygpu.engines.cluster.cluster import Cluster, device, reached, shutdown, url
-from raygpu.engines.cluster.pinned import pinned
+from raygpu.engines.cluster.pinned import pinned, visible_of_raylet
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
 from raygpu.records.trial_records import Device
@@ -33,6 +32,8 @@ ACCELERATOR = "accelerator_type:"
 NO_RAY = "Could not find any running Ray instance"
 """Phrase of Ray's error where no Ray runs."""
 CONNECT_S = 10.0
+KEY = "cluster.address"
+"""Key of a configuration that has the address."""
 ASK_S = 2.0
 """Seconds between two checks whether GPUs have joined."""
 
@@ -56,18 +57,13 @@ def connect(address: str, source_folder: Path | None = None, wanted: Wanted | No
     source_folder: sent to the nodes, with raygpu, if the cluster has several machines. wanted: GPUs to wait for. Raises
     BadInput if the cluster cannot be joined or has no GPU, RaygpuError if the wait is given up.
     """
-    if ray_environment.is_on_loopback():
-        raise BadInput(
-            f"cluster.address: {ray_environment.ON_LOOPBACK}=0 is set, so that Ray listens on 127.0.0.1 alone and joins"
-            " no cluster; unset it"
-        )
-    context = _joined(address)
+    context = join(address)
     try:
         with _asked_for(wanted or Wanted()):
             brought = source_folder if is_job() else None
             if brought is None and source_folder is not None and len({n["NodeManagerAddress"] for n in _alive()}) > 1:
                 shutdown()
-                brought, context = source_folder, _joined(address, runtime_env.runtime_env(source_folder))
+                brought, context = source_folder, join(address, runtime_env.runtime_env(source_folder))
             devices, nodes, probes, resources = _gpu_nodes()
         if not devices:
             raise BadInput(
@@ -81,14 +77,22 @@ def connect(address: str, source_folder: Path | None = None, wanted: Wanted | No
     return Cluster(devices, nodes, dashboard, False, brought, _probes=probes, _resources=resources)
 
 
-def _joined(address: str, runtime_env: Mapping[str, Any] | None = None) -> Any:
-    """Call `ray.init` for a running cluster. Raises BadInput."""
-    _require_answer(address)
+def join(address: str, runtime_env: Mapping[str, Any] | None = None, key: str = KEY) -> Any:
+    """Call `ray.init` for a running cluster, at "auto" or HOST:PORT, and return its context. Raises BadInput.
+
+    key: begins the line of a fault.
+    """
+    if ray_environment.is_on_loopback():
+        raise BadInput(
+            f"{key}: {ray_environment.ON_LOOPBACK}=0 is set, so that Ray listens on 127.0.0.1 alone and joins"
+            " no cluster; unset it"
+        )
+    _require_answer(address, key)
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         return ray.init(address=address, runtime_env=runtime_env and dict(runtime_env), **settings)
     except (RuntimeEnvSetupError, AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
-        raise BadInput(_not_joined(address, error)) from error
+        raise BadInput(_not_joined(address, error, key)) from error
 
 
 @contextmanager
@@ -131,31 +135,29 @@ def _alive() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def _require_answer(address: str) -> None:
+def _require_answer(address: str, key: str) -> None:
     """Raise BadInput if nothing listens at the address: Ray would try for minutes, and ignore Ctrl-C."""
     if "://" in address:
-        raise BadInput(f"cluster.address: read {address!r}; allowed: local, auto, or HOST:PORT of a cluster's head")
+        raise BadInput(f"{key}: read {address!r}; allowed: local, auto, or HOST:PORT of a cluster's head")
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
     except (OSError, OverflowError) as error:
-        raise BadInput(
-            f"cluster.address: nothing answers at {address!r} ({one_line(error)}); local starts a Ray"
-        ) from error
+        raise BadInput(f"{key}: nothing answers at {address!r} ({one_line(error)}); local starts a Ray") from error
 
 
-def _not_joined(address: str, error: Exception) -> str:
+def _not_joined(address: str, error: Exception, key: str) -> str:
     if isinstance(error, AuthenticationError):
         return (
-            f"cluster.address: the Ray cluster at {address!r} wants its token; set RAY_AUTH_MODE=token, and"
+            f"{key}: the Ray cluster at {address!r} wants its token; set RAY_AUTH_MODE=token, and"
             " RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         )
     if isinstance(error, RuntimeEnvSetupError) or "package" in str(error).lower():
         return f"experiment: its folder cannot go to the nodes: {one_line(error)}; leave files out by a .rayignore"
     why = "none runs on this machine" if NO_RAY in str(error) else one_line(error)
-    return f"cluster.address: no Ray at {address!r} ({why}); wanted: HOST:PORT of its head, or local, which starts one"
+    return f"{key}: no Ray at {address!r} ({why}); wanted: HOST:PORT of its head, or local, which starts one"
 
 
 def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any], list[str | None]]:
@@ -188,11 +190,7 @@ class _NodeProbe:
 
     def gpus(self) -> tuple[list[tuple[str, Gpu | None]], Node | None]:
         """Return the node's GPUs by Ray's names for them, and the node for the planner; None if NVML shows no GPU."""
-        # Ray changes the variable for its workers; the raylet, their parent, has it as the node was started.
-        variables = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
-        prefix = b"CUDA_VISIBLE_DEVICES="
-        visible = next((v.removeprefix(prefix).decode() for v in variables if v.startswith(prefix)), None)
-        found = listed(nvml.gpus(), visible)
+        found = listed(nvml.gpus(), visible_of_raylet())
         known = [gpu for _, gpu in found if gpu is not None]
         return found, host.described(known) if known else None
 

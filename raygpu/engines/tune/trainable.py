@@ -191,7 +191,8 @@ class ArrayTrainable(tune.Trainable):
         run = self.shared.trial_files.uri.rstrip("/").split("/")[-2]
         trials = tuple(self._under_way()) or self.array_config.trial_ids
         share = float(self.array_config.share.part)
-        activity.note(Activity(run, trials, share, sum(rates) if rates else None))
+        need = self.shared.needs.get((self.array_config.device, self.array_config.fused))
+        activity.note(Activity(run, trials, share, sum(rates) if rates else None, need))
 
     def _train(self, reports: dict[str, MemberReport]) -> None:
         """Train until there is a result to report."""

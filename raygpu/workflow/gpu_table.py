@@ -1,0 +1,133 @@
+"""The table of `raygpu gpus`: each node's GPUs, under each what runs on it and what has room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group
+from rich.text import Text
+
+from raygpu.cli.formatting import throughput
+from raygpu.planning.gpu_room import Room
+from raygpu.workflow.gpu_nodes import NodeStatus
+from raygpu.workflow.gpu_status import GpuProcess, GpuStatus, RoomOfTraining
+
+COLUMNS = ("GPU", "model", "GiB used", "busy", "SM", "occup.", "DRAM", "W", "°C", "MHz", "RGU")
+MODEL = 1
+"""Place of the column that is to the left, and shortened where the terminal is narrow."""
+SHORTEST_MODEL = 8
+UNKNOWN = "-"
+SHOWN_TRIALS = 3
+INDENT = "     "
+
+
+def view(nodes: Sequence[NodeStatus], width: int) -> Group:
+    """Return the nodes' tables for rich, in lines of this width."""
+    rows = {id(gpu): _cells(gpu) for node in nodes if node.status is not None for gpu in node.status.gpus}
+    widths = _widths([COLUMNS, *rows.values()], width)
+    lines = []
+    for node in nodes:
+        if node.address is not None:
+            alike = [each for each in nodes if (each.name, each.address) == (node.name, node.address)]
+            lines.append(Text(_heading(node, by_id=len(alike) > 1), style="bold"))
+        if node.status is None:
+            continue
+        gpus = node.status.gpus
+        lines.append(Text(_row(COLUMNS, widths) if gpus else "no NVIDIA GPU here", style="bold" if gpus else ""))
+        for gpu in gpus:
+            lines.append(Text(_row(rows[id(gpu)], widths)))
+            lines += [Text(INDENT + line) for line in _below(gpu)]
+        rest = [*map(_process, node.status.elsewhere), *map(_room, node.status.rooms)]
+        if rest:
+            lines.append(Text("on none of these:" if gpus else "on the simulated GPU:"))
+            lines += [Text(INDENT + line) for line in rest]
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines)
+
+
+def _heading(node: NodeStatus, *, by_id: bool) -> str:
+    """Return the line above a node's GPUs. by_id: whether another node has the same name and address."""
+    own = f", {node.node_id[:8]}" if by_id and node.node_id is not None else ""
+    fault = f": {node.fault}" if node.fault is not None else ""
+    return f"node {node.name} ({node.address}{own}){fault}"
+
+
+def _widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the widths of the columns; the models' is reduced until a row fits the terminal."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    excess = sum(widths) + len(widths) - 1 - width
+    widths[MODEL] = max(SHORTEST_MODEL, widths[MODEL] - max(0, excess))
+    return widths
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    texts = []
+    for place, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+        short = cell if len(cell) <= width else f"{cell[: width - 1]}\N{HORIZONTAL ELLIPSIS}"
+        texts.append(short.ljust(width) if place == MODEL else short.rjust(width))
+    return " ".join(texts)
+
+
+def _cells(status: GpuStatus) -> list[str]:
+    window, memory, clock = status.window, status.memory, status.clock
+    used = f"{memory.used_gib:.1f} of {memory.total_gib:.1f}" if memory is not None else UNKNOWN
+    percentages = (window.util_pct, window.sm_util_pct, window.sm_occupancy_pct, window.dram_bandwidth_pct)
+    return [
+        status.gpu.label,
+        status.gpu.name.removeprefix("NVIDIA "),
+        used,
+        *(f"{each:.0f}%" if each is not None else UNKNOWN for each in percentages),
+        _number(window.power_w),
+        _number(window.temperature_peak_c),
+        _number(clock.mhz),
+        f"{status.rgu:.1f}" if status.rgu is not None else UNKNOWN,
+    ]
+
+
+def _number(value: float | None) -> str:
+    return f"{value:.0f}" if value is not None else UNKNOWN
+
+
+def _below(status: GpuStatus) -> Iterator[str]:
+    """Yield the lines under a GPU's row."""
+    if status.clock.lowered_by:
+        yield f"its clock is lowered by {', '.join(status.clock.lowered_by)}"
+    for process in status.processes:
+        yield _process(process)
+    for each in status.rooms:
+        yield _room(each)
+
+
+def _process(process: GpuProcess) -> str:
+    gib = f" {process.gpu_memory_gib:.1f} GiB" if process.gpu_memory_gib is not None else ""
+    return f"{process.pid} {process.user or UNKNOWN}{gib}  {_training(process)}"
+
+
+def _training(process: GpuProcess) -> str:
+    noted = process.activity
+    if noted is None:
+        return process.command or UNKNOWN
+    trials = ", ".join(noted.trials[:SHOWN_TRIALS])
+    if len(noted.trials) > SHOWN_TRIALS:
+        trials += f" ... ({len(noted.trials)} trials)"
+    share = f", share {noted.share:.2f}" if noted.share is not None else ""
+    rate = f", {throughput(noted.samples_per_s)}" if noted.samples_per_s is not None else ""
+    return f"{noted.run}: {trials}{share}{rate}"
+
+
+def _room(each: RoomOfTraining) -> str:
+    room = each.room
+    if room.more is None:
+        return f"room for {UNKNOWN} more of {each.name}: {room.reason}"
+    return f"room for {room.more} more of {each.name}: {_limits(room)}"
+
+
+def _limits(room: Room) -> str:
+    """Return both limits in words, the one that binds first, and why it does."""
+    if room.bound == "compute mode":
+        return "one process at a time"
+    memory = f"{room.by_memory} fit by memory" if room.by_memory is not None else "memory not measured"
+    gain = f"{room.by_gain} still gain" if room.by_gain is not None else "gain not measured"
+    first, second = (memory, gain) if room.bound == "memory" else (gain, memory)
+    return f"{first}, {second} ({room.reason})"
