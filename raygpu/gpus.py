@@ -23,7 +23,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Never, TextIO
@@ -164,9 +164,9 @@ def _show(asked: _Asked) -> None:
             return
         console = Console(file=shown, highlight=False)
         if asked.watch_s is not None and console.is_terminal:
-            _follow(console, asked.watch_s, lambda: _told(ask, TICK_S, wanted))
+            _follow(console, asked.watch_s, ask, wanted)
         while True:
-            console.print(view(_told(ask, ANSWER_S, wanted), console.width))
+            console.print(view(_told(ask, ANSWER_S, wanted), console.width, wanted))
             if asked.watch_s is None:
                 return
             shown.flush()
@@ -180,13 +180,13 @@ def _only(output: TextIO) -> Iterator[TextIO]:
         yield output
 
 
-def _follow(console: Console, watch_s: float, told: Callable[[], list[NodeStatus]]) -> Never:
+def _follow(console: Console, watch_s: float, ask: Ask, wanted: WantedTraining | None) -> Never:
     """Show the live table until Ctrl-C; at the beginning, show each node of a cluster as soon as it answers."""
     began_s = time.monotonic()
     with Live(console=console, auto_refresh=False, redirect_stdout=False) as live:
         while True:
-            found = told()
-            live.update(view(found, console.width), refresh=True)
+            found = _told(ask, TICK_S, wanted)
+            live.update(view(found, console.width, wanted), refresh=True)
             starting = any(node.pending for node in found) and time.monotonic() - began_s < ANSWER_S
             time.sleep(0.0 if starting else watch_s)
 

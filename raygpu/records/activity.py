@@ -58,5 +58,5 @@ def _read(file: Path) -> Activity | None:
         values = json.loads(file.read_text())
         need = values.get("need") and Need.read(values["need"])
         return Activity(**values | {"trials": tuple(values["trials"]), "need": need})
-    except (OSError, ValueError, TypeError, KeyError):  # none, gone meanwhile, or another version's
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # none, gone meanwhile, or another version's
         return None

@@ -15,6 +15,7 @@ from raygpu.errors import BadInput
 from raygpu.records import interrupts
 from raygpu.workflow.gpu_status import MachineStatus, status_here
 
+AUTO = "auto"
 KEY = "--address"
 Ask = Callable[[float], "list[NodeStatus]"]
 """Function that returns the nodes' state; takes the seconds to wait for them."""
@@ -74,13 +75,17 @@ def nodes(address: str | None, say: Callable[[str], None]) -> Iterator[Ask]:
 
 
 def _chosen(address: str | None) -> tuple[str | None, str]:
-    """Return the address that a person has given, None for none, and what to call it."""
-    if address is not None:
-        return address, KEY
-    given = given_address()
+    """Return the address that a person has given, None for none, and what to call it. Raises BadInput.
+
+    Ray itself would take any Ray of the machine for auto, also one that listens on loopback alone, and wait for it.
+    """
+    given, key = given_address(), KEY if address is not None else ADDRESS
     if given is not None and given.startswith(("http://", "https://")):
         given = None  # the dashboard's, for Ray's jobs
-    return given, ADDRESS
+    wanted = given if address is None or (address == AUTO and given is not None) else address
+    if wanted == AUTO and (wanted := found_address(of_any_user=True)) is None:
+        raise BadInput(f"{key}: read {AUTO}; no cluster of `ray start` answers on this machine; give HOST:PORT")
+    return wanted, key
 
 
 def _this_machine(timeout_s: float) -> list[NodeStatus]:

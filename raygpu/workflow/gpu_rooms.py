@@ -20,8 +20,8 @@ class WantedTraining:
 
     name: str
     needs: tuple[Need, ...]
-    missing: str
-    """What to do where no need is known, as text."""
+    advice: str
+    """The command that measures it, as text."""
 
 
 def with_rooms(status: MachineStatus, wanted: WantedTraining | None) -> MachineStatus:
@@ -75,18 +75,23 @@ def _rooms(
     free: FreeMemory,
     refusal: str | None,
 ) -> list[RoomOfTraining]:
-    """Return the rooms of one device. device: its name and its memory, None of a simulated one."""
-    kinds = [(run, known, NOT_HERE if known else NOT_MEASURED) for run, known in needs.items()]
+    """Return the rooms of one device. device: its name and its memory, None of a simulated one.
+
+    A sweep whose room is not known has one where it runs alone.
+    """
+    here = {each.activity.run for each in processes if each.activity is not None}
+    kinds = [
+        (run, known, (NOT_HERE if known else NOT_MEASURED) if run in here else None) for run, known in needs.items()
+    ]
     if wanted is not None:
-        kinds.append((wanted.name, wanted.needs, wanted.missing))
+        kinds.append((wanted.name, wanted.needs, f"{NOT_HERE}; {wanted.advice}"))
     found = []
     for name, known, missing in kinds:
         need = next((each for each in known if each.is_of(*device)), None)
-        if need is None:
-            room = Room(None, None, None, None, missing)
-        else:
-            room = room_for(need, num_running(need, name, processes), free, refusal)
-        found.append(RoomOfTraining(name, room))
+        if need is not None:
+            found.append(RoomOfTraining(name, room_for(need, num_running(need, name, processes), free, refusal)))
+        elif missing is not None:
+            found.append(RoomOfTraining(name, Room(None, None, None, None, missing)))
     return found
 
 

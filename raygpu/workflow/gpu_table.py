@@ -10,6 +10,7 @@ from rich.text import Text
 from raygpu.cli.formatting import throughput
 from raygpu.planning.gpu_room import Room
 from raygpu.workflow.gpu_nodes import NodeStatus
+from raygpu.workflow.gpu_rooms import WantedTraining
 from raygpu.workflow.gpu_status import GpuProcess, GpuStatus, RoomOfTraining
 
 COLUMNS = ("GPU", "model", "GiB used", "busy", "SM", "occup.", "DRAM", "W", "°C", "MHz", "RGU")
@@ -21,8 +22,11 @@ SHOWN_TRIALS = 3
 INDENT = "     "
 
 
-def view(nodes: Sequence[NodeStatus], width: int) -> Group:
-    """Return the nodes' tables for rich, in lines of this width."""
+def view(nodes: Sequence[NodeStatus], width: int, wanted: WantedTraining | None = None) -> Group:
+    """Return the nodes' tables for rich, in lines of this width.
+
+    wanted: the training whose room was asked for; where it is not known, the last line says what to do.
+    """
     rows = {id(gpu): _cells(gpu) for node in nodes if node.status is not None for gpu in node.status.gpus}
     widths = _widths([COLUMNS, *rows.values()], width)
     lines = []
@@ -43,7 +47,17 @@ def view(nodes: Sequence[NodeStatus], width: int) -> Group:
             lines += [Text(INDENT + line) for line in rest]
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis"
+    if wanted is not None and any(_lacks(node, wanted.name) for node in nodes):
+        lines.append(Text(f"{wanted.name} was not measured on every device; {wanted.advice}"))
     return Group(*lines)
+
+
+def _lacks(node: NodeStatus, name: str) -> bool:
+    """Return whether the room of a training is not known for some device of a node."""
+    if node.status is None:
+        return False
+    rooms = [*node.status.rooms, *(room for gpu in node.status.gpus for room in gpu.rooms)]
+    return any(each.name == name and each.room.more is None for each in rooms)
 
 
 def _heading(node: NodeStatus, *, by_id: bool) -> str:
@@ -127,7 +141,10 @@ def _limits(room: Room) -> str:
     """Return both limits in words, the one that binds first, and why it does."""
     if room.bound == "compute mode":
         return "one process at a time"
-    memory = f"{room.by_memory} fit by memory" if room.by_memory is not None else "memory not measured"
-    gain = f"{room.by_gain} still gain" if room.by_gain is not None else "gain not measured"
+    memory, gain = "memory not measured", "gain not measured"
+    if room.by_memory is not None:
+        memory = f"{room.by_memory} {'fits' if room.by_memory == 1 else 'fit'} by memory"
+    if room.by_gain is not None:
+        gain = f"{room.by_gain} still {'gains' if room.by_gain == 1 else 'gain'}"
     first, second = (memory, gain) if room.bound == "memory" else (gain, memory)
     return f"{first}, {second} ({room.reason})"

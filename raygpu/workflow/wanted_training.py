@@ -37,9 +37,10 @@ def wanted_training(path: Path) -> WantedTraining:
     with output_to_stderr(wanted=True):  # whatever the user's code prints is no part of the output
         _, _, subject = subject_of(config, trials[0], [], code_folder(config.experiment, path), lambda lines: None)
     needs = [Need.of(profile, "process") for profile in kept(ProfileStore.at(config.profiles).all(), subject, trials)]
-    file = path if not own else "FILE, that of a sweep or a pack,"
-    missing = f"no kept profile of it on this device; {typed('pack')} {file} measures one there"
-    return WantedTraining(path.name, tuple(need for need in needs if need is not None), missing)
+    # A pack reads [space], and not the [hyperparameters] of a training.
+    command = f"{typed('pack')} {path}" if not own else f"{typed('pack')} with the file of a sweep"
+    known = tuple(need for need in needs if need is not None)
+    return WantedTraining(path.name, known, f"{command} measures it there")
 
 
 def kept(profiles: Iterable[Profile], subject: Subject, trials: Sequence[Trial]) -> list[Profile]:

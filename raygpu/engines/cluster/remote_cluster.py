@@ -32,6 +32,9 @@ ACCELERATOR = "accelerator_type:"
 NO_RAY = "Could not find any running Ray instance"
 """Phrase of Ray's error where no Ray runs."""
 CONNECT_S = 10.0
+ANSWER_S = 1.0
+EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+"""First frame of both sides in HTTP/2, without settings; the fourth byte is its type: RFC 9113, section 3.4."""
 KEY = "cluster.address"
 """Key of a configuration that has the address."""
 ASK_S = 2.0
@@ -143,9 +146,24 @@ def _require_answer(address: str, key: str) -> None:
     if not host or not port.isdecimal():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S) as connection:
+            is_head = _may_be_head(connection)
     except (OSError, OverflowError) as error:
-        raise BadInput(f"{key}: nothing answers at {address!r} ({one_line(error)}); local starts a Ray") from error
+        advice = "; local starts a Ray" if key == KEY else ""
+        raise BadInput(f"{key}: nothing answers at {address!r} ({one_line(error)}){advice}") from error
+    if not is_head:
+        raise BadInput(f"{key}: read {address!r}, which is no head's port, as the dashboard's; that is often 6379")
+
+
+def _may_be_head(connection: socket.socket) -> bool:
+    """Return whether a server speaks HTTP/2, as Ray's head does, or says nothing. Ray would wait for any other one."""
+    connection.settimeout(ANSWER_S)
+    try:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + EMPTY_SETTINGS)
+        first = connection.recv(len(EMPTY_SETTINGS))
+    except OSError:  # nothing yet, or a connection that was closed, as where TLS is wanted
+        return True
+    return len(first) < len(EMPTY_SETTINGS) or first[3] == EMPTY_SETTINGS[3]
 
 
 def _not_joined(address: str, error: Exception, key: str) -> str:

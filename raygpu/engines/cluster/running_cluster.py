@@ -22,14 +22,14 @@ def given_address() -> str | None:
     return os.environ.get(ADDRESS) or None
 
 
-def found_address() -> str | None:
-    """Return the address of the cluster that runs on this machine; None if none answers.
+def found_address(*, of_any_user: bool = False) -> str | None:
+    """Return the address of the cluster that was started on this machine; None if none answers.
 
-    A file of another user is passed over: who joins a cluster runs what it sends.
+    of_any_user: whether the file of another user counts too: who joins a cluster runs what it sends.
     """
     file = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / FILE
     try:
-        if file.stat().st_uid not in (0, os.getuid()):
+        if not of_any_user and file.stat().st_uid not in (0, os.getuid()):
             return None
         address = file.read_text().strip()
         host, _, port = address.rpartition(":")
