@@ -169,6 +169,7 @@ def test_mig_instances_are_devices(
     assert [line.split()[0] for line in lines[1:]] == ["1", "1:0", "10", "1:1"]
     assert lines[4].split()[-8:] == ["-"] * 8, "use, power, temperature, clock and worth are none of an instance's"
     assert "0.5 of 4.8" in lines[4]
+    assert "MIG 1g.5gb " in lines[4], "of a long name the end is shown"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"MIG-{fake.uuids[1]}/8/0")
     assert gpus.main(["--once"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["1:1"]

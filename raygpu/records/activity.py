@@ -29,7 +29,7 @@ class Activity:
     samples_per_s: float | None = None
     """Throughput of all these trials together, in the last epoch; None where it is not known."""
     need: Need | None = None
-    """What one more training of this kind takes of the device; None where its profile is not known."""
+    """Need of one more training of this kind; None where its profile is not known."""
 
 
 def note(activity: Activity | None) -> None:

@@ -78,9 +78,15 @@ def _widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
     texts = []
     for place, (cell, width) in enumerate(zip(cells, widths, strict=True)):
-        short = cell if len(cell) <= width else f"{cell[: width - 1]}\N{HORIZONTAL ELLIPSIS}"
+        short = cell if len(cell) <= width else _shortened(cell, width)
         texts.append(short.ljust(width) if place == MODEL else short.rjust(width))
     return " ".join(texts)
+
+
+def _shortened(model: str, width: int) -> str:
+    """Return a part of a model's name: its beginning, or of a MIG instance its end, which says how large it is."""
+    more = "\N{HORIZONTAL ELLIPSIS}"
+    return more + model[1 - width :] if " MIG " in model else model[: width - 1] + more
 
 
 def _cells(status: GpuStatus) -> list[str]:

@@ -91,7 +91,7 @@ class FakeNvml:
             "nvmlDeviceGetHandleByIndex": lambda index: index,
             "nvmlDeviceGetHandleByUUID": self._by_uuid,
             "nvmlDeviceGetMemoryInfo": self._memory,
-            "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=devices[handle].util_pct, memory=5),
+            "nvmlDeviceGetUtilizationRates": self._utilization,
             "nvmlDeviceGetPowerUsage": lambda handle: devices[handle].power_w * 1000,
             "nvmlDeviceGetTemperature": lambda handle, sensor: devices[handle].temperature_c,
             "nvmlDeviceGetComputeMode": lambda handle: devices[handle].compute_mode,
@@ -183,6 +183,11 @@ class FakeNvml:
             self._refuse()
         reserved = device.reserved_gib * GIB
         return SimpleNamespace(total=total, used=used, free=total - used - reserved, reserved=reserved)
+
+    def _utilization(self, handle: int) -> Any:
+        if self.devices[handle].mig == pynvml.NVML_DEVICE_MIG_ENABLE:
+            self._refuse()
+        return SimpleNamespace(gpu=self.devices[handle].util_pct, memory=5)
 
     def _mig(self, device: FakeDevice) -> list[int]:
         if device.mig is None:

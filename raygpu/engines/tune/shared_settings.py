@@ -59,7 +59,7 @@ class SharedSettings:
     mps: Mapping[str, Access]
     """MPS daemons by the GPU's UUID; empty where trials take turns on their GPU."""
     needs: Mapping[tuple[str, bool], Need] = field(default_factory=dict)
-    """What one more training takes of a device, by device type and by whether it is one of an array."""
+    """Needs of one more training, by device type and by whether it is one of an array; absent without a profile."""
 
     def part(self, config: ArrayConfig) -> DevicePlan:
         """Return the placement of an array, with its own share."""

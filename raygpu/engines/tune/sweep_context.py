@@ -71,4 +71,4 @@ class SweepContext:
     arrays_s: dict[str, float] = field(default_factory=dict)
     """Seconds that all fused arrays together have taken, by activity."""
     needs: Mapping[tuple[str, bool], Need] = field(default_factory=dict)
-    """What one more training takes of a device, by device type and by whether it is one of an array."""
+    """Needs of one more training, by device type and by whether it is one of an array; absent without a profile."""
