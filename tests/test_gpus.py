@@ -15,8 +15,8 @@ import pytest
 
 from raygpu import gpus
 from raygpu.devices import host
-from raygpu.planning.gpu_room import Need
 from raygpu.planning.scaling_laws import Affine
+from raygpu.planning.training_need import Need
 from raygpu.records import activity
 from raygpu.records.activity import Activity
 from raygpu.workflow import wanted_training

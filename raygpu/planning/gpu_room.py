@@ -1,6 +1,6 @@
 """Room for more trainings on a GPU: pure, from a profile, the free memory and what runs there now.
 
-    room = room_for(Need.of(profile, "process"), running=3, free=FreeMemory(host_gib=100.0, device_gib=12.5))
+    room = room_for(need_of(profile, "process"), running=3, free=FreeMemory(host_gib=100.0, device_gib=12.5))
 
 The limits are those of a sweep's plan: the number at once up to which throughput gains, and the memory.
 """
@@ -9,66 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from raygpu.config.sections import Way
 from raygpu.planning.cost_model import FreeMemory, fitting, gaining
 from raygpu.planning.estimates import Estimates
 from raygpu.planning.profiles import Profile
-from raygpu.planning.scaling_laws import Affine
+from raygpu.planning.training_need import Need
 
-SAME_GIB = 0.1
-"""Difference of two memories in GiB that rounding may make."""
 Bound = Literal["memory", "gain", "compute mode"]
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """The memory that one more training takes, and the number at once up to which throughput gains."""
-
-    way: Way
-    device: str
-    """Name of the device that the profile was measured on."""
-    device_gib: float | None
-    """Memory of that device; None where one was simulated."""
-    most: int | None
-    """Largest number at once that gains; None where a single number was measured."""
-    end: str
-    """The end of the gain, as text: throughput peaks there, or no more were measured."""
-    host_line: Affine | None
-    """GiB of host memory of n trainings; None if not measured."""
-    device_line: Affine | None
-    """GiB of device memory of n trainings; None if not measured."""
-
-    @classmethod
-    def of(cls, profile: Profile, way: Way) -> Need | None:
-        """Return the need of a profile's training in one way; None if that way was not measured."""
-        numbers = {p.n for p in profile.of(way) if p.samples_per_s}
-        if not numbers:
-            return None
-        most, end = gaining(profile, way)
-        several = len(numbers) > 1
-        return cls(
-            way,
-            profile.subject.device,
-            profile.subject.device_gib,
-            most if several else None,
-            end if several else "",
-            profile.memory(way, "host_gib"),
-            profile.memory(way, "device_gib"),
-        )
-
-    @classmethod
-    def read(cls, values: dict[str, Any]) -> Need:
-        """Return the need that `dataclasses.asdict` made these values of. Raises TypeError and KeyError."""
-        lines = {name: values[name] and Affine(**values[name]) for name in ("host_line", "device_line")}
-        return cls(**values | lines)
-
-    def is_of(self, device: str, device_gib: float | None) -> bool:
-        """Return whether the profile was measured on a device of this type. device_gib: None of a simulated one."""
-        if self.device_gib is None or device_gib is None:
-            return self.device == device and self.device_gib is device_gib
-        return self.device == device and abs(self.device_gib - device_gib) <= SAME_GIB
+def need_of(profile: Profile, way: Way) -> Need | None:
+    """Return the need of a profile's training in one way; None if that way was not measured."""
+    numbers = {p.n for p in profile.of(way) if p.samples_per_s}
+    if not numbers:
+        return None
+    most, end = gaining(profile, way)
+    several = len(numbers) > 1
+    return Need(
+        way,
+        profile.subject.device,
+        profile.subject.device_gib,
+        most if several else None,
+        end if several else "",
+        profile.memory(way, "host_gib"),
+        profile.memory(way, "device_gib"),
+    )
 
 
 def needs_of_sweep(
@@ -84,7 +51,7 @@ def needs_of_sweep(
         if profile is None or not profile.measured_at:
             continue
         for shared, way in ((False, alone), (True, together)):
-            need = Need.of(profile, way) or (Need.of(profile, "process") if way == "mps" else None)
+            need = need_of(profile, way) or (need_of(profile, "process") if way == "mps" else None)
             if need is not None:
                 found[device, shared] = need
     return found

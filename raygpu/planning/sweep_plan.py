@@ -13,8 +13,9 @@ from raygpu.errors import BadInput
 from raygpu.planning import allocation, cost_model
 from raygpu.planning.cost_model import FreeMemory, Option
 from raygpu.planning.estimates import Estimates, Site
-from raygpu.planning.gpu_room import Need, needs_of_sweep
+from raygpu.planning.gpu_room import needs_of_sweep
 from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Plan, by_type, plan, snap
+from raygpu.planning.training_need import Need
 from raygpu.search.signature import Group, Signature
 
 FASTER_ALONE = "packed processes are predicted to be faster"

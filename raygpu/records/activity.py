@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from raygpu import scratch
-from raygpu.planning.gpu_room import Need
+from raygpu.planning.training_need import Need
 
 FILE = "activity.json"
 

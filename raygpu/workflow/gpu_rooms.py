@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from raygpu.devices.fitness import packing_refusal
 from raygpu.planning.cost_model import FreeMemory
-from raygpu.planning.gpu_room import Need, Room, room_for
+from raygpu.planning.gpu_room import Room, room_for
+from raygpu.planning.training_need import Need
 from raygpu.workflow.gpu_status import GpuProcess, GpuStatus, MachineStatus, RoomOfTraining
 
 NOT_HERE = "not measured on this device"

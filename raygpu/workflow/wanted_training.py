@@ -11,7 +11,7 @@ from pathlib import Path
 from raygpu.config import PackConfig, load, read_toml
 from raygpu.config.command_names import typed
 from raygpu.config.source import code_folder
-from raygpu.planning.gpu_room import Need
+from raygpu.planning.gpu_room import need_of
 from raygpu.planning.profiles import Profile, Subject
 from raygpu.records.interrupts import output_to_stderr
 from raygpu.records.profile_store import ProfileStore
@@ -36,7 +36,7 @@ def wanted_training(path: Path) -> WantedTraining:
     trials = [Trial(Trial.name(index), config.seed, values) for index, values in enumerate(sets)]
     with output_to_stderr(wanted=True):  # whatever the user's code prints is no part of the output
         _, _, subject = subject_of(config, trials[0], [], code_folder(config.experiment, path), lambda lines: None)
-    needs = [Need.of(profile, "process") for profile in kept(ProfileStore.at(config.profiles).all(), subject, trials)]
+    needs = [need_of(profile, "process") for profile in kept(ProfileStore.at(config.profiles).all(), subject, trials)]
     # A pack reads [space], and not the [hyperparameters] of a training.
     command = f"{typed('pack')} {path}" if not own else f"{typed('pack')} with the file of a sweep"
     known = tuple(need for need in needs if need is not None)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raygpu.planning.cost_model import FreeMemory, ProfiledGroup, Size, at_once
-from raygpu.planning.gpu_room import Need, room_for
+from raygpu.planning.gpu_room import need_of, room_for
 from raygpu.planning.profiles import Point, Profile, Subject
+from raygpu.planning.training_need import Need
 
 SUBJECT = Subject("experiments.digits:Mlp", {}, "", "float32", "NVIDIA A100", 40.0, 16, {})
 
@@ -29,7 +30,7 @@ RISES = profile({1: 100.0, 2: 190.0, 4: 360.0})
 
 
 def need(of: Profile) -> Need:
-    found = Need.of(of, "process")
+    found = need_of(of, "process")
     assert found is not None
     return found
 
@@ -65,7 +66,7 @@ def test_what_was_not_measured_is_not_known() -> None:
     assert (room.more, room.by_memory, room.by_gain, room.bound) == (None, None, None, None)
     room = room_for(need(profile({1: 100.0, 2: 150.0}, host_gib=None)), running=1, free=FreeMemory(100.0, None))
     assert (room.more, room.by_memory, room.bound) == (1, None, "gain")
-    assert Need.of(PEAKS_AT_4, "fused") is None
+    assert need_of(PEAKS_AT_4, "fused") is None
 
 
 def test_a_gpu_of_one_process_at_a_time() -> None:

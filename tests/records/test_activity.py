@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from raygpu import scratch
-from raygpu.planning.gpu_room import Need
 from raygpu.planning.scaling_laws import Affine
+from raygpu.planning.training_need import Need
 from raygpu.records import activity
 from raygpu.records.activity import Activity
 

@@ -8,8 +8,8 @@ import pytest
 
 from raygpu.devices.nvml import Clock, Gpu, Memory, MigInstance
 from raygpu.devices.telemetry import GpuWindow
-from raygpu.planning.gpu_room import Need
 from raygpu.planning.scaling_laws import Affine
+from raygpu.planning.training_need import Need
 from raygpu.records.activity import Activity
 from raygpu.workflow.gpu_rooms import NOT_HERE, NOT_MEASURED, WantedTraining, num_running, with_rooms
 from raygpu.workflow.gpu_status import GpuProcess, GpuStatus, MachineStatus

@@ -10,8 +10,8 @@ from raygpu.config.sections import Precision
 from raygpu.config.source import Source
 from raygpu.devices.mps import Access
 from raygpu.engines.tune.array_config import ArrayConfig
-from raygpu.planning.gpu_room import Need
 from raygpu.planning.gpu_shares import DevicePlan, Plan
+from raygpu.planning.training_need import Need
 from raygpu.search.trials import Scoring, Trial
 from raygpu.storage import Storage
 

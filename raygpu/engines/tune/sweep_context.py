@@ -11,7 +11,7 @@ from raygpu.config.source import Source
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.mps_daemons import Daemons
 from raygpu.experiment import Splits
-from raygpu.planning.gpu_room import Need
+from raygpu.planning.training_need import Need
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records

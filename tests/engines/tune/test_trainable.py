@@ -11,8 +11,8 @@ import pytest
 
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.trainable import ArrayTrainable
-from raygpu.planning.gpu_room import Need
 from raygpu.planning.gpu_shares import Share
+from raygpu.planning.training_need import Need
 from raygpu.records import activity
 from raygpu.storage import Storage
 
