@@ -19,7 +19,7 @@ COMMANDS = {
     "balance": "Measure how to split a batch over unequal GPUs.",
     "place": "Compare placements of a model's parts on several devices.",
     "doctor": "Check this machine: GPUs, libraries, folders, limits, ports.",
-    "gpus": "Show this machine's GPUs and what runs on them; run a command on the emptiest.",
+    "gpus": "Show the GPUs, here or of a cluster, and what runs on them; run a command on the emptiest.",
     "report": "Write a run's report for a browser again, or compare several runs.",
     "deliver": "Deliver to MLflow what it lacks of a run.",
     "submit": "Run one of the other commands on a Ray cluster.",

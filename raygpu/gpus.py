@@ -1,58 +1,61 @@
-"""Show this machine's GPUs: memory, use, power, clocks, and the processes on each, with raygpu's trials by name.
+"""Show the GPUs of this machine, or of every node of a Ray cluster that runs, and under each what runs on it.
 
 python -m raygpu.gpus                       a live table on a terminal, else once
 python -m raygpu.gpus --once
 python -m raygpu.gpus --watch 5             every 5 seconds
-python -m raygpu.gpus --json
+python -m raygpu.gpus --json                a list of nodes
+python -m raygpu.gpus --address auto        the nodes of a Ray cluster
+python -m raygpu.gpus --for FILE            how many of that file's trainings have room on each GPU
 python -m raygpu.gpus --pick 1 -- python train.py --lr 0.1      run a command on the emptiest GPU
 
-CUDA_VISIBLE_DEVICES chooses GPUs. "busy" is the share of time in which any kernel ran, as nvidia-smi shows it; SM
-(busy multiprocessors), occupancy (warps on them) and DRAM (memory traffic), on Hopper and newer, say how full the GPU
-is. What a card does not tell is a dash.
+Shown are the nodes of the cluster at --address or RAY_ADDRESS, or of the one that this user's `ray start` has begun on
+this machine; else this machine alone, and CUDA_VISIBLE_DEVICES chooses its GPUs. "busy" is the share of time in which
+any kernel ran, as nvidia-smi shows it; SM (busy multiprocessors), occupancy (warps on them) and DRAM (memory traffic),
+on Hopper and newer, say how full the GPU is. What a card does not tell is a dash. A running sweep has room for as many
+more trainings as fit the free memory and still gain by its profile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Never, TextIO
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
 from raygpu.cli.command import framed, reader_may_leave
+from raygpu.cli.console import print_faults
 from raygpu.cli.flags import Flags
-from raygpu.cli.formatting import throughput
 from raygpu.config.command_names import as_typed, typed
-from raygpu.devices.nvml import Gpu, gpus
-from raygpu.devices.selection import select
 from raygpu.errors import BadInput
-from raygpu.workflow.gpu_status import (
-    GpuProcess,
-    GpuStatus,
-    MachineStatus,
-    emptiest,
-    machine_status,
-    take,
-    taken_by_picks,
-)
+from raygpu.records import interrupts
+from raygpu.workflow.gpu_nodes import Ask, NodeStatus, nodes
+from raygpu.workflow.gpu_rooms import WantedTraining, with_rooms
+from raygpu.workflow.gpu_status import emptiest, machine_status, take, taken_by_picks, visible_gpus
+from raygpu.workflow.gpu_table import view
 
-SWITCHES = {"once": "Print the table once, and end.", "json": "Print the state once, as JSON."}
+SWITCHES = {"once": "Print the table once, and end.", "json": "Print the state once, as JSON: a list of nodes."}
 OPTIONS = {
     "watch": "Seconds between two tables. Default: 2, on a terminal.",
+    "address": "The Ray cluster whose nodes are shown: auto or HOST:PORT; local, this machine alone. Default:"
+    " RAY_ADDRESS, else the cluster that was started on this machine, else local.",
+    "for": "A sweep's, pack's or training's file: how many of its trainings have room, by its kept profile.",
     "pick": "Number of GPUs for the command after --, which sees them alone; the emptiest ones are taken.",
 }
 FLAGS = Flags(SWITCHES, OPTIONS)
 WATCH_S = 2.0
-COLUMNS = ("GPU", "model", "GiB used", "busy", "SM", "occup.", "DRAM", "W", "°C", "MHz", "RGU")
-UNKNOWN = "-"
-SHOWN_TRIALS = 3
+ANSWER_S = 30.0
+"""Seconds for which a single table waits for the nodes of a cluster."""
+TICK_S = 1.0
+"""Seconds for which each of the tables that follow each other waits for nodes that have not answered yet."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,6 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A command line that is checked."""
+
+    json: bool
+    watch_s: float | None
+    """Seconds between two tables; None for one."""
+    address: str | None
+    file: str | None
+    """File of a configuration whose trainings' room is asked for."""
+
+
 def _main(argv: list[str]) -> int:
     own, dashes, command = _divided(argv)
     arguments = FLAGS.parse(own)
@@ -70,16 +85,16 @@ def _main(argv: list[str]) -> int:
         print(FLAGS.parser(f"{typed('gpus')} [flags] [-- COMMAND ...]", as_typed(__doc__ or "")).format_help())
         return 0
     if arguments.words:
-        raise BadInput(f"read {arguments.words[0]!r}; allowed: --once, --json, --watch S, --pick N -- COMMAND ...")
-    shown = _visible()
+        allowed = "--once, --json, --watch S, --address ADDRESS, --for FILE, --pick N -- COMMAND ..."
+        raise BadInput(f"read {arguments.words[0]!r}; allowed: {allowed}")
     if "pick" in arguments.options:
-        _become(command, _whole("--pick", arguments.options["pick"]), shown)
+        if others := [f"--{name}" for name in (*arguments.switches, *arguments.options) if name != "pick"]:
+            raise BadInput(f"--pick, {others[0]}: give one of them; --pick takes a GPU of this machine")
+        _become(command, _whole("--pick", arguments.options["pick"]))
     if dashes:
         raise BadInput("--: a command is run with --pick only, as in: --pick 1 -- python train.py")
-    if "json" in arguments.switches:
-        print(json.dumps(asdict(machine_status(shown))))
-        return 0
-    _show(shown, _interval(arguments.options.get("watch"), once="once" in arguments.switches))
+    with interrupts.terminable():
+        _show(_checked(arguments.switches, arguments.options))
     return 0
 
 
@@ -90,17 +105,18 @@ def _divided(argv: list[str]) -> tuple[list[str], bool, list[str]]:
     return argv[:place], True, argv[place + 1 :]
 
 
-def _visible() -> list[Gpu]:
-    found = gpus()
-    return select(found, "all", os.environ.get("CUDA_VISIBLE_DEVICES") if found else None)
+def _checked(switches: set[str], options: dict[str, str]) -> _Asked:
+    once, as_json = "once" in switches, "json" in switches
+    if "watch" in options and (once or as_json):
+        raise BadInput(f"--{'once' if once else 'json'}, --watch: give one of them")
+    watch_s = _interval(options["watch"]) if "watch" in options else None
+    if watch_s is None and sys.stdout.isatty() and not once and not as_json:
+        watch_s = WATCH_S
+    return _Asked(as_json, watch_s, options.get("address"), options.get("for"))
 
 
-def _interval(watch: str | None, *, once: bool) -> float | None:
-    """Return the seconds between two tables; None for one table."""
-    if once and watch is not None:
-        raise BadInput("--once, --watch: give one of them")
-    if watch is None:
-        return WATCH_S if sys.stdout.isatty() and not once else None
+def _interval(watch: str) -> float:
+    """Return the seconds between two tables. Raises BadInput."""
     try:
         seconds = float(watch)
     except ValueError:
@@ -116,94 +132,77 @@ def _whole(flag: str, text: str) -> int:
     return int(text)
 
 
-def _become(command: Sequence[str], number: int, shown: Sequence[Gpu]) -> None:
+def _become(command: Sequence[str], number: int) -> None:
     """Replace this process by a command that sees the emptiest GPUs. Raises BadInput."""
     if not command:
         raise BadInput("--pick: no command; write it after two dashes, as in: --pick 1 -- python train.py")
     if shutil.which(command[0]) is None:
         raise BadInput(f"--pick: {command[0]!r} is no program that can be run")
+    shown = visible_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not shown:
         raise BadInput("--pick: no NVIDIA GPU here")
-    status = machine_status(shown)
-    chosen = emptiest(status, number, taken_by_picks(shown))
+    chosen = emptiest(machine_status(shown), number, taken_by_picks(shown))
     take(chosen)
-    print(f"raygpu: on {', '.join(f'GPU {gpu.index} ({gpu.name})' for gpu in chosen)}", file=sys.stderr, flush=True)
+    print(f"raygpu: on {', '.join(f'GPU {gpu.label} ({gpu.name})' for gpu in chosen)}", file=sys.stderr, flush=True)
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in chosen)}
     os.execvpe(command[0], list(command), environment)
 
 
-def _show(shown: Sequence[Gpu], every_s: float | None) -> None:
-    """Print the table, and again every so many seconds until Ctrl-C; None for once."""
-    console = Console(highlight=False)
-    if every_s is None or not console.is_terminal:
+def _show(asked: _Asked) -> None:
+    """Print the table or the JSON, and the table again every so many seconds until Ctrl-C. Raises BadInput."""
+    wanted = None
+    if asked.file is not None:
+        from raygpu.workflow.wanted_training import wanted_training  # imports what trainings need
+
+        wanted = wanted_training(Path(asked.file))
+    with (
+        nodes(asked.address, lambda line: print_faults([line])) as ask,
+        _only(sys.stdout) as shown,
+    ):
+        if asked.json:
+            print(json.dumps([_as_json(node) for node in _told(ask, ANSWER_S, wanted)]), file=shown)
+            return
+        console = Console(file=shown, highlight=False)
+        if asked.watch_s is not None and console.is_terminal:
+            _follow(console, asked.watch_s, ask, wanted)
         while True:
-            console.print(view(machine_status(shown)))
-            if every_s is None:
+            console.print(view(_told(ask, ANSWER_S, wanted), console.width, wanted))
+            if asked.watch_s is None:
                 return
-            time.sleep(every_s)
-    with Live(console=console, auto_refresh=False) as live:
+            shown.flush()
+            time.sleep(asked.watch_s)
+
+
+@contextlib.contextmanager
+def _only(output: TextIO) -> Iterator[TextIO]:
+    """Yield the output, and discard what others print meanwhile: Ray prints the last words of a node that is lost."""
+    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
+        yield output
+
+
+def _follow(console: Console, watch_s: float, ask: Ask, wanted: WantedTraining | None) -> Never:
+    """Show the live table until Ctrl-C; at the beginning, show each node of a cluster as soon as it answers."""
+    began_s = time.monotonic()
+    with Live(console=console, auto_refresh=False, redirect_stdout=False) as live:
         while True:
-            live.update(view(machine_status(shown)), refresh=True)
-            time.sleep(every_s)
+            found = _told(ask, TICK_S, wanted)
+            live.update(view(found, console.width, wanted), refresh=True)
+            starting = any(node.pending for node in found) and time.monotonic() - began_s < ANSWER_S
+            time.sleep(0.0 if starting else watch_s)
 
 
-def view(status: MachineStatus) -> Group:
-    """Return the table of GPUs, each with its processes, for rich."""
-    parts: list[Table | Text] = []
-    if status.gpus:
-        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        for column in COLUMNS:
-            table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
-        for each in status.gpus:
-            table.add_row(*_cells(each))
-        parts.append(table)
-    else:
-        parts.append(Text("no NVIDIA GPU here"))
-    for each in status.gpus:
-        if each.clock.lowered_by:
-            parts.append(Text(f"GPU {each.gpu.index}: its clock is lowered by {', '.join(each.clock.lowered_by)}"))
-        parts += _texts(f"GPU {each.gpu.index}", each.processes)
-    parts += _texts("on none of these" if status.gpus else "simulated GPU", status.elsewhere)
-    return Group(*parts)
-
-
-def _cells(status: GpuStatus) -> list[str]:
-    window, memory, clock = status.window, status.memory, status.clock
-    used = f"{memory.used_gib:.1f} of {memory.total_gib:.1f}" if memory is not None else UNKNOWN
-    percentages = (window.util_pct, window.sm_util_pct, window.sm_occupancy_pct, window.dram_bandwidth_pct)
+def _told(ask: Ask, timeout_s: float, wanted: WantedTraining | None) -> list[NodeStatus]:
+    """Return the state of the nodes with the rooms of their GPUs."""
     return [
-        str(status.gpu.index),
-        status.gpu.name.removeprefix("NVIDIA "),
-        used,
-        *(f"{each:.0f}%" if each is not None else UNKNOWN for each in percentages),
-        _number(window.power_w),
-        _number(window.temperature_peak_c),
-        _number(clock.mhz),
-        f"{status.rgu:.1f}" if status.rgu is not None else UNKNOWN,
+        each if each.status is None else replace(each, status=with_rooms(each.status, wanted))
+        for each in ask(timeout_s)
     ]
 
 
-def _number(value: float | None) -> str:
-    return f"{value:.0f}" if value is not None else UNKNOWN
-
-
-def _texts(where: str, processes: Sequence[GpuProcess]) -> Iterator[Text]:
-    for process in processes:
-        gib = f" {process.gpu_memory_gib:.1f} GiB" if process.gpu_memory_gib is not None else ""
-        line = f"{where}: {process.pid} {process.user or UNKNOWN}{gib}  {_training(process)}"
-        yield Text(line, overflow="ellipsis", no_wrap=True)
-
-
-def _training(process: GpuProcess) -> str:
-    noted = process.activity
-    if noted is None:
-        return process.command or UNKNOWN
-    trials = ", ".join(noted.trials[:SHOWN_TRIALS])
-    if len(noted.trials) > SHOWN_TRIALS:
-        trials += f" ... ({len(noted.trials)} trials)"
-    share = f", share {noted.share:.2f}" if noted.share is not None else ""
-    rate = f", {throughput(noted.samples_per_s)}" if noted.samples_per_s is not None else ""
-    return f"{noted.run}: {trials}{share}{rate}"
+def _as_json(node: NodeStatus) -> dict[str, Any]:
+    """Return a node as one flat object: its name, its address, why its state is not known, and the state."""
+    state = {"gpus": None, "elsewhere": None} if node.status is None else asdict(node.status)
+    return {"node": node.name, "address": node.address, "node_id": node.node_id, "fault": node.fault, **state}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from typing import Any
 
 import pynvml
 
-from raygpu.devices.nvml import ask, handle
+from raygpu.devices.mig import gpm_source
+from raygpu.devices.nvml import ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,9 @@ COUNTERS = {
 
 
 class GpmSampler:
-    """Context manager that samples a GPU at its entry; `reading` samples again and returns the means in between.
+    """Context manager that samples a device at its entry; `reading` samples again and returns the means in between.
+
+    The device is a GPU, or a MIG instance: those of one GPU instance have its counters together.
 
     Not thread-safe. The samples are NVML's memory: they are freed at the exit.
     """
@@ -44,6 +47,7 @@ class GpmSampler:
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
         self._device: Any = None
+        self._gpu_instance: int | None = None
         self._first: Any = None
         self._second: Any = None
 
@@ -53,12 +57,12 @@ class GpmSampler:
         return self._first is not None
 
     def __enter__(self) -> GpmSampler:
-        self._device = handle(self._uuid)
+        self._device, self._gpu_instance = gpm_source(self._uuid)
         support = ask(pynvml.nvmlGpmQueryDeviceSupport, self._device) if self._device is not None else None
         if support is not None and support.isSupportedDevice:
             first, self._second = ask(pynvml.nvmlGpmSampleAlloc), ask(pynvml.nvmlGpmSampleAlloc)
             # A driver may know GPM and keep its counters for administrators.
-            if self._second is None or ask(pynvml.nvmlGpmSampleGet, self._device, first) is None:
+            if self._second is None or self._sample(first) is None:
                 self._free(first)
             else:
                 self._first = first
@@ -66,7 +70,7 @@ class GpmSampler:
 
     def reading(self) -> Gpm | None:
         """Return the means since the entry or the last reading; None where no counter can be read."""
-        if self._first is None or ask(pynvml.nvmlGpmSampleGet, self._device, self._second) is None:
+        if self._first is None or self._sample(self._second) is None:
             return None
         request = pynvml.c_nvmlGpmMetricsGet_t()
         request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
@@ -84,6 +88,12 @@ class GpmSampler:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._free(self._first)
         self._first = None
+
+    def _sample(self, into: Any) -> Any:
+        """Read the counters into a sample; return None where they cannot be read."""
+        if self._gpu_instance is None:
+            return ask(pynvml.nvmlGpmSampleGet, self._device, into)
+        return ask(pynvml.nvmlGpmMigSampleGet, self._device, self._gpu_instance, into)
 
     def _free(self, first: Any) -> None:
         for sample in (first, self._second):

@@ -1,4 +1,4 @@
-"""The only door to NVML, together with gpm.py: the GPUs of this machine and their readings.
+"""The only door to NVML, together with gpm.py and mig.py: the GPUs of this machine and their readings.
 
 A missing GPU, driver or permission raises nothing: a value that cannot be read is None.
 """
@@ -31,11 +31,22 @@ CLOCK_REASONS: dict[int, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class MigInstance:
+    """The place of a MIG instance in its GPU."""
+
+    place: int
+    """NVML's index of the instance among those of its GPU."""
+    gpu_uuid: str
+    gpu_instance: int | None
+    compute_instance: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of this machine."""
+    """A GPU of this machine, or a MIG instance of one."""
 
     index: int
-    """NVML's index, in the order of the PCI bus."""
+    """NVML's index, in the order of the PCI bus; of an instance, that of its GPU."""
     uuid: str
     name: str
     memory_gib: float
@@ -44,6 +55,13 @@ class Gpu:
     compute_mode: ComputeMode | None = None
     mig: bool | None = None
     """Whether the GPU is cut into MIG instances; None where the GPU has no MIG, as all GPUs older than the A100."""
+    instance: MigInstance | None = None
+    """None for a whole GPU."""
+
+    @property
+    def label(self) -> str:
+        """Index for a person: 0, or 0:1 for the second MIG instance of it."""
+        return str(self.index) if self.instance is None else f"{self.index}:{self.instance.place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +124,8 @@ def gpus() -> list[Gpu]:
         found.append(
             Gpu(
                 index=index,
-                uuid=_text(pynvml.nvmlDeviceGetUUID(device)),
-                name=_text(pynvml.nvmlDeviceGetName(device)),
+                uuid=text(pynvml.nvmlDeviceGetUUID(device)),
+                name=text(pynvml.nvmlDeviceGetName(device)),
                 memory_gib=room.total_gib if room is not None else 0.0,
                 capability=ask(pynvml.nvmlDeviceGetCudaComputeCapability, device),
                 compute_mode=COMPUTE_MODES.get(ask(pynvml.nvmlDeviceGetComputeMode, device)),
@@ -120,7 +138,7 @@ def gpus() -> list[Gpu]:
 def driver_version() -> str | None:
     """Return the driver's version, as "580.65.06"; None without an NVIDIA driver."""
     version = ask(pynvml.nvmlSystemGetDriverVersion) if _started() else None
-    return _text(version) if version is not None else None
+    return text(version) if version is not None else None
 
 
 def driver_cuda_version() -> str | None:
@@ -228,5 +246,6 @@ def _either(device: Any, newer: Callable[..., Any], older: Callable[..., Any]) -
     return found if found is not None else ask(older, device)
 
 
-def _text(value: str | bytes) -> str:
+def text(value: str | bytes) -> str:
+    """Return NVML's text as a string: older versions of pynvml return bytes."""
     return value.decode() if isinstance(value, bytes) else value

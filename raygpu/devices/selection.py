@@ -1,7 +1,8 @@
-"""Select the GPUs of this machine that a sweep may use, by `gpu.devices` and CUDA_VISIBLE_DEVICES."""
+"""Select GPUs of this machine by CUDA_VISIBLE_DEVICES, and those that a sweep may use by `gpu.devices` too."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from raygpu.devices.nvml import Gpu
@@ -41,6 +42,25 @@ def listed(gpus: Sequence[Gpu], visible: str | None) -> list[tuple[str, Gpu | No
     return [(word, _find(gpus, word)) for word in _words(visible)]
 
 
+def shown(devices: Sequence[Gpu], visible: str | None) -> list[Gpu]:
+    """Return the devices that CUDA_VISIBLE_DEVICES names, in its order; a GPU with its MIG instances.
+
+    devices: GPUs, each followed by its MIG instances. visible: None if the variable is not set. Raises BadInput if its
+    first entry is unknown and not -1.
+    """
+    if visible is None:
+        return list(devices)
+    words = _words(visible)
+    named = list(itertools.takewhile(lambda gpu: gpu is not None, (_find(devices, word) for word in words)))
+    if words and not named and words[0] != "-1":
+        raise BadInput(f"CUDA_VISIBLE_DEVICES: read {visible!r}; the devices are: {_known(devices) or 'none'}")
+    chosen: list[Gpu] = []
+    for device in filter(None, named):
+        parts = [each for each in devices if each.instance is not None and each.instance.gpu_uuid == device.uuid]
+        chosen += [each for each in (device, *parts) if each not in chosen]
+    return chosen
+
+
 def _named(gpus: Sequence[Gpu], visible: str) -> list[Gpu]:
     """Return the GPUs of CUDA_VISIBLE_DEVICES by CUDA's rule: the list ends at the first entry without a GPU, as -1.
 
@@ -59,15 +79,23 @@ def _named(gpus: Sequence[Gpu], visible: str) -> list[Gpu]:
 
 
 def _known(gpus: Sequence[Gpu]) -> str:
-    return ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
+    return ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in gpus)
 
 
 def _find(gpus: Sequence[Gpu], word: str) -> Gpu | None:
-    """Find a GPU by its index, its UUID, or a beginning of the UUID that no other GPU has."""
+    """Find a device by its index, UUID, a beginning of the UUID that no other one has, or an instance's old name."""
     if word.isdigit():
-        return next((gpu for gpu in gpus if gpu.index == int(word)), None)
+        return next((gpu for gpu in gpus if gpu.index == int(word) and gpu.instance is None), None)
+    if "/" in word:
+        return next((gpu for gpu in gpus if word == _old_name(gpu)), None)
     matches = [gpu for gpu in gpus if word and gpu.uuid.startswith(word)]
     return matches[0] if len(matches) == 1 else None
+
+
+def _old_name(gpu: Gpu) -> str | None:
+    """Return the name of a MIG instance before driver 470, which CUDA still takes; None for a whole GPU."""
+    part = gpu.instance
+    return f"MIG-{part.gpu_uuid}/{part.gpu_instance}/{part.compute_instance}" if part is not None else None
 
 
 def _words(text: str) -> list[str]:

@@ -16,6 +16,7 @@ from raygpu.config.sections import Way
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.overheads import ARRAY_S, TRIAL_S, WORKER_S
 from raygpu.planning.profiles import FALLING, Profile
+from raygpu.planning.scaling_laws import Affine
 
 TUNE_S = 3.5
 """Seconds of Tune before a sweep's first trial and after its last."""
@@ -154,20 +155,30 @@ def _packings(
 
 def at_once(group: ProfiledGroup, way: Way, room: FreeMemory, num_gpus: int = 1) -> tuple[int, str]:
     """Return the largest number of trainings at once on a device in this way, and the limit that binds, as text."""
-    best = group.profile.best([way])
-    curve = best.n if best is not None else 1
-    highest = max((p.n for p in group.profile.of(way)), default=1)
-    bounds = {
-        f"throughput peaks at {curve}" if curve < highest or curve == 1 else f"measured up to {curve}": curve,
-        f"{group.size.at_once} trials at once": math.ceil(group.size.at_once / num_gpus),
-    }
+    curve, end = gaining(group.profile, way)
+    bounds = {end: curve, f"{group.size.at_once} trials at once": math.ceil(group.size.at_once / num_gpus)}
     for what, free_gib in (("host_gib", room.host_gib), ("device_gib", room.device_gib)):
         line = group.profile.memory(way, what)  # type: ignore[arg-type] # two names that are literals
         if line is not None and line.each > 0 and free_gib is not None:
-            count = math.floor((RESERVE * free_gib - line.fixed) / line.each)
-            bounds[f"{what[:-4]} memory: {line.each:.2f} GiB each, {free_gib:.1f} GiB free"] = count
+            bounds[f"{what[:-4]} memory: {line.each:.2f} GiB each, {free_gib:.1f} GiB free"] = fitting(line, free_gib)
     bound, n = min(bounds.items(), key=lambda item: item[1])
     return max(1, n), bound
+
+
+def gaining(profile: Profile, way: Way) -> tuple[int, str]:
+    """Return the smallest number at once whose throughput no larger one is shown to exceed, and what ends there."""
+    best = profile.best([way])
+    curve = best.n if best is not None else 1
+    highest = max((p.n for p in profile.of(way)), default=1)
+    return curve, f"throughput peaks at {curve}" if curve < highest or curve == 1 else f"measured up to {curve}"
+
+
+def fitting(line: Affine, free_gib: float, *, running: bool = False) -> int:
+    """Return the number of trainings that the free memory holds. line: GiB of n trainings, each above 0.
+
+    running: whether some run already, which have taken the fixed part.
+    """
+    return math.floor((RESERVE * free_gib - (0.0 if running else line.fixed)) / line.each)
 
 
 def _option(
@@ -246,7 +257,7 @@ def _members(group: ProfiledGroup, room: FreeMemory, num_gpus: int) -> int:
     if line is None or line.each <= 0:
         return most
     free_gib = room.device_gib if room.device_gib is not None else room.host_gib
-    return max(1, min(most, math.floor((RESERVE * free_gib - line.fixed) / line.each)))
+    return max(1, min(most, fitting(line, free_gib)))
 
 
 def _rate(profile: Profile, way: Way, n: int) -> float:

@@ -39,6 +39,8 @@ class Estimates:
     """Profile of the largest group: for groups that have none of their own."""
     source: str = ""
     """Origin of the reference, in a few words."""
+    kept: Profile | None = None
+    """Kept profile of the largest group where the plan had nothing to choose, and so no reference."""
     probe_s: float | None = None
     """Seconds that the probe took; None where the profile was kept."""
     by_device: dict[str, Profile] = field(default_factory=dict)

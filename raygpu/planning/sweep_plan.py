@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from raygpu.config import SweepConfig
-from raygpu.config.sections import GpuSection
+from raygpu.config.sections import GpuSection, Way
 from raygpu.errors import BadInput
 from raygpu.planning import allocation, cost_model
 from raygpu.planning.cost_model import FreeMemory, Option
 from raygpu.planning.estimates import Estimates, Site
+from raygpu.planning.gpu_room import needs_of_sweep
 from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Plan, by_type, plan, snap
+from raygpu.planning.training_need import Need
 from raygpu.search.signature import Group, Signature
 
 FASTER_ALONE = "packed processes are predicted to be faster"
@@ -113,6 +115,13 @@ class Decision:
         if own is None or own.unit != "samples":
             return None
         return next((point.samples_per_s for point in own.of("process") if point.n == 1), None)
+
+    def needs(self) -> dict[tuple[str, bool], Need]:
+        """Return what one more training takes, by device type and by whether it is one of an array."""
+        parts = self.plan.parts if isinstance(self.plan, Plan) else (*self.plan.arrays.parts, *self.plan.alone.parts)
+        devices = list(dict.fromkeys(part.device for part in parts))
+        together: Way = "split" if self.mode == "split" else "fused"
+        return needs_of_sweep(self.estimates, devices, "mps" if self.mps else "process", together)
 
     def settled(self, gpu: GpuSection) -> dict[str, Any]:
         """Return `[gpu]` with the choices in place of auto: a resumed sweep goes on as it began."""

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from raygpu import scratch
+from raygpu.planning.training_need import Need
 
 FILE = "activity.json"
 
@@ -27,6 +28,8 @@ class Activity:
     """Share of the GPU that the process is given, 0 to 1."""
     samples_per_s: float | None = None
     """Throughput of all these trials together, in the last epoch; None where it is not known."""
+    need: Need | None = None
+    """Need of one more training of this kind; None where its profile is not known."""
 
 
 def note(activity: Activity | None) -> None:
@@ -53,6 +56,7 @@ def living() -> dict[int, Activity]:
 def _read(file: Path) -> Activity | None:
     try:
         values = json.loads(file.read_text())
-        return Activity(**values | {"trials": tuple(values["trials"])})
-    except (OSError, ValueError, TypeError, KeyError):  # none, gone meanwhile, or another version's
+        need = values.get("need") and Need.read(values["need"])
+        return Activity(**values | {"trials": tuple(values["trials"]), "need": need})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # none, gone meanwhile, or another version's
         return None

@@ -41,6 +41,10 @@ class Signature:
         """Return a trial's signature. names: the hyper-parameters that shape its program."""
         return cls(_key(trial, names))
 
+    def is_of(self, trial: Trial) -> bool:
+        """Return whether a trial has these values of the hyper-parameters."""
+        return _key(trial, (name for name, _ in self.values)) == tuple(sorted(self.values))
+
 
 @dataclass(slots=True)
 class Group:

@@ -25,6 +25,7 @@ from raygpu.planning.advice import Scaling
 from raygpu.planning.profiles import Profile, Subject
 from raygpu.records import interrupts
 from raygpu.records.run_directory import RunDirectory
+from raygpu.search.trials import Trial
 from raygpu.training.start import signature
 from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPack, chosen_gpus, prepare_pack
@@ -61,17 +62,31 @@ def find_training(
 ) -> MeasuredTraining:
     """Find the code and the data, and try a first step of an experiment. Raises BadInput."""
     prepared = prepare_pack(config, stem)
-    config = prepared.config
+    workload, code, own = subject_of(prepared.config, prepared.trial, prepared.gpus, source_folder, say)
+    return MeasuredTraining(prepared, workload, code, own)
+
+
+def subject_of(
+    config: PackConfig,
+    trial: Trial,
+    gpus: Sequence[Gpu],
+    source_folder: Path | None,
+    say: Callable[[Sequence[str]], None],
+) -> tuple[Workload, Any, Subject]:
+    """Load a training's code and data and try a first step; return them with the key of its profile. Raises BadInput.
+
+    gpus: the GPU that the profile is of; empty for a simulated one.
+    """
     source, code = find(config, (source_folder or Path.cwd()).resolve())
     splits = None
     if isinstance(code, Experiment):
-        step = tried_step(config, source, code, prepared.trial.hyperparameters)
+        step = tried_step(config, source, code, trial.hyperparameters)
         say(step.notes)
         splits = step.splits.part(config.data.fraction, config.seed)
-    shaped_by = signature(source, code, splits, prepared.trial)
-    site = replace(local_site(prepared.gpus, [host.node(1)]), num_cpus=host.num_cpus())
-    workload = Workload(source, splits, prepared.trial, config.gpu.precision)
-    return MeasuredTraining(prepared, workload, code, subject(workload, code, shaped_by, site))
+    shaped_by = signature(source, code, splits, trial)
+    site = replace(local_site(gpus, [host.node(1)]), num_cpus=host.num_cpus())
+    workload = Workload(source, splits, trial, config.gpu.precision)
+    return workload, code, subject(workload, code, shaped_by, site)
 
 
 def _lines(measuring: MeasuredTraining) -> list[str]:

@@ -249,6 +249,7 @@ class SweepUnderWay:
             detail=self.console.detail if self.console.is_verbose else None,
             leave=leave,
             retry_failed=self.retry_failed,
+            needs=self.decision.needs(),
         )
 
     def _run_trials(self, context: SweepContext) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 import time
@@ -99,10 +100,7 @@ def prepare_pack(config: PackConfig, stem: str) -> PreparedPack:
     chosen: list[Gpu] = []
     profiles = ProfileStore.at(config.profiles)
     with _noted(faults):
-        if any(isinstance(values, dict) and "grid_search" in values for values in config.space.values()):
-            hyperparameters = next(parse(config.space, "grid").grid())
-        elif config.space:
-            hyperparameters = parse(config.space).draw(config.seed, 0)
+        hyperparameters = next(draws(config), {})
     with _noted(faults):
         chosen = chosen_gpus(config)[:1]
     with _noted(faults):
@@ -112,6 +110,16 @@ def prepare_pack(config: PackConfig, stem: str) -> PreparedPack:
         raise BadInput(faults)
     trial = Trial(Trial.name(0), trial_seed(config.seed, 0), hyperparameters)
     return PreparedPack(located, trial, chosen, profiles)
+
+
+def draws(config: PackConfig) -> Iterator[dict[str, Any]]:
+    """Yield the sets of hyper-parameters that [space] draws, the measured one first; none without a space. Raises
+    BadInput."""
+    if any(isinstance(values, dict) and "grid_search" in values for values in config.space.values()):
+        yield from parse(config.space, "grid").grid()
+    elif config.space:
+        space = parse(config.space)
+        yield from (space.draw(config.seed, index) for index in itertools.count())
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ def test_one_door() -> None:
         if (isinstance(node, ast.Import) and any(alias.name == "pynvml" for alias in node.names))
         or (isinstance(node, ast.ImportFrom) and node.module == "pynvml")
     }
-    assert doors == {"devices/nvml.py", "devices/gpm.py"}
+    assert doors == {"devices/nvml.py", "devices/gpm.py", "devices/mig.py"}
 
 
 def test_no_driver_means_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

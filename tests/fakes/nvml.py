@@ -10,6 +10,26 @@ import pynvml
 import pytest
 
 GIB = 2**30
+OF_WHOLE_GPUS = {
+    "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature", "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetComputeMode",
+    "nvmlDeviceGetMigMode", "nvmlGpmQueryDeviceSupport", "nvmlGpmSampleGet",
+}  # fmt: skip
+"""Functions that do not take the handle of a MIG instance."""
+
+
+@dataclass
+class FakeInstance:
+    """A MIG instance's state."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int = 0
+    profile: str = "1g.5gb"
+    used_gib: float = 0.5
+    total_gib: float = 4.75
+    processes: dict[int, float | None] = field(default_factory=dict)
+    gpm: dict[int, float] | None = None
 
 
 @dataclass
@@ -26,6 +46,8 @@ class FakeDevice:
     compute_mode: int = pynvml.NVML_COMPUTEMODE_DEFAULT
     mig: int | None = None
     """None: a card without MIG."""
+    instances: list[FakeInstance | None] = field(default_factory=list)
+    """MIG instances by NVML's index; None for an index without one."""
     processes: dict[int, float | None] = field(default_factory=dict)
     """GiB by pid; None for a process without a figure."""
     mps_processes: dict[int, float | None] = field(default_factory=dict)
@@ -68,18 +90,14 @@ class FakeNvml:
             "nvmlDeviceGetCount": lambda: len(devices),
             "nvmlDeviceGetHandleByIndex": lambda index: index,
             "nvmlDeviceGetHandleByUUID": self._by_uuid,
-            "nvmlDeviceGetName": lambda handle: devices[handle].name,
-            "nvmlDeviceGetUUID": lambda handle: devices[handle].uuid,
             "nvmlDeviceGetMemoryInfo": self._memory,
-            "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=devices[handle].util_pct, memory=5),
+            "nvmlDeviceGetUtilizationRates": self._utilization,
             "nvmlDeviceGetPowerUsage": lambda handle: devices[handle].power_w * 1000,
             "nvmlDeviceGetTemperature": lambda handle, sensor: devices[handle].temperature_c,
             "nvmlDeviceGetComputeMode": lambda handle: devices[handle].compute_mode,
             "nvmlDeviceGetCudaComputeCapability": lambda handle: devices[handle].capability,
             "nvmlDeviceGetMigMode": lambda handle: self._mig(devices[handle]),
-            "nvmlDeviceGetComputeRunningProcesses_v3": lambda handle: _listed(devices[handle].processes),
             "nvmlDeviceGetComputeRunningProcesses_v2": self._refuse,
-            "nvmlDeviceGetMPSComputeRunningProcesses_v3": lambda handle: _listed(devices[handle].mps_processes),
             "nvmlDeviceGetMPSComputeRunningProcesses_v2": self._refuse,
             "nvmlGpmQueryDeviceSupport": lambda handle: SimpleNamespace(
                 isSupportedDevice=int(devices[handle].gpm is not None)
@@ -89,25 +107,87 @@ class FakeNvml:
             "nvmlGpmSampleGet": self._sample,
             "nvmlGpmMetricsGet": self._metrics,
         }
+        answers |= self._of_instances()
         for name, answer in answers.items():
+            if name in OF_WHOLE_GPUS:
+                answer = self._of_a_whole_gpu(answer)
             monkeypatch.setattr(pynvml, name, self._refuse if name in self.unsupported else answer)
         return self
 
-    def _by_uuid(self, uuid: str) -> int:
+    def _of_instances(self) -> dict[str, Any]:
+        """What NVML answers about MIG instances. A handle is the instance itself; a GPU's is its index."""
+
+        def by_index(handle: int, place: int) -> FakeInstance:
+            found = self.devices[handle].instances[place]
+            if found is None:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+            return found
+
+        def whole(part: FakeInstance) -> int:
+            return next(index for index, device in enumerate(self.devices) if part in device.instances)
+
+        def either(of_gpu: Any, of_instance: Any) -> Any:
+            return lambda handle: (of_instance if isinstance(handle, FakeInstance) else of_gpu)(handle)
+
+        devices = self.devices
+        return {
+            "nvmlDeviceGetMaxMigDeviceCount": lambda handle: len(devices[handle].instances),
+            "nvmlDeviceGetMigDeviceHandleByIndex": by_index,
+            "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": whole,
+            "nvmlDeviceGetGpuInstanceId": either(self._refuse, lambda part: part.gpu_instance),
+            "nvmlDeviceGetComputeInstanceId": either(self._refuse, lambda part: part.compute_instance),
+            "nvmlDeviceGetName": either(
+                lambda handle: devices[handle].name,
+                lambda part: f"{devices[whole(part)].name} MIG {part.profile}",
+            ),
+            "nvmlDeviceGetUUID": either(lambda handle: devices[handle].uuid, lambda part: part.uuid),
+            "nvmlDeviceGetComputeRunningProcesses_v3": either(
+                lambda handle: _listed(devices[handle].processes), lambda part: _listed(part.processes)
+            ),
+            "nvmlDeviceGetMPSComputeRunningProcesses_v3": either(
+                lambda handle: _listed(devices[handle].mps_processes), lambda part: []
+            ),
+            "nvmlGpmMigSampleGet": self._sample_of_instance,
+        }
+
+    def _of_a_whole_gpu(self, answer: Any) -> Any:
+        def checked(handle: Any, *arguments: Any) -> Any:
+            if isinstance(handle, FakeInstance):
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+            return answer(handle, *arguments)
+
+        return checked
+
+    def _sample_of_instance(self, handle: int, gpu_instance: int, sample: object) -> object:
+        parts = [part for part in self.devices[handle].instances if part is not None]
+        self._sampled = next(part for part in parts if part.gpu_instance == gpu_instance)
+        return sample
+
+    def _by_uuid(self, uuid: str) -> Any:
+        parts = {part.uuid: part for device in self.devices for part in device.instances if part is not None}
+        if uuid in parts:
+            return parts[uuid]
         if uuid not in self.uuids:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return self.uuids.index(uuid)
 
-    def _memory(self, handle: int, version: int | None = None) -> Any:
+    def _memory(self, handle: Any, version: int | None = None) -> Any:
         """`unsupported` with "memory_v2" is a driver of before version 2."""
-        device = self.devices[handle]
+        device = handle if isinstance(handle, FakeInstance) else self.devices[handle]
         total, used = device.total_gib * GIB, device.used_gib * GIB
+        if isinstance(device, FakeInstance):
+            return SimpleNamespace(total=total, used=used, free=total - used, reserved=0)
         if version is None:
             return SimpleNamespace(total=total, used=used, free=total - used)
         if "memory_v2" in self.unsupported:
             self._refuse()
         reserved = device.reserved_gib * GIB
         return SimpleNamespace(total=total, used=used, free=total - used - reserved, reserved=reserved)
+
+    def _utilization(self, handle: int) -> Any:
+        if self.devices[handle].mig == pynvml.NVML_DEVICE_MIG_ENABLE:
+            self._refuse()
+        return SimpleNamespace(gpu=self.devices[handle].util_pct, memory=5)
 
     def _mig(self, device: FakeDevice) -> list[int]:
         if device.mig is None:

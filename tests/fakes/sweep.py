@@ -26,5 +26,6 @@ def sweep_context(records: Records, **changes: Any) -> Any:
         "detail": None,
         "leave": print,
         "arrays_s": {},
+        "needs": {},
     }
     return SimpleNamespace(**values | changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -125,6 +126,19 @@ def test_who_asks_for_mps_gets_what_was_measured_under_it() -> None:
     assert plan.as_dict()["trials_per_gpu"] == 2
     many = decide(ON_CARD, config(mps="on", fraction=0.01), 100, GROUPS, None, Estimates()).plan
     assert many.as_dict()["trials_per_gpu"] == 48, "MPS serves no more"
+
+
+def test_workers_are_told_what_one_more_training_needs() -> None:
+    assert decide(ON_CARD, config(), 32, GROUPS, None, FASTER).needs() == {}, "a rough estimate is no profile"
+    assert FASTER.reference is not None
+    measured = replace(FASTER, reference=replace(FASTER.reference, measured_at="2026-11-01"))
+    decision = decide(ON_CARD, config(), 32, GROUPS, None, measured)
+    (device,) = {device for device, _ in decision.needs()}
+    assert device == ON_CARD.nodes[0].device_type
+    assert decision.needs()[device, False].way == "mps"
+    assert decision.needs()[device, False].most == 3
+    asked = decide(ON_CARD, config(mps="off", fraction=0.5), 32, GROUPS, None, Estimates(kept=measured.reference))
+    assert asked.needs()[device, False].way == "process", "a kept profile counts where nothing was to be chosen"
 
 
 @pytest.mark.parametrize(

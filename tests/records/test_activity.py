@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from raygpu import scratch
+from raygpu.planning.scaling_laws import Affine
+from raygpu.planning.training_need import Need
 from raygpu.records import activity
 from raygpu.records.activity import Activity
 
@@ -49,6 +51,13 @@ def test_a_note_of_another_process_goes_with_it(end: str) -> None:
     assert activity.living() == {}
 
 
+def test_a_note_tells_what_one_more_training_needs() -> None:
+    need = Need("fused", "NVIDIA A100", 40.0, 32, "throughput peaks at 32", None, Affine(1.0, 0.25))
+    noted = Activity("a", ("t0001",), 0.5, None, need)
+    activity.note(noted)
+    assert activity.living() == {os.getpid(): noted}
+
+
 def test_a_note_is_replaced_and_taken_back() -> None:
     activity.note(Activity("a", ("t0001",)))
     activity.note(Activity("b", ("t0002",)))
@@ -58,7 +67,16 @@ def test_a_note_is_replaced_and_taken_back() -> None:
     assert activity.living() == {}
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"run": "a"}', '{"run": "a", "trials": [], "colour": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1]",
+        '{"run": "a"}',
+        '{"run": "a", "trials": [], "colour": 1}',
+        '{"run": "a", "trials": [], "need": {"way": "fused"}}',
+    ],
+)
 def test_another_version_s_note_is_passed_over(text: str) -> None:
     (scratch.home() / activity.FILE).write_text(text)
     assert activity.living() == {}

@@ -1,7 +1,9 @@
-"""Actors that stay on one node and reserve nothing."""
+"""Actors that stay on one node and reserve nothing, and what they see of it."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -16,3 +18,10 @@ def pinned(actor: type[Any], node_id: str | None = None, **options: Any) -> Any:
     node_id = node_id or ray.get_runtime_context().get_node_id()
     where = NodeAffinitySchedulingStrategy(node_id, soft=False)
     return ray.remote(actor).options(num_cpus=0, scheduling_strategy=where, **options)
+
+
+def visible_of_raylet() -> str | None:
+    """Return CUDA_VISIBLE_DEVICES of a worker's raylet, its parent; None if it is not set. Ray changes the worker's."""
+    variables = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+    prefix = b"CUDA_VISIBLE_DEVICES="
+    return next((v.removeprefix(prefix).decode() for v in variables if v.startswith(prefix)), None)

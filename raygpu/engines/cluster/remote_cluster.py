@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from raygpu.devices.selection import listed
 from raygpu.engines.cluster import ray_environment, runtime_env
 from raygpu.engines.cluster.cluster import Cluster, device, reached, shutdown, url
 from raygpu.engines.cluster.job_name import named_job
-from raygpu.engines.cluster.pinned import pinned
+from raygpu.engines.cluster.pinned import pinned, visible_of_raylet
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
 from raygpu.records.trial_records import Device
@@ -35,6 +34,11 @@ ACCELERATOR = "accelerator_type:"
 NO_RAY = "Could not find any running Ray instance"
 """Phrase of Ray's error where no Ray runs."""
 CONNECT_S = 10.0
+ANSWER_S = 1.0
+EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+"""First frame of both sides in HTTP/2, without settings; the fourth byte is its type: RFC 9113, section 3.4."""
+KEY = "cluster.address"
+"""Key of a configuration that has the address."""
 ASK_S = 2.0
 """Seconds between two checks whether GPUs have joined."""
 
@@ -59,18 +63,13 @@ def connect(address: str, source_folder: Path | None = None, wanted: Wanted | No
     job: name on Ray's dashboard. Raises BadInput if the cluster cannot be joined or has no GPU, RaygpuError if the wait
     is given up.
     """
-    if ray_environment.is_on_loopback():
-        raise BadInput(
-            f"cluster.address: {ray_environment.ON_LOOPBACK}=0 is set, so that Ray listens on 127.0.0.1 alone and joins"
-            " no cluster; unset it"
-        )
-    context = _joined(address, job)
+    context = join(address, job)
     try:
         with _asked_for(wanted or Wanted()):
             brought = source_folder if is_job() else None
             if brought is None and source_folder is not None and len({n["NodeManagerAddress"] for n in _alive()}) > 1:
                 shutdown()
-                brought, context = source_folder, _joined(address, job, runtime_env.runtime_env(source_folder))
+                brought, context = source_folder, join(address, job, runtime_env.runtime_env(source_folder))
             devices, nodes, probes, resources = _gpu_nodes()
         if not devices:
             raise BadInput(
@@ -84,16 +83,24 @@ def connect(address: str, source_folder: Path | None = None, wanted: Wanted | No
     return Cluster(devices, nodes, dashboard, False, brought, _probes=probes, _resources=resources)
 
 
-def _joined(address: str, job: str, runtime_env: Mapping[str, Any] | None = None) -> Any:
-    """Call `ray.init` for a running cluster. Raises BadInput."""
-    _require_answer(address)
+def join(address: str, job: str = "", runtime_env: Mapping[str, Any] | None = None, *, key: str = KEY) -> Any:
+    """Call `ray.init` for a running cluster, at "auto" or HOST:PORT, and return its context. Raises BadInput.
+
+    job: name on Ray's dashboard. key: begins the line of a fault.
+    """
+    if ray_environment.is_on_loopback():
+        raise BadInput(
+            f"{key}: {ray_environment.ON_LOOPBACK}=0 is set, so that Ray listens on 127.0.0.1 alone and joins"
+            " no cluster; unset it"
+        )
+    _require_answer(address, key)
     settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         return ray.init(
             address=address, job_config=named_job(job), runtime_env=runtime_env and dict(runtime_env), **settings
         )
     except (RuntimeEnvSetupError, AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
-        raise BadInput(_not_joined(address, error)) from error
+        raise BadInput(_not_joined(address, error, key)) from error
 
 
 @contextmanager
@@ -136,31 +143,44 @@ def _alive() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def _require_answer(address: str) -> None:
+def _require_answer(address: str, key: str) -> None:
     """Raise BadInput if nothing listens at the address: Ray would try for minutes, and ignore Ctrl-C."""
     if "://" in address:
-        raise BadInput(f"cluster.address: read {address!r}; allowed: local, auto, or HOST:PORT of a cluster's head")
+        raise BadInput(f"{key}: read {address!r}; allowed: local, auto, or HOST:PORT of a cluster's head")
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_S) as connection:
+            is_head = _may_be_head(connection)
     except (OSError, OverflowError) as error:
-        raise BadInput(
-            f"cluster.address: nothing answers at {address!r} ({one_line(error)}); local starts a Ray"
-        ) from error
+        advice = "; local starts a Ray" if key == KEY else ""
+        raise BadInput(f"{key}: nothing answers at {address!r} ({one_line(error)}){advice}") from error
+    if not is_head:
+        raise BadInput(f"{key}: read {address!r}, which is no head's port, as the dashboard's; that is often 6379")
 
 
-def _not_joined(address: str, error: Exception) -> str:
+def _may_be_head(connection: socket.socket) -> bool:
+    """Return whether a server speaks HTTP/2, as Ray's head does, or says nothing. Ray would wait for any other one."""
+    connection.settimeout(ANSWER_S)
+    try:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + EMPTY_SETTINGS)
+        first = connection.recv(len(EMPTY_SETTINGS))
+    except OSError:  # nothing yet, or a connection that was closed, as where TLS is wanted
+        return True
+    return len(first) < len(EMPTY_SETTINGS) or first[3] == EMPTY_SETTINGS[3]
+
+
+def _not_joined(address: str, error: Exception, key: str) -> str:
     if isinstance(error, AuthenticationError):
         return (
-            f"cluster.address: the Ray cluster at {address!r} wants its token; set RAY_AUTH_MODE=token, and"
+            f"{key}: the Ray cluster at {address!r} wants its token; set RAY_AUTH_MODE=token, and"
             " RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         )
     if isinstance(error, RuntimeEnvSetupError) or "package" in str(error).lower():
         return f"experiment: its folder cannot go to the nodes: {one_line(error)}; leave files out by a .rayignore"
     why = "none runs on this machine" if NO_RAY in str(error) else one_line(error)
-    return f"cluster.address: no Ray at {address!r} ({why}); wanted: HOST:PORT of its head, or local, which starts one"
+    return f"{key}: no Ray at {address!r} ({why}); wanted: HOST:PORT of its head, or local, which starts one"
 
 
 def _gpu_nodes() -> tuple[list[Device], list[Node], dict[str, Any], list[str | None]]:
@@ -196,11 +216,7 @@ class _NodeProbe:
 
     def gpus(self) -> tuple[list[tuple[str, Gpu | None]], Node | None]:
         """Return the node's GPUs by Ray's names for them, and the node for the planner; None if NVML shows no GPU."""
-        # Ray changes the variable for its workers; the raylet, their parent, has it as the node was started.
-        variables = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
-        prefix = b"CUDA_VISIBLE_DEVICES="
-        visible = next((v.removeprefix(prefix).decode() for v in variables if v.startswith(prefix)), None)
-        found = listed(nvml.gpus(), visible)
+        found = listed(nvml.gpus(), visible_of_raylet())
         known = [gpu for _, gpu in found if gpu is not None]
         return found, host.described(known) if known else None
 

@@ -22,8 +22,12 @@ EXCLUDES = ("/runs/", "__pycache__/", ".git/", ".venv/")
 
 def runtime_env(source_folder: Path) -> dict[str, Any]:
     """Return Ray's runtime environment. source_folder: becomes the working directory of every worker."""
+    return {"working_dir": str(source_folder), **own_code()}
+
+
+def own_code() -> dict[str, Any]:
+    """Return Ray's runtime environment without any code of the user's: raygpu itself, and settings of Ray."""
     return {
-        "working_dir": str(source_folder),
         "excludes": list(EXCLUDES),
         "py_modules": [str(Path(raygpu.__file__).parent)],
         "env_vars": SETTINGS,

@@ -83,6 +83,7 @@ class Measurer:
         gpu = self.config.gpu
         open_mode = gpu.mode == "auto" and self.source.kind in ("torch", "keras")
         if not open_mode and (gpu.fraction != "auto" or gpu.mode == "fused"):
+            found.kept = self.store.find(self._subject(self.largest, site))
             return found, False  # nothing is left to be chosen
         in_part: dict[Signature, Profile] = {}
         for group in self.groups:

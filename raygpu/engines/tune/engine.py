@@ -80,6 +80,7 @@ def _shared_settings(context: SweepContext, plan: Plan | ArrayPlan, alone: Plan,
             for part in alone.parts
         },
         mps=context.mps.access,
+        needs=context.needs,
     )
 
 

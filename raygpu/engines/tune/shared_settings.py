@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from raygpu.config.sections import Precision
@@ -11,6 +11,7 @@ from raygpu.config.source import Source
 from raygpu.devices.mps import Access
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.planning.gpu_shares import DevicePlan, Plan
+from raygpu.planning.training_need import Need
 from raygpu.search.trials import Scoring, Trial
 from raygpu.storage import Storage
 
@@ -57,6 +58,8 @@ class SharedSettings:
     """Memory of a whole device in GiB, by device type; each trial is limited to its share. None for no limit."""
     mps: Mapping[str, Access]
     """MPS daemons by the GPU's UUID; empty where trials take turns on their GPU."""
+    needs: Mapping[tuple[str, bool], Need] = field(default_factory=dict)
+    """Needs of one more training, by device type and by whether it is one of an array; absent without a profile."""
 
     @property
     def run(self) -> str:

@@ -11,6 +11,7 @@ from raygpu.config.source import Source
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.mps_daemons import Daemons
 from raygpu.experiment import Splits
+from raygpu.planning.training_need import Need
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
@@ -73,3 +74,5 @@ class SweepContext:
     """Whether a resumed sweep trains its failed trials again, also if all others have ended."""
     arrays_s: dict[str, float] = field(default_factory=dict)
     """Seconds that all fused arrays together have taken, by activity."""
+    needs: Mapping[tuple[str, bool], Need] = field(default_factory=dict)
+    """Needs of one more training, by device type and by whether it is one of an array; absent without a profile."""

@@ -206,7 +206,8 @@ class ArrayTrainable(tune.Trainable):
         rates = [rate for report in reports if (rate := mean_rate(report.epochs)) is not None]
         trials = tuple(self._under_way()) or self.array_config.trial_ids
         share = float(self.array_config.share.part)
-        activity.note(Activity(self.shared.run, trials, share, sum(rates) if rates else None))
+        need = self.shared.needs.get((self.array_config.device, self.array_config.fused))
+        activity.note(Activity(self.shared.run, trials, share, sum(rates) if rates else None, need))
 
     def _train(self, reports: dict[str, MemberReport]) -> None:
         """Train until there is a result to report."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -81,3 +83,12 @@ def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
         connect(f"127.0.0.1:{free_port()}")
     with pytest.raises(BadInput, match="allowed: local, auto, or HOST:PORT"):
         connect("ray://127.0.0.1:10001")
+
+
+def test_a_web_server_is_no_head() -> None:
+    """As the dashboard's port; Ray itself waits for it without end."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(BadInput, match="which is no head's port"):
+            connect(f"127.0.0.1:{server.server_port}")
+        server.shutdown()
