@@ -150,8 +150,8 @@ class Measurer:
         found.types = tuple(nodes)
         own = self._subject(self.largest, site)
         for device, (node, *_) in nodes.items():
-            there = replace(own, device=node.device, device_gib=node.device_gib)
-            profile = self.store.find(there)
+            there = replace(site, device=node.device, device_gib=node.device_gib)
+            profile = self.store.find(self._subject(self.largest, there))
             if profile is not None and profile.best() is not None:
                 found.by_device[device] = profile
         known = [*found.by_device.values(), *(p for p in self.store.all() if p.subject.same_training(own))]

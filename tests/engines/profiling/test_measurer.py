@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from raygpu.config import SweepConfig
-from raygpu.planning.estimates import Estimates, roughly, size
+from raygpu.config.source import locate
+from raygpu.engines.profiling.measurer import Measurer
+from raygpu.engines.profiling.profile_key import subject
+from raygpu.engines.profiling.workload import Workload
+from raygpu.planning.estimates import Estimates, Site, roughly, size
+from raygpu.planning.gpu_shares import Node
 from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.search.signature import Group, Signature
 from raygpu.search.trials import Trial
@@ -50,3 +56,22 @@ def test_points_in_doubt_choose_a_way_at_what_their_windows_measured() -> None:
     best = rough.best()
     assert best is not None
     assert best.n == 8
+
+
+def test_the_profiles_of_each_type_of_unequal_gpus_are_found(tmp_path: Path) -> None:
+    """A profile's key has rounded memory, and NVML's is no round number."""
+    group = Group(Signature((("hidden", "1"),)), [Trial("t0000", 0, {"hidden": 1})])
+    source, code = locate("tests.pack_cases:steady", Path(__file__).parents[3])
+    measurer = Measurer(config(profiles=str(tmp_path)), source, code, None, [group])
+    nodes = [Node(4, 1, 32.0, "A", 79.6470703), Node(4, 1, 32.0, "B", 23.5693359)]
+    site = Site(nodes, ["A", "B"], "A", 79.6470703, 4)
+    for rate, node in enumerate(nodes, 1):
+        there = Site([node], [node.device], node.device, node.device_gib, 4)
+        workload = Workload(source, None, group.trials[0], "float32")
+        key = subject(workload, code, group.signature, there)
+        measurer.store.keep(Profile(key, 100, (Point("process", 1, float(rate), 1.0),)))
+    found, _ = measurer.kept(site)
+    assert {device: each.points[0].samples_per_s for device, each in found.by_device.items()} == {
+        nodes[0].device_type: 1.0,
+        nodes[1].device_type: 2.0,
+    }
