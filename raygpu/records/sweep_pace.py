@@ -2,7 +2,7 @@
 own, so that a test plays any sweep through it.
 
 pace.hold("a1", ("t0000",), now)           a Tune trial has got its place
-pace.add("a1", 2, now, widths=[1, 1])      two epochs, reported together
+pace.add("a1", now, [1, 1], 0.8)           two epochs of one trial, reported together, and their seconds of training
 pace.release("a1", now)                    its place is free again
 pace.left_s(now, records, num_trials)
 """
