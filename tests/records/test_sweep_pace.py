@@ -118,6 +118,19 @@ def test_functions_whose_epochs_nobody_knows() -> None:
     assert play(several, Schedule(None, places=2), full=10).wrong() == []
 
 
+def test_the_first_report_of_a_function_is_no_pause_between_trials() -> None:
+    """Nobody tells how long its epochs took, and they are most of a short trial."""
+    pace, now = SweepPace(Schedule(4)), 0.0
+    records: dict[str, TrialRecord] = {}
+    for number, name in enumerate(trial_names(10)):
+        records[name] = TrialRecord(Trial(name, 0, {}), "finished", epochs=4)
+        pace.hold(str(number), (name,), now)
+        pace.add(str(number), now + 1.5, [1.0] * 3, None)
+        pace.add(str(number), now := now + 2.0, [1.0], None)
+        pace.release(str(number), now)
+    assert pace.left_s(now, records, 20) == pytest.approx(20.0, rel=0.05)
+
+
 def test_neighbours_that_have_ended_make_the_last_trials_faster() -> None:
     pace = SweepPace(Schedule(10, places=4, slowdown=lambda active: active / 4))
     records = {name: TrialRecord(Trial(name, 0, {}), "running", epochs=5) for name in trial_names(1)}
