@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-RATIOS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 1e6)
+RATIOS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 """Candidates for the fixed time of an array's epoch, in members' own times."""
+DOUBT = 0.2
+"""Epochs for which the plan's fixed time counts where the arrays' own epochs tell another one."""
 OTHERS = 2
 """Number of later Tune trials, for each of a worker that had just started, from which on those alone count."""
 
@@ -113,8 +115,9 @@ def _fitted(holders: Sequence[Holder], fixed: float) -> float:
         return fixed
 
     def unlike(ratio: float) -> float:
-        """Return how much the paces at different widths differ, in squared logarithms weighted by epochs."""
-        error = 0.0
+        """Return how much the paces at different widths differ, in squared logarithms weighted by epochs, and the ratio
+        from the plan's."""
+        error = DOUBT * math.log((1 + ratio) / (1 + fixed)) ** 2
         for of in points:
             logs = [(math.log(pace / _cost(width, ratio)), weight) for width, pace, weight in of]
             mean = sum(log * weight for log, weight in logs) / sum(weight for _, weight in logs)

@@ -97,12 +97,15 @@ class SweepPace:
         if held.opening is None:
             return
         train_s, epochs, width = held.opening
-        if train_s is None and not held.spans:  # a function that reports at its end alone: all of it is its epochs
-            start_s = min(WORKER_S, (now - held.began) / 2) if held.is_first else 0.0
-            held.opening = (now - held.began - start_s, epochs, width)
-        elif not held.is_first:
-            taken_s = (train_s or 0.0) + sum(seconds for seconds, _ in held.spans.values())
-            self._between.append(max(0.0, now - held.began - taken_s))
+        spans_s, later = (sum(part) for part in zip((0.0, 0.0), *held.spans.values(), strict=True))
+        if train_s is None and later:  # a function: the first report's epochs took as long as the later ones
+            train_s = epochs * spans_s / later
+        elif train_s is None:  # it has reported at its end alone: all of it is its epochs
+            beside_s = WORKER_S if held.is_first else self._between_s
+            train_s = now - held.began - min(beside_s, (now - held.began) / 2)
+            held.opening = (train_s, epochs, width)
+        if not held.is_first:
+            self._between.append(max(0.0, now - held.began - train_s - spans_s))
         elif held.prepared_s:
             self._between.append(held.prepared_s)
         self._ended.append(held)
