@@ -55,6 +55,7 @@ ui: $(VENV)/installed-torch
 
 bench: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.sweep_overhead
+	$(BIN)/python -m experiments.benchmarks.time_left
 
 # More than an hour on two cores that have nothing else to do.
 bench-fused: $(VENV)/installed-torch

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raygpu.planning.overheads import TRIAL_S
+from raygpu.planning.size_model import ModelSize
 
 FIXED = 8.0
 """Fixed time of an array's epoch, in members' own times, where no profile has it."""
@@ -28,6 +29,8 @@ class Schedule:
     drawn later."""
     kinds: Mapping[str, int] = field(default_factory=dict)
     """Number of the trial's signature, by trial id: trials of one signature are about equally fast."""
+    sizes: Mapping[int, ModelSize] = field(default_factory=dict)
+    """Size by number of the signature, as far as known."""
     between_s: float = TRIAL_S
     """Seconds between two Tune trials of a place, until they are seen."""
     fixed: float = FIXED

@@ -12,9 +12,11 @@ from raygpu.planning.gpu_shares import ArrayPlan
 from raygpu.planning.overheads import ARRAY_S, TRIAL_S
 from raygpu.planning.profiles import Profile
 from raygpu.planning.schedule import FIXED, Schedule
+from raygpu.planning.size_model import ModelSize
 from raygpu.planning.sweep_plan import Decision
-from raygpu.search.signature import array_members
+from raygpu.search.signature import ABSENT, Group, array_members
 from raygpu.search.stopping import expected_stops
+from raygpu.search.trials import BATCH_SIZE
 
 
 def schedule_of(decision: Decision, config: SweepConfig, num_trials: int) -> Schedule:
@@ -34,10 +36,19 @@ def schedule_of(decision: Decision, config: SweepConfig, num_trials: int) -> Sch
         generation=generation,
         arrays=planned,
         kinds=known if generation is None else {},
+        sizes={number: size for number, group in enumerate(groups) if (size := _size(group)) is not None},
         between_s=TRIAL_S if arrays is None else ARRAY_S + TRIAL_S,
         fixed=step.fixed / step.each if step is not None and step.each > 0 else FIXED,
         slowdown=_slowdown(decision, profile, num_trials) if packed and profile is not None else lambda active: 1.0,
     )
+
+
+def _size(group: Group) -> ModelSize | None:
+    """Return the size of a group's trials; None if it is not known."""
+    batch = dict(group.signature.values).get("batch_size", ABSENT)
+    if not group.num_parameters:
+        return None
+    return ModelSize(group.num_parameters, float(BATCH_SIZE if batch == ABSENT else batch))
 
 
 def _slots(decision: Decision) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from raygpu.planning.size_model import ModelSize, predicted_pace
+
 RATIOS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 """Candidates for the fixed time of an array's epoch, in members' own times."""
 DOUBT = 0.2
@@ -58,8 +60,9 @@ class Paces:
     fixed: float
 
     @classmethod
-    def of(cls, holders: Sequence[Holder], fixed: float) -> Paces | None:
-        """Return the paces of these Tune trials; None without any report."""
+    def of(cls, holders: Sequence[Holder], fixed: float, sizes: Mapping[int, ModelSize]) -> Paces | None:
+        """Return the paces of these Tune trials, and of kinds that have not trained yet by their sizes; None without
+        any report."""
         if any(max(held.spans, default=1) > 1 for held in holders):
             fixed = _fitted(holders, fixed)
         own = {id(held): pace for held in holders if (pace := _pace(held, fixed)) is not None}
@@ -70,6 +73,9 @@ class Paces:
             if id(held) in own:
                 by_kind.setdefault(held.kind, []).append(held)
         pools = {kind: Pool([own[id(held)] for held in _later(of)]) for kind, of in by_kind.items()}
+        if seen := [(sizes[kind], pool.mean) for kind, pool in pools.items() if kind in sizes and pool.mean > 0]:
+            others = {kind: size for kind, size in sizes.items() if kind not in pools}
+            pools |= {kind: Pool([predicted_pace(seen, size)]) for kind, size in others.items()}
         every = Pool([own[id(held)] for of in by_kind.values() for held in _later(of)])
         return cls(pools, every, own, fixed)
 

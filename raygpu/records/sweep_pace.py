@@ -22,9 +22,9 @@ from raygpu.planning.survival import Survival
 from raygpu.records.paces import Holder, Paces
 from raygpu.search.trials import Trial, TrialRecord
 
-ESTIMATED_FROM_S = 2.5
-"""Seconds of training after which the time left is told, unless a ninth of the whole is done before."""
-EARLY = 1 / 9
+ESTIMATED_FROM_S = 1.5
+"""Seconds of training after which the time left is told, unless a twelfth of the whole is done before."""
+EARLY = 1 / 12
 GOLDEN = (math.sqrt(5) - 1) / 2
 """Multiples of it, without their whole parts, fill the interval from 0 to 1 evenly."""
 ROUNDS = ((40, 24), (200, 8))
@@ -113,7 +113,7 @@ class SweepPace:
     def left_s(self, now: float, records: Mapping[str, TrialRecord], num_trials: int) -> float | None:
         """Return the seconds left of a sweep whose trials have not all ended; None while little is known."""
         survival = self._survival(records)
-        paces = Paces.of([*self._ended, *self.holders.values()], self.schedule.fixed)
+        paces = Paces.of([*self._ended, *self.holders.values()], self.schedule.fixed, self.schedule.sizes)
         if survival is None or paces is None or self._training_since is None:
             return None
         outlook = _Outlook(survival, paces, self._between_s, fmean(self._starts) if self._starts else 0.0)

@@ -54,6 +54,8 @@ class Group:
     trials: list[Trial] = field(default_factory=list)
     reason: str | None = None
     """Reason why the trials are trained alone; None if they are fused."""
+    num_parameters: int | None = None
+    """Parameters of a trial's model; None if unknown."""
 
 
 class Signatures:

@@ -18,6 +18,8 @@ Which = Literal["last", "best"]
 """The epoch whose metric is a trial's score."""
 
 
+BATCH_SIZE = 32
+"""Samples of a batch where the hyper-parameters have no `batch_size`."""
 _NAME = re.compile(r"t[0-9]{4,12}")
 
 

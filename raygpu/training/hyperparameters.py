@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from raygpu.search.trials import BATCH_SIZE
+
 OptimizerName = Literal["sgd", "adam", "adamw"]
 ScheduleName = Literal["constant", "cosine", "step"]
 OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "adam", "adamw")
@@ -24,7 +26,7 @@ READ_BY_RAYGPU = frozenset({"batch_size", "optimizer"})
 class OptimizerSettings:
     """The settings of optimizer steps, from a trial's hyper-parameters; the defaults are torch.optim's."""
 
-    batch_size: int = 32
+    batch_size: int = BATCH_SIZE
     optimizer: OptimizerName = "sgd"
     lr: float = 1e-2
     momentum: float = 0.0
@@ -45,7 +47,7 @@ class OptimizerSettings:
     @classmethod
     def of(cls, hp: Mapping[str, Any]) -> OptimizerSettings:
         """Read the settings from hyper-parameters. Raises ValueError with the value read and the values allowed."""
-        batch_size = hp.get("batch_size", 32)
+        batch_size = hp.get("batch_size", BATCH_SIZE)
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
             raise ValueError(f"hyper-parameter batch_size: read {batch_size!r}; a whole number of at least 1 is wanted")
         optimizer = _one_of(hp, "optimizer", OPTIMIZERS, "sgd")

@@ -60,7 +60,7 @@ def test_an_order_is_a_permutation_and_repeats(seed: int, epoch: int, num_sample
     assert (order == epoch_order(seed, epoch, num_samples)).all()
 
 
-@given(seed=st.integers(0, 2**40), epoch=st.integers(1, 1000))
+@given(seed=st.integers(0, 2**32 - 2), epoch=st.integers(1, 1000))
 def test_an_order_depends_on_seed_and_epoch(seed: int, epoch: int) -> None:
     # 100! orders: two equal ones would be a fault, not chance. (seed, epoch) swapped is another order too.
     order = epoch_order(seed, epoch, 100).tolist()

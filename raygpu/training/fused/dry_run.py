@@ -69,6 +69,16 @@ def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozense
     return frozenset(hp.names_read) | READ_BY_RAYGPU
 
 
+def num_parameters(experiment: Experiment, trial: Trial) -> int | None:
+    """Return the number of parameters of a trial's model, made without its memory; None if it cannot be made so."""
+    try:
+        with random_state_kept(), torch.device("meta"):
+            model = experiment.model(Hyperparameters(trial.hyperparameters))
+    except Exception:  # noqa: BLE001 - many models need numbers, and no result depends on it
+        return None
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits: Splits, count: int) -> list[str]:
     """Run the experiment on a batch of the first samples; return the parameters that a forward pass has changed."""
     few = slice(0, count)

@@ -14,6 +14,9 @@ from raygpu.search.signature import ITS_OWN, Group, Signature, Signatures, repre
 from raygpu.search.trials import Trial
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 
+MOST_SIZES = 32
+"""Largest number of groups whose models are made once more, to count their parameters."""
+
 
 class Grouper(Protocol):
     """Decides which trials may share an array, or a device."""
@@ -82,6 +85,9 @@ class TorchGrouper:
                 found.setdefault(signature, Group(signature)).trials.append(trial)
         for group in found.values():
             group.reason = self._obstacle(group) or self.alone.get(group.signature)
+        if len(found) <= MOST_SIZES:
+            for group in found.values():
+                group.num_parameters = self._dry_run.num_parameters(self._experiment, group.trials[0])
         return [*found.values(), *faulty]
 
     def _obstacle(self, group: Group) -> str | None:

@@ -14,7 +14,6 @@ from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.planning.gpu_shares import Share
 from raygpu.planning.training_need import Need
 from raygpu.records import activity
-from raygpu.storage import Storage
 
 
 @pytest.mark.parametrize(("fused", "way"), [(False, "process"), (True, "fused")])
@@ -26,7 +25,7 @@ def test_a_note_has_the_need_of_its_device_and_kind(
         ("A100", shared): Need("fused" if shared else "process", "A100", 40.0, 4, "measured up to 4", None, None)
         for shared in (False, True)
     }
-    shared = SimpleNamespace(needs=needs, trial_files=Storage(f"{tmp_path}/runs/digits-1/trials"))
+    shared = SimpleNamespace(needs=needs, run="digits-1")
     for device, expected in (("A100", needs["A100", fused]), ("L4", None)):
         config = ArrayConfig("t0001", ("t0001",), fused, device, Share(4))
         worker = SimpleNamespace(shared=shared, array_config=config, _under_way=list)
