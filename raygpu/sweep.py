@@ -19,6 +19,7 @@ from raygpu.engines.profiling.measurer import Measurer
 from raygpu.errors import BadInput
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
+from raygpu.tracking.session import open_store
 from raygpu.workflow.planner import Planner
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
 from raygpu.workflow.sweep_run import LIMITS, PlannedSweep, SweepUnderWay
@@ -59,9 +60,8 @@ def run(
     source_folder = (source_folder or Path.cwd()).resolve()
     prepared = prepare(config, stem, resuming=resume is not None)
     config = prepared.config
-    local = config.cluster.is_local
     show = console.results if dry_run else console.lines  # the plan is the result of a dry run
-    show(sweep_lines(config, simulated=local and not prepared.gpus))
+    show(sweep_lines(config, simulated=config.cluster.is_local and not prepared.gpus))
     console.warnings(prepared.left_out)
     source, code = find(config, source_folder)
     stages = Stages()
@@ -85,14 +85,11 @@ def run(
                 console.result(f"the {source.kind} itself was not tried: it runs in the sweep alone")
             return Result({}, None, [])
         stages.end("dry_run")
-
-        from raygpu.tracking.session import open_store
-
         tree = open_store(config)
         stages.end("tracking")
         cluster = wait_for_ray(starting)
-        console.details(cluster.detail_lines())
         stages.end("ray")
+        console.details(cluster.detail_lines())
         decision = planner.on(cluster)
         stages.end("plan")
         planned = PlannedSweep(

@@ -22,6 +22,7 @@ from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import SIMULATED
 from raygpu.storage import Storage
+from raygpu.tracking.session import open_store
 from raygpu.workflow.promotion import promoted
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
 from raygpu.workflow.training_code import require_trainable
@@ -95,9 +96,6 @@ def run(
         if starting is None:
             console.results(planned.lines([gpu.name for gpu in prepared.gpus] or [SIMULATED]) if planned else [])
             return Result({}, None, False)
-
-        from raygpu.tracking.session import open_store
-
         tree = open_store(config)
         stages.end("tracking")
         cluster = wait_for_ray(starting)

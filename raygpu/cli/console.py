@@ -30,7 +30,7 @@ in_command = ContextVar("in_command", default=False)
 """Whether a command line runs, which prints its faults, or a person's Python."""
 Detail = Literal["quiet", "normal", "verbose"]
 shown_detail: ContextVar[Detail] = ContextVar("shown_detail", default="normal")
-"""How much a command prints: -q and -v set it."""
+"""Amount that a command prints: -q and -v set it."""
 
 
 class LiveConsole:

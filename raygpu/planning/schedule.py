@@ -1,4 +1,4 @@
-"""What a sweep's plan knows of its schedule before a trial runs: the ground of the time left."""
+"""The schedule of a sweep as its plan knows it before a trial runs: the ground of the time left."""
 
 from __future__ import annotations
 

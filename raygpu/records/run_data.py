@@ -33,7 +33,7 @@ class RunData:
     """The trials of a sweep; empty for another run."""
     timeline: RunTimeline
     profile: Profile | None = None
-    """What `raygpu pack` has measured; None for another run."""
+    """Measurements of `raygpu pack`; None for another run."""
     advice: Mapping[str, Any] | None = None
     """Content of `advice.json`; None without an advice."""
     ended: bool = True

@@ -383,28 +383,3 @@ class RunDirectory:
         since."""
         self.best_toml.unlink(missing_ok=True)
         shutil.rmtree(self.best, ignore_errors=True)
-
-    def kept_epoch(self, trial_id: str) -> int | None:
-        """Return the epoch of a trial's checkpoint that was kept for its score; None for a last checkpoint, or without
-        one."""
-        file = self.checkpoints / trial_id / SCORE
-        return int(json.loads(file.read_text())["epoch"]) if file.is_file() else None
-
-    def keep_checkpoints(self, by_trial: Mapping[str, str], wanted: Sequence[str], *, complete: bool) -> None:
-        """Copy the wanted trials' checkpoints, of the last or the best epoch, to `checkpoints/<id>/`.
-
-        complete: no trial will go on from a checkpoint, so Tune's own copies are dropped.
-        """
-        for trial_id in (self.shared / CHECKPOINTS).folders() if self.storage is not None else []:
-            if trial_id not in wanted:
-                (self.shared / CHECKPOINTS / trial_id).remove()
-        for kept in self.checkpoints.iterdir() if self.checkpoints.is_dir() else []:
-            if kept.name not in wanted:  # of an earlier interruption
-                shutil.rmtree(kept, ignore_errors=True)
-        sources = {trial_id: Storage(uri) for trial_id, uri in by_trial.items()}
-        for trial_id, source in sources.items():
-            if trial_id in wanted and source.is_dir():
-                shutil.rmtree(self.checkpoints / trial_id, ignore_errors=True)
-                source.download(self.checkpoints / trial_id)
-        for source in sources.values() if complete else ():
-            (source.parent.parent if source.parent.name == MEMBERS else source).remove()

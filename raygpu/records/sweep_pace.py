@@ -34,7 +34,7 @@ SHORTEST_S = 0.05
 
 
 class SweepPace:
-    """What a sweep's Tune trials have taken so far, and the time that the others will take."""
+    """Time that a sweep's Tune trials have taken so far, and that the others will take."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule

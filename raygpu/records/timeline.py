@@ -19,7 +19,7 @@ from typing import Any, Literal
 from raygpu.search.trials import EpochResult
 
 End = Literal["complete", "lost", "error", "interrupted"]
-"""How a Tune trial's stay on its GPU ended; lost: with its worker."""
+"""Ends of a Tune trial's stay on its GPU; lost: with its worker."""
 MOST_METRICS = 4
 """Largest number of a trial's metrics whose curves are kept: the score's, then those of losses."""
 TRAINING = "training"

@@ -18,6 +18,7 @@ from raygpu.records import trials_csv
 from raygpu.records.best_trial import command_line
 from raygpu.records.clock import Stages
 from raygpu.records.json_files import rounded
+from raygpu.records.kept_checkpoints import keep_checkpoints, kept_epoch
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.training_progress import History
 from raygpu.records.trial_files import drop_files
@@ -178,7 +179,7 @@ def write_files(
     folder.write_failures(by_id)
     best = best_record(records)
     wanted = list(records.by_id) if config.keep == "all" else [best.trial.trial_id] if best else []
-    folder.keep_checkpoints(checkpoints, wanted, complete=not summary["interrupted"])
+    keep_checkpoints(folder, checkpoints, wanted, complete=not summary["interrupted"])
     if config.command is not None and config.script.folder == "own" and not summary["interrupted"]:
         _keep_files(folder, records, wanted)
     lines: list[str] = []
@@ -206,7 +207,7 @@ def _unlike(folder: RunDirectory, best: TrialRecord) -> list[str]:
     """Return a line that names the epoch of the best trial's kept checkpoint, where that is not its best epoch."""
     if best.which != "best" or not (folder.checkpoints / best.trial.trial_id).is_dir():
         return []
-    kept = folder.kept_epoch(best.trial.trial_id)
+    kept = kept_epoch(folder, best.trial.trial_id)
     if kept == best.best_epoch:
         return []
     what = f"epoch {kept}" if kept is not None else "the last one that was saved"

@@ -23,7 +23,7 @@ ACTIVITIES = {
     "held": "hand-over",
     "empty": "slots without a trial",
 }
-"""What a slot does in those stages, and words for it."""
+"""Words for the activities of a slot in those stages."""
 STAGES = {
     "start": "start, configuration",
     "data": "experiment, data",

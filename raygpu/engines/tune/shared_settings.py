@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,3 +72,11 @@ class SharedSettings:
             assert self.fused is not None
             return self.fused.plan.on(config.device)
         return self.alone.on(config.device).resized(config.share)
+
+    def mps_environment(self, config: ArrayConfig, gpu_ids: Sequence[Any]) -> dict[str, str]:
+        """Return the variables that make a worker on these GPUs a client of its GPU's MPS daemon; empty without one."""
+        access = next((self.mps[gpu_id] for gpu_id in map(str, gpu_ids) if gpu_id in self.mps), None)
+        if access is None:
+            return {}
+        memory_gib = self.memory_gib[self.part(config).device]
+        return access.environment(config.share.fraction, memory_gib and config.share.fraction * memory_gib)

@@ -110,7 +110,7 @@ class ArrayTrainable(tune.Trainable):
         part = shared.part(own)
         # Members' results come by the hundred: the driver writes them to MLflow on the same cores meanwhile.
         variables = surroundings(part.threads_per_trial, yielding=shared.fused is not None)
-        os.environ.update(variables | ({} if own.fused else _mps_environment(shared, own)))
+        os.environ.update(variables | ({} if own.fused else shared.mps_environment(own, ray.get_gpu_ids())))
         os.chdir(shared.source.folder)
         self.cap = Cap(shared.source.kind, shared.memory_gib[part.device])
         self.code: Any = None
@@ -390,12 +390,3 @@ class ArrayTrainable(tune.Trainable):
             # What a broken device raises here must not look like a lost worker: the members have their own results.
             logger.exception("closing %s", self.array_config.name)
         self.cap.lift()
-
-
-def _mps_environment(shared: SharedSettings, config: ArrayConfig) -> dict[str, str]:
-    """Return the variables that make this process a client of its GPU's MPS daemon; empty without a daemon."""
-    access = next((shared.mps[gpu_id] for gpu_id in map(str, ray.get_gpu_ids()) if gpu_id in shared.mps), None)
-    if access is None:
-        return {}
-    memory_gib = shared.memory_gib[shared.part(config).device]
-    return access.environment(config.share.fraction, memory_gib and config.share.fraction * memory_gib)

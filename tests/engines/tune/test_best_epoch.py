@@ -17,6 +17,7 @@ from mlflow.tracking import MlflowClient
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
+from raygpu.records.kept_checkpoints import kept_epoch
 from raygpu.records.run_directory import RunDirectory
 from raygpu.reporting import Kept
 from raygpu.sweep import Result
@@ -133,7 +134,7 @@ def test_it_is_said_where_the_best_epoch_was_not_saved(config: Any) -> None:
     result, shown = run(config("function", space=space, tracking={"enabled": False}))
     assert result.summary["best"]["epoch"] == 4
     assert "the kept checkpoint of t0000 is not of its best epoch 4 but the last one that was saved" in shown
-    assert RunDirectory(result.folder).kept_epoch("t0000") is None
+    assert kept_epoch(RunDirectory(result.folder), "t0000") is None
 
 
 @pytest.mark.slow
