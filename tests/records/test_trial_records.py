@@ -103,16 +103,16 @@ def test_time_left_is_told_once_trials_have_trained_for_a_while(monkeypatch: pyt
     assert kept.snapshot().time_left_s is None
     kept.hold("a", ["t0000"])
     kept.start(trial(0))
-    clock.now = 23.0  # twenty seconds of which its worker's start took
-    kept.report("a", [1.0], 2.0, 0)
-    kept.add("t0000", [result(1, 0.5, train_s=2.0)], 0)
-    assert kept.snapshot().time_left_s is None, "2 s of some 32 tell little"
-    clock.now = 25.0
-    kept.report("a", [1.0], 2.0, 0)
-    kept.add("t0000", [result(2, 0.5, train_s=2.0)], 0)
-    assert kept.snapshot().time_left_s == pytest.approx(2 * 2.0 + 3 * (4 * 2.0 + 0.25))
-    clock.now = 25.5
-    assert kept.snapshot().time_left_s == pytest.approx(2 * 2.0 + 3 * (4 * 2.0 + 0.25) - 0.5), "estimated once a second"
+    clock.now = 22.0  # twenty seconds of which its worker's start took
+    kept.report("a", [1.0], 1.0, 0)
+    kept.add("t0000", [result(1, 0.5, train_s=1.0)], 0)
+    assert kept.snapshot().time_left_s is None, "1 s of some 16 tells little"
+    clock.now = 23.0
+    kept.report("a", [1.0], 1.0, 0)
+    kept.add("t0000", [result(2, 0.5, train_s=1.0)], 0)
+    assert kept.snapshot().time_left_s == pytest.approx(2 * 1.0 + 3 * (4 * 1.0 + 0.25))
+    clock.now = 23.5
+    assert kept.snapshot().time_left_s == pytest.approx(2 * 1.0 + 3 * (4 * 1.0 + 0.25) - 0.5), "estimated once a second"
     for index in range(4):
         kept.start(trial(index))
         kept.end(f"t000{index}", "finished")
