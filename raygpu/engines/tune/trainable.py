@@ -120,8 +120,8 @@ class ArrayTrainable(tune.Trainable):
         self._take_array(own)
 
     def __repr__(self) -> str:
-        """Return the worker's name on Ray's dashboard, which asks for it once, when the worker starts."""
-        return f"{self.shared.run}: {self.array_config.name} and later ones"
+        """Return the first trial or array, for Ray's dashboard, which asks once, when the worker starts."""
+        return f"{self.array_config.name} and later"
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Close the last array and take the next one, so that Tune reuses this worker."""

@@ -91,9 +91,8 @@ def test_ray_s_dashboard_calls_workers_by_the_sweep_and_their_first_trial(config
     assert "look_0" in names
     assert "ResourceTrainable" not in names
     trainable = ArrayTrainable.__new__(ArrayTrainable)
-    trainable.shared = SimpleNamespace(run="look.0")
     trainable.array_config = SimpleNamespace(name="t0001")
-    assert repr(trainable) == "look.0: t0001 and later ones"
+    assert repr(trainable) == "t0001 and later"
 
 
 def test_every_member_has_its_run_and_the_best_its_model(config: Any, tmp_path: Path) -> None:
