@@ -22,6 +22,7 @@ from raygpu.config.command_names import as_typed, typed
 from raygpu.errors import BadInput, RaygpuError, TrackingError
 from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage
+from raygpu.workflow.run_presentation import presentation
 
 OPTIONS = {"tracking.uri": "The address of the store, where it is another one than the run's own."}
 FLAGS = Flags({}, OPTIONS)
@@ -51,7 +52,9 @@ def run(folder: RunDirectory, overrides: Mapping[str, str], say: Callable[[str],
     with ExitStack() as stack:
         stack.callback(folder.hand_over)
         summary = folder.read_summary()
-        session: Session = (SweepSession if kind == "sweep" else TrainSession)(config, folder, open_store(config))
+        shown = presentation(config, folder, summary)
+        make = SweepSession if kind == "sweep" else TrainSession
+        session: Session = make(config, folder, open_store(config), presentation=shown)
         interrupted = summary is not None and _is_interrupted(summary, config)
         if isinstance(session, TrainSession) and summary is not None:
             session.checkpoint = stack.enter_context(_checkpoint(summary))

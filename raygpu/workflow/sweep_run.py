@@ -6,13 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli.command import INCOMPLETE, incomplete
-from raygpu.cli.run_description import sweep_description
 from raygpu.cli.sweep_ending import ending
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.devices import disk
@@ -25,11 +24,10 @@ from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
-from raygpu.search.space import varied
 from raygpu.search.trials import Scoring, TrialRecord
 from raygpu.storage import StorageError
-from raygpu.tracking.presentation import Presentation, TrialsView
 from raygpu.workflow.run_folder import removed_if_unusable
+from raygpu.workflow.run_presentation import note_plan, presentation
 from raygpu.workflow.run_report import write_report_of
 from raygpu.workflow.summary import summarize, write_files
 from raygpu.workflow.trial_groups import Grouped
@@ -111,12 +109,8 @@ class SweepUnderWay:
         # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
         share = FUSED_CPU_SHARE if isinstance(decision.plan, ArrayPlan) else CPU_SHARE
         self.timeline = Timeline(self.folder.timeline, config.metric)
-        self.plan_lines = planned.plan_lines
-        score = "best/score" if config.score == "best" else planned.found.source.reported(config.metric)
-        shown = Presentation(
-            sweep_description(config, self.plan_lines, self.folder, None),
-            TrialsView(score, config.maximize, varied(config.space)),
-        )
+        note_plan(self.folder, config, planned.found.source, planned.plan_lines)
+        shown = presentation(config, self.folder, None)
         self.session = SweepSession(config, self.folder, planned.tree, cpu_share=share, presentation=shown)
         self.stages = Stages()
         self.checkpoints: dict[str, str] = {}
@@ -279,8 +273,7 @@ class SweepUnderWay:
             raise RaygpuError(f"{self.folder.path}: {error.strerror}; {after}") from error
         finally:
             try:
-                described = sweep_description(self.config, self.plan_lines, self.folder, self.summary)
-                self.session.presentation = replace(self.session.presentation, description=described)
+                self.session.presentation = presentation(self.config, self.folder, self.summary)
                 said = self.session.close(self.summary, interrupted=self.interrupted, say=self.console.line)
                 self.console.warnings(said)
             finally:

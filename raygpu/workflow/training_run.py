@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from raygpu.cli.formatting import duration
-from raygpu.cli.run_description import training_description
 from raygpu.cli.training_view import TrainConsole, checkpoint_line, ending, epoch_line
 from raygpu.devices import disk
 from raygpu.devices.nvml import Reading
@@ -24,9 +23,9 @@ from raygpu.records.timeline import TRAINING, Timeline
 from raygpu.records.training_progress import History, Progress
 from raygpu.reporting import Kept
 from raygpu.search.trials import EpochResult, Scoring
-from raygpu.tracking.presentation import Presentation
 from raygpu.workflow import registration
 from raygpu.workflow.run_folder import removed_if_unusable
+from raygpu.workflow.run_presentation import presentation
 from raygpu.workflow.run_report import write_report_of
 from raygpu.workflow.summary import summarize_training
 from raygpu.workflow.training_layout import Layout
@@ -90,7 +89,7 @@ class TrainingRun:
         self.stages = planned.stages
         self._next_reading = 0.0
         self._readings: dict[int, Reading] = {}
-        shown = Presentation(training_description(config, self.folder, None))
+        shown = presentation(config, self.folder, None)
         self.session = TrainSession(config, self.folder, planned.tree, presentation=shown)
         lines = self.layout.lines([device.name for device in cluster.devices])
         console.lines([*lines, cluster.address_line(), self.session.address_line()])
@@ -285,8 +284,7 @@ class TrainingRun:
                 self.folder.write_summary(summary)
                 report = write_report_of(self.folder, self.console.warn)
                 self.session.checkpoint = checkpoint
-                described = training_description(self.config, self.folder, summary)
-                self.session.presentation = replace(self.session.presentation, description=described)
+                self.session.presentation = presentation(self.config, self.folder, summary)
                 said = self.session.close(summary, interrupted=interrupted, say=self.console.line)
                 self.console.warnings(said)
         finally:
