@@ -74,9 +74,9 @@ def num_parameters(experiment: Experiment, trial: Trial) -> int | None:
     try:
         with random_state_kept(), torch.device("meta"):
             model = experiment.model(Hyperparameters(trial.hyperparameters))
+        return sum(parameter.numel() for parameter in model.parameters())  # raises for lazy layers
     except Exception:  # noqa: BLE001 - many models need numbers, and no result depends on it
         return None
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits: Splits, count: int) -> list[str]:

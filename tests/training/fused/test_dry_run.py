@@ -16,7 +16,7 @@ from torch import nn
 
 from raygpu.experiment import Splits
 from raygpu.training.base import Settings
-from raygpu.training.fused.dry_run import names_read, obstacle
+from raygpu.training.fused.dry_run import names_read, num_parameters, obstacle
 from raygpu.training.fused.groups import TorchGrouper
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.torch.solo import TorchSolo
@@ -343,3 +343,10 @@ def test_steps_suit_the_size_of_the_gradient() -> None:
     assert why(deep, found) is None
     scaled = Raw(lambda hp: Scaled(float(torch.rand(()))))
     assert "Scaled.scale differs between trials" in reason(scaled, found)
+
+
+def test_parameters_are_counted_without_their_memory_or_not_at_all() -> None:
+    trial, *_ = trials()
+    assert num_parameters(Of(lambda hp: nn.Linear(10**6, 10**6)), trial) == 10**12 + 10**6
+    assert num_parameters(Of(lambda hp: nn.LazyLinear(3)), trial) is None
+    assert num_parameters(Of(lambda hp: nn.Linear(int(torch.rand(1).item()) + 3, 3)), trial) is None
