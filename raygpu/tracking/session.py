@@ -116,15 +116,19 @@ class Session(ABC):
         return tree
 
     def _present(self, tree: RunTree, run_id: str) -> None:
-        """Write how MLflow's pages present the run. Raises TrackingError."""
+        """Write how MLflow's pages present the run while it goes on. Raises TrackingError."""
         if self.presentation.trials is not None:
             with suppress(Refused):  # who may not write tags of the experiment has MLflow's own table
                 tree.share_view(run_id, self.presentation.trials)
+        self._describe(tree, run_id)
+
+    def _describe(self, tree: RunTree, run_id: str) -> None:
         if self.presentation.description:
             report = f"[The report]({tree.page(f'/{run_id}/artifacts/{self.folder.report.name}')})"
             table = f"[All trials, the best first]({tree.trials_page})"
             links = [table] * (tree.trials_page is not None) + [report] * self.folder.report.is_file()
-            tree.describe(run_id, "\n\n".join([self.presentation.description, *links]))
+            with suppress(Refused):  # nothing else depends on it
+                tree.describe(run_id, "\n\n".join([self.presentation.description, *links]))
 
     def _note_run_id(self, run_id: str) -> None:
         try:
@@ -221,7 +225,7 @@ class Session(ABC):
         counted = undelivered or self.writer.num_earlier
         lacks = {"raygpu.undelivered": undelivered} if counted else {}  # 0 once a later start has delivered them
         tree.end_run(self.run_id, ending.status, ending.metrics, {**ending.tags, **lacks})
-        self._present(tree, self.run_id)
+        self._describe(tree, self.run_id)
         for path, where in ending.files:
             try:
                 tree.log_artifact(self.run_id, path, where)

@@ -85,7 +85,7 @@ class TorchGrouper:
                 found.setdefault(signature, Group(signature)).trials.append(trial)
         for group in found.values():
             group.reason = self._obstacle(group) or self.alone.get(group.signature)
-        if len(found) <= MOST_SIZES:
+        if 1 < len(found) <= MOST_SIZES:  # one kind alone is compared with no other
             for group in found.values():
                 group.num_parameters = self._dry_run.num_parameters(self._experiment, group.trials[0])
         return [*found.values(), *faulty]
