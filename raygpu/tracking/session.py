@@ -159,9 +159,8 @@ class Session(ABC):
         if tree is None or self.fault is not None:
             return None
         whose = "every trial's" if self.kind == "sweep" else "its"
-        return (
-            f"{whose} curves: {tree.trials_url}{'' if tree.served else ', once the MLflow UI is started as told above'}"
-        )
+        started = "" if tree.served else f", once started by: {ui_command(self.config.tracking.uri, UI_PORT)}"
+        return f"{whose} curves: {tree.trials_url}{started}"
 
     def identity(self, *, interrupted: bool) -> dict[str, str | int | None]:
         """Return the `tracking` section of `summary.json` as it is before the end; `close` completes it."""
