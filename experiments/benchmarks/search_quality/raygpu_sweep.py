@@ -1,0 +1,77 @@
+"""raygpu's own search: a sweep whose mode is chosen by measurement, with halving, without tracking.
+
+python -m experiments.benchmarks.search_quality.raygpu_sweep --searcher raygpu ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+from experiments.benchmarks.search_quality.command_line import Search, read
+from experiments.benchmarks.search_quality.problems import Score
+from raygpu import sweep
+from raygpu.cli.sweep_view import SweepConsole
+from raygpu.config import SweepConfig
+from raygpu.records.trial_records import Snapshot
+
+TRIALS = 5000
+"""More than any of the times allows."""
+GRACE_EPOCHS = 2
+
+
+class Recorder(SweepConsole):
+    """Console that notes the best trial each time that it is shown."""
+
+    def __init__(self, order: Search) -> None:
+        super().__init__(json=True)
+        self.order = order
+
+    def update(self, snapshot: Snapshot, *others: Any) -> None:
+        """Note the best trial's present errors."""
+        best = snapshot.best
+        if best is not None and best.score is not None and "test" in " ".join(best.metrics):
+            test = best.metrics.get("validation/test_error", best.metrics.get("test_error"))
+            assert test is not None
+            self.order.notebook.add("best", Score(best.score, test))
+        super().update(snapshot, *others)
+
+
+def search(order: Search) -> None:
+    """Search until the time is up."""
+    problem = order.problem
+    space = dict(problem.table)
+    if not problem.fused:
+        space |= {"data_seed": order.seed}
+    folder = order.notebook.path.with_suffix(".runs")
+    algorithm = {"raygpu": "random", "raygpu_tpe": "optuna"}[order.searcher]
+    config = SweepConfig.model_validate(
+        {
+            "name": "search",
+            "experiment": problem.experiment,
+            "trials": TRIALS,
+            "epochs": problem.epochs,
+            "metric": "search_error",
+            "direction": "min",
+            "seed": order.seed,
+            "runs_dir": str(folder),
+            "profiles": str(folder / "profiles"),
+            "space": space,
+            "search": {"algorithm": algorithm},
+            "stopping": {"algorithm": "halving", "grace_epochs": GRACE_EPOCHS, "reduction": 3},
+            "tracking": {"enabled": False},
+        },
+    )
+    timer = threading.Timer(max(0.0, order.ends - time.time()), os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
+    with contextlib.suppress(KeyboardInterrupt):
+        sweep.run(config, console=Recorder(order))
+
+
+if __name__ == "__main__":
+    search(read())
