@@ -7,10 +7,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SWEEP ?=
 SOAK ?=
+SEARCH ?=
 UI_HOST ?= 127.0.0.1
 UI_PORT ?= 5000
 
-.PHONY: sweep test test-all soak lint docs reference ui bench bench-fused bench-pack bench-train bench-cluster bench-gpu clean
+.PHONY: sweep test test-all soak lint docs reference ui bench bench-fused bench-search bench-pack bench-train bench-cluster bench-gpu clean
 
 sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
@@ -62,6 +63,12 @@ bench-fused: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.fused_throughput
 	$(BIN)/python -m experiments.benchmarks.fused_sweep
 	$(BIN)/python -m experiments.benchmarks.busy_core
+
+# A night: seven seeds of four problems by every searcher, a minute each (keras-tuner takes part if it is installed), and
+# how far winners can be trusted. SEARCH="--go-on" keeps the searches that an interrupted run has done.
+bench-search: $(VENV)/installed-dev
+	$(BIN)/python -m experiments.benchmarks.search_quality $(SEARCH)
+	$(BIN)/python -m experiments.benchmarks.search_trust
 
 # An hour on two cores that have nothing else to do: whether auto chooses well, predictions hold and caps hold.
 bench-pack: $(VENV)/installed-dev

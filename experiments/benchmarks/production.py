@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -53,7 +55,7 @@ class Listener(TrainConsole):
             self.told[history.last.epoch, history.last.step] = history.last
         if sum(progress.wall_s for progress in self.told.values()) > self.seconds:
             self.seconds = float("inf")
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C, which the training ends by itself
 
     def rate(self) -> float:
         return steady(list(self.told.values()))
