@@ -1,7 +1,7 @@
 """The choice of the way that trains a sweep's trials: pure, from profiles, the sweep's size and the bounds of the
 machine.
 
-    choice = choose([ProfiledGroup(profile, Size(trials=64, epochs=20, at_once=64), fusable=True)], room, num_gpus=1)
+    ways = options([ProfiledGroup(profile, Size(trials=64, epochs=20, at_once=64), fusable=True)], room, num_gpus=1)
 
 Start-up counts: four short trials must not pay for what only forty repay.
 """

@@ -1,6 +1,6 @@
 """Workers of a probe: processes that train on one device of a cluster, outside Ray's count of GPUs.
 
-probe = Probe(cluster, cluster.devices[0], Workload(source, splits, trial, "float32"))
+probe = ProbeProcesses(cluster, cluster.devices[0], Workload(source, splits, trial, "float32"))
 actors = [probe.start(threads=1) for _ in range(3)]
 made = probe.make("process", actors, [[trial] for trial in probe.copies(3)], threads=1)
 probe.close()

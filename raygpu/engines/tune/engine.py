@@ -15,7 +15,7 @@ from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.trainable import ArrayTrainable
-from raygpu.engines.tune.trial_shares import Shares, signatures
+from raygpu.engines.tune.oom_retry import Shares, signatures
 from raygpu.engines.tune.tuner import fit
 from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
 from raygpu.search.samplers import DrawnTrials

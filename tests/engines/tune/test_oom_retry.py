@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raygpu.engines.tune.trial_shares import MOST_RETRIES, Shares
+from raygpu.engines.tune.oom_retry import MOST_RETRIES, Shares
 from raygpu.planning.gpu_shares import Choice, Node, Plan, Share, plan
 from raygpu.search.signature import Signature
 from raygpu.search.trials import Trial
