@@ -10,12 +10,12 @@ from raygpu.engines.cluster.cluster import PlacementRequest
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.engines.tune.oom_retry import Shares, signatures
 from raygpu.engines.tune.rule_actor import rule_actor
 from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.trainable import ArrayTrainable
-from raygpu.engines.tune.oom_retry import Shares, signatures
 from raygpu.engines.tune.tuner import fit
 from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
 from raygpu.search.samplers import DrawnTrials

@@ -14,8 +14,8 @@ from ray import tune
 from raygpu.engines.tune import trial_lines
 from raygpu.engines.tune.array_checkpoint import extract
 from raygpu.engines.tune.array_config import ArrayConfig
-from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.oom_retry import Shares
+from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.planning.gpu_shares import Share
 from raygpu.records.interrupts import Interrupts
 from raygpu.records.run_directory import MEMBERS

@@ -7,8 +7,8 @@ from typing import Any
 
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.engines.tune.oom_retry import Shares
+from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Share, plan
 from raygpu.records.trial_records import Records
 from raygpu.search.samplers import DrawnTrials
