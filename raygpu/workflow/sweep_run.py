@@ -231,6 +231,7 @@ class SweepUnderWay:
             config=self.config,
             source=self.found.source,
             splits=self.found.splits,
+            folds=self.found.folds,
             sampler=self.prepared.sampler,
             cluster=self.cluster,
             records=self.records,
