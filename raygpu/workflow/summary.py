@@ -20,6 +20,7 @@ from raygpu.records.clock import Stages
 from raygpu.records.json_files import rounded
 from raygpu.records.kept_checkpoints import keep_checkpoints, kept_epoch
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.training_progress import History
 from raygpu.records.trial_files import drop_files
 from raygpu.records.trial_records import Records
@@ -187,6 +188,8 @@ def write_files(
         folder.drop_best()
     else:
         folder.write_best(config, best)
+        if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
+            folder.add_to_best(tested.metrics)
         lines += _unlike(folder, best)
         if isinstance(found.code, Experiment) and found.splits is not None:
             try:

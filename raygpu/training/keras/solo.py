@@ -217,6 +217,10 @@ class KerasSolo:
                 variable.assign(state[str(place)])
             self.epoch = int(state["epoch"])
 
+    def load_parameters(self, folder: Path) -> None:
+        """Take over the model of a folder that `save` wrote, to evaluate it."""
+        self.model.load_weights(folder / WEIGHTS)
+
     def close(self) -> None:
         """Free memory and graphs for the next trial of this process."""
         del self.model, self.optimizer, self.train_data, self.validation_data

@@ -160,6 +160,11 @@ class TorchSolo:
         self.optimizer.load_state_dict(state["optimizer"])
         self.epoch = state["epoch"]
 
+    def load_parameters(self, folder: Path) -> None:
+        """Take over the model of a folder that `save` wrote, to evaluate it."""
+        state = torch.load(folder / CHECKPOINT, map_location=self.device, weights_only=True)
+        self.model.load_state_dict(state["model"])
+
     def close(self) -> None:
         """Free the device memory for the next trial of this process."""
         del self.model, self.optimizer, self.data
