@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from raygpu.errors import RaygpuError
+from raygpu.errors import RaygpuError, one_line
 from raygpu.experiment import Splits, num_samples
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
@@ -51,8 +51,9 @@ def scored_once(
         if not models:
             raise RaygpuError("no checkpoint of it was kept")
         found = ScoreOnTest.of(num_samples(tested.validation_targets), score(models), 1 + (earlier or NONE).winners)
-    except RaygpuError as error:
-        say(f"the best model is not scored on the test data: {error}; try again by: {folder.resumed_by(folder.kind)}")
+    except Exception as error:  # noqa: BLE001 - no other result of the run depends on it
+        again = folder.resumed_by(folder.kind)
+        say(f"the best model is not scored on the test data: {one_line(error)}; try again by: {again}")
         return None
     except KeyboardInterrupt:
         again = folder.resumed_by(folder.kind)

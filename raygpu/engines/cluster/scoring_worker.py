@@ -54,11 +54,11 @@ def scores_on_test(
     tested: the test data in place of the validation data. models: trial and URI of its checkpoint, by trial id. Raises
     ScoringFailed.
     """
-    task = ray.remote(_scored).options(
+    # The process ends with its task, and frees the GPU's memory.
+    task = ray.remote(max_calls=1)(_scored).options(
         num_cpus=work.cpus,
         num_gpus=work.gpus,
         resources=dict(work.needed.resources) or None,
-        max_calls=1,  # the process ends with its task, and frees the GPU's memory
         max_retries=1,
         **({} if work.needed.labels is None else {"label_selector": dict(work.needed.labels)}),
     )
