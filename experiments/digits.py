@@ -2,6 +2,7 @@
 
     python -m raygpu.sweep conf/sweep/digits.toml         Mlp
     python -m raygpu.sweep conf/sweep/digits_cnn.toml     Cnn, its architecture searched too
+    python -m raygpu.sweep conf/sweep/digits_test.toml    TestedMlp, with test data that the search never sees
     python -m raygpu.sweep conf/sweep/digits_keras.toml   KerasMlp (pip install raygpu[tensorflow])
 
 Frameworks are imported where they are used: a sweep of one never loads the other.
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def digits() -> Splits:
-    """Pixels scaled to 0..1, float32 (n, 64), against the digit, int64 (n,): 1437 to train, 360 to validate."""
+def digits(test: float | None = None) -> Splits:
+    """Pixels scaled to 0..1, float32 (n, 64), against the digit, int64 (n,): 1437 to train, 360 to validate.
+
+    test: share of the images to keep as test data; by default none.
+    """
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
-    return Splits.of((pixels / 16).astype(np.float32), labels.astype(np.int64), validation=0.2, seed=0)
+    return Splits.of((pixels / 16).astype(np.float32), labels.astype(np.int64), validation=0.2, test=test, seed=0)
 
 
 class Digits:
@@ -48,6 +52,13 @@ class Mlp(Digits, TorchExperiment):
         from torch import nn
 
         return nn.Sequential(nn.Linear(64, hp["hidden"]), nn.ReLU(), nn.Linear(hp["hidden"], 10))
+
+
+class TestedMlp(Mlp):
+    """`Mlp` with a fifth of the images as test data: 1077 to train, 360 to validate, 360 for the winner alone."""
+
+    def data(self) -> Splits:
+        return digits(test=0.2)
 
 
 class Cnn(Digits, TorchExperiment):

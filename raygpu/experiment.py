@@ -9,6 +9,7 @@ Any function `train(config)` that calls `raygpu.report(...)` is an experiment to
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ Arrays = np.ndarray | Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Training and validation data in host memory.
+    """Training and validation data in host memory, and test data if there is any.
 
     Inputs and targets are each one array, or several by name (`{"user": ..., "item": ...}`). The first axis of every
     array counts the samples. One array reaches the model as `model(x)`; named inputs reach a torch model as keyword
@@ -33,79 +34,78 @@ class Splits:
     train_targets: Arrays
     validation_inputs: Arrays
     validation_targets: Arrays
+    test_inputs: Arrays | None = None
+    """Inputs that no trial sees: the winner of a sweep and a production model are scored on them, once. None for no
+    test data."""
+    test_targets: Arrays | None = None
 
     def __post_init__(self) -> None:
-        for field in ("train_inputs", "train_targets", "validation_inputs", "validation_targets"):
-            object.__setattr__(self, field, as_arrays(getattr(self, field), field))
-        for part in ("train", "validation"):
-            sizes = {
-                len(array)
-                for field in ("inputs", "targets")
-                for array in named(getattr(self, f"{part}_{field}")).values()
-            }
+        if (self.test_inputs is None) != (self.test_targets is None):
+            raise ValueError("test_inputs and test_targets: one of both is missing")
+        parts = ("train", "validation", *(["test"] if self.test_inputs is not None else []))
+        for part in parts:
+            sizes = set[int]()
+            for field in (f"{part}_inputs", f"{part}_targets"):
+                object.__setattr__(self, field, as_arrays(getattr(self, field), field))
+                sizes |= {len(array) for array in named(getattr(self, field)).values()}
             if len(sizes) != 1 or sizes == {0}:
                 raise ValueError(
                     f"the {part} split holds arrays of {sorted(sizes)} samples; all need the same number, at least 1"
                 )
 
-    def first(self, count: int) -> Splits:
-        """Return the first `count` samples of the training data and of the validation data."""
-        some = slice(0, count)
-        return Splits(
-            take(self.train_inputs, some),
-            take(self.train_targets, some),
-            take(self.validation_inputs, some),
-            take(self.validation_targets, some),
-        )
-
     @classmethod
-    def of(cls, inputs: Arrays, targets: Arrays, *, validation: float = 0.2, seed: int = 0) -> Splits:
+    def of(
+        cls, inputs: Arrays, targets: Arrays, *, validation: float = 0.2, test: float | None = None, seed: int = 0
+    ) -> Splits:
         """Split arrays at random into training and validation data, stratified by class where `targets` are whole
         numbers.
 
-        validation: share of the samples, 0 to 1, that is kept for validation.
+        validation: share of the samples, 0 to 1, that is kept for validation. test: share of the samples that the
+        search never sees; by default there is no test data. Raises ValueError if the shares leave no part a sample.
         """
-        from sklearn.model_selection import train_test_split
-
         inputs, targets = as_arrays(inputs, "inputs"), as_arrays(targets, "targets")
-        count = num_samples(inputs)
-
-        def split(classes: np.ndarray | None) -> list[np.ndarray]:
-            """Return the rows of the training part and of the validation part. classes: None for no stratification."""
-            return train_test_split(np.arange(count), test_size=validation, random_state=seed, stratify=classes)
-
-        try:
-            train, held = split(_classes(targets))
-        except ValueError:  # more classes than one of the parts has samples
-            train, held = split(None)
-        return cls(take(inputs, train), take(targets, train), take(inputs, held), take(targets, held))
+        rows = np.arange(num_samples(inputs))
+        if test is None:
+            parts = _cut(targets, rows, validation, seed)
+        else:
+            for_validation, for_test = (math.ceil(share * len(rows)) for share in (validation, test))
+            if min(for_validation, for_test) < 1 or for_validation + for_test >= len(rows):
+                shares = f"validation={validation:g} and test={test:g} of {len(rows)} samples"
+                raise ValueError(f"{shares} leave nothing for one of the parts; allowed: above 0, together below 1")
+            rest, tested = _cut(targets, rows, for_test, seed)
+            parts = [*_cut(targets, rest, for_validation, seed), tested]
+        return cls(*(take(part, chosen) for chosen in parts for part in (inputs, targets)))
 
     @property
     def num_train(self) -> int:
         """Number of training samples."""
         return num_samples(self.train_inputs)
 
+    def first(self, count: int) -> Splits:
+        """Return the first `count` samples of the training data and of the validation data, without the test data."""
+        parts = (self.train_inputs, self.train_targets, self.validation_inputs, self.validation_targets)
+        return Splits(*(take(part, slice(0, count)) for part in parts))
+
     def part(self, fraction: float, seed: int) -> Splits:
-        """Return a seeded, stratified part of the training data, with the whole validation data.
+        """Return a seeded, stratified part of the training data, with the whole validation data, without the test data.
 
         fraction: share of the training samples, above 0 and at most 1.
         """
-        if fraction >= 1.0:
+        if fraction >= 1.0 and self.test_inputs is None:
             return self
-        from sklearn.utils import resample
+        rows = slice(None) if fraction >= 1.0 else part_rows(self.train_targets, fraction, seed)
+        inputs, targets = take(self.train_inputs, rows), take(self.train_targets, rows)
+        return Splits(inputs, targets, self.validation_inputs, self.validation_targets)
 
-        count = max(1, round(self.num_train * fraction))
-        classes = _classes(self.train_targets)
-        chosen = resample(
-            np.arange(self.num_train), replace=False, n_samples=count, stratify=classes, random_state=seed
-        )
-        chosen = np.sort(np.asarray(chosen))
-        return Splits(
-            take(self.train_inputs, chosen),
-            take(self.train_targets, chosen),
-            self.validation_inputs,
-            self.validation_targets,
-        )
+    def for_test(self) -> Splits | None:
+        """Return the test data in place of the validation data, beside a few training samples; None without test data.
+
+        A training that evaluates on it scores its model on the test data.
+        """
+        if self.test_inputs is None or self.test_targets is None:
+            return None
+        few = self.first(2)
+        return Splits(few.train_inputs, few.train_targets, self.test_inputs, self.test_targets)
 
 
 def as_arrays(data: Any, name: str) -> Arrays:
@@ -145,11 +145,38 @@ def take(arrays: Arrays, rows: np.ndarray | slice) -> Arrays:
     return arrays[rows]
 
 
-def _classes(targets: Arrays) -> np.ndarray | None:
-    """Return the targets if they can be stratified: one array of whole numbers with at least two samples of each."""
-    if isinstance(targets, Mapping) or targets.ndim != 1 or not np.issubdtype(targets.dtype, np.integer):
-        return None
-    return targets if np.unique(targets, return_counts=True)[1].min() >= 2 else None
+def class_labels(targets: Arrays) -> np.ndarray | None:
+    """Return targets that are classes, one array of whole numbers; None for other targets."""
+    is_classes = not isinstance(targets, Mapping) and targets.ndim == 1 and np.issubdtype(targets.dtype, np.integer)
+    return np.asarray(targets) if is_classes else None
+
+
+def _strata(targets: Arrays) -> np.ndarray | None:
+    """Return the targets if they can be stratified: classes with at least two samples each."""
+    labels = class_labels(targets)
+    return labels if labels is not None and np.unique(labels, return_counts=True)[1].min() >= 2 else None
+
+
+def part_rows(targets: Arrays, fraction: float, seed: int) -> np.ndarray:
+    """Return the samples of a seeded, stratified part, ascending. fraction: share of the samples, above 0, below 1."""
+    from sklearn.utils import resample
+
+    count = num_samples(targets)
+    num_chosen = max(1, round(count * fraction))
+    chosen = resample(
+        np.arange(count), replace=False, n_samples=num_chosen, stratify=_strata(targets), random_state=seed
+    )
+    return np.sort(np.asarray(chosen))
+
+
+def _cut(targets: Arrays, rows: np.ndarray, held: float, seed: int) -> list[np.ndarray]:
+    """Cut samples in two, stratified where that is possible. held: share, or number, of those in the second part."""
+    from sklearn.model_selection import train_test_split
+
+    try:
+        return list(train_test_split(rows, test_size=held, random_state=seed, stratify=_strata(take(targets, rows))))
+    except ValueError:  # more classes than one of the parts has samples
+        return list(train_test_split(rows, test_size=held, random_state=seed))
 
 
 @dataclass(frozen=True, slots=True)

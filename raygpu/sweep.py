@@ -75,7 +75,7 @@ def run(
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
         console.lines(found.notes)
         stages.end("data")
-        groups = grouped(config, prepared.space, prepared.sampler, source, code, found.splits)
+        groups = grouped(config, prepared.space, prepared.sampler, source, code, found.splits, found.folds)
         measurer = Measurer(config, source, code, found.splits, groups.groups)
         planner = Planner(config, prepared.sampler.num_trials, groups, measurer, show)
         if prepared.nodes is not None:

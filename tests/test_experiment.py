@@ -46,6 +46,62 @@ def test_part_is_stratified_seeded_and_leaves_validation_whole() -> None:
     assert np.array_equal(targets, made.train_targets), "inputs and targets stay together"
 
 
+def test_test_data_is_stratified_and_apart() -> None:
+    x = np.arange(100, dtype=np.float32)[:, None]
+    made = Splits.of(x, np.arange(100) % 4, validation=0.2, test=0.2, seed=0)
+    parts = made.train_inputs, made.validation_inputs, made.test_inputs
+    assert [len(part) for part in parts] == [60, 20, 20]
+    assert sorted(np.concatenate(parts).ravel()) == list(range(100))
+    assert np.bincount(made.validation_targets).tolist() == np.bincount(made.test_targets).tolist() == [5, 5, 5, 5]
+    assert np.array_equal(made.test_inputs.ravel() % 4, made.test_targets)
+    same = Splits.of(x, np.arange(100) % 4, validation=0.2, test=0.2, seed=0)
+    assert np.array_equal(made.test_inputs, same.test_inputs)
+
+
+def test_without_test_data_the_split_is_as_it_was() -> None:
+    from sklearn.model_selection import train_test_split
+
+    labels = np.arange(100) % 4
+    train, held = train_test_split(np.arange(100), test_size=0.3, random_state=5, stratify=labels)
+    made = Splits.of(np.arange(100), labels, validation=0.3, seed=5)
+    assert made.train_inputs.tolist() == train.tolist()
+    assert made.validation_inputs.tolist() == held.tolist()
+    assert made.test_inputs is None
+    assert made.for_test() is None
+
+
+def test_no_part_of_the_data_that_a_trial_may_get_has_test_data() -> None:
+    x = np.arange(100, dtype=np.float32)[:, None]
+    made = Splits.of(x, np.arange(100) % 4, test=0.2)
+    for part in (made.first(10), made.part(1.0, seed=0), made.part(0.5, seed=0)):
+        assert part.test_inputs is None
+        assert part.test_targets is None
+        seen = np.concatenate([part.train_inputs, part.validation_inputs])
+        assert not set(seen.ravel()) & set(made.test_inputs.ravel())
+    whole = made.part(1.0, seed=0)
+    assert np.array_equal(whole.train_inputs, made.train_inputs)
+    assert np.array_equal(whole.validation_inputs, made.validation_inputs)
+    tested = made.for_test()
+    assert np.array_equal(tested.validation_inputs, made.test_inputs)
+    assert np.array_equal(tested.validation_targets, made.test_targets)
+
+
+@pytest.mark.parametrize(
+    ("validation", "test"), [(0.2, 0.8), (0.5, 0.6), (0.2, 0.0), (0.2, -0.1), (0.0, 0.2), (0.2, 1.0)]
+)
+def test_shares_that_leave_nothing_are_refused(validation: float, test: float) -> None:
+    with pytest.raises(ValueError, match=f"test={test:g} of 50 samples leave nothing for one of the parts"):
+        Splits.of(np.zeros((50, 1)), np.zeros(50), validation=validation, test=test)
+
+
+def test_half_of_the_test_data_is_refused() -> None:
+    x = np.zeros(3)
+    with pytest.raises(ValueError, match="test_inputs and test_targets: one of both is missing"):
+        Splits(x, x, x, x, test_inputs=x)
+    with pytest.raises(ValueError, match="test split holds arrays of"):
+        Splits(x, x, x, x, x, np.zeros(4))
+
+
 def test_splits_of_unequal_length_are_refused() -> None:
     with pytest.raises(ValueError, match="train split holds arrays of"):
         Splits(np.zeros(3), np.zeros(4), np.zeros(1), np.zeros(1))

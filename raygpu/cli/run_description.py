@@ -10,6 +10,7 @@ from raygpu.cli.formatting import duration, hyperparameters, throughput
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig
 from raygpu.config.command_names import typed
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.score_on_test import TEST, ScoreOnTest
 
 MEASURED = {"pack": "Trainings that share a GPU", "place": "Placements", "balance": "Split of the batch"}
 """First words on a measurement, by its command."""
@@ -42,6 +43,8 @@ def _outcome(summary: Mapping[str, Any]) -> list[str]:
     else:
         values = hyperparameters(best["hyperparameters"])
         first = f"**Best trial** `{best['trial_id']}`: {summary['metric']} {best['score']:.6g}, with {values}."
+    if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
+        first += f" On the test data: {tested.line(summary['metric'])}."
     if summary["data"] == "synthetic":
         first += " The data is synthetic: the scores mean nothing."
     counts = [
@@ -75,6 +78,8 @@ def training_description(config: TrainConfig, folder: RunDirectory, summary: Map
     best, commands = summary["best"], [_command("report", folder)]
     if best is not None:
         parts.append(f"**Best** {config.metric} {best['score']:.6g} after epoch {best['epoch']}.")
+    if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
+        parts.append(f"On the test data: {tested.line(config.metric, 'the training')}.")
     parts.append(f"{summary['epochs']} of {config.epochs} epochs in {duration(summary['wall_s'])}.")
     if summary["tracking"].get("status") == "interrupted":
         commands.insert(0, folder.resumed_by("train"))

@@ -9,6 +9,7 @@ from typing import Any
 from raygpu.cli.formatting import duration
 from raygpu.errors import kind
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.trial_files import FILES
 
 NO_SCORE = ("diverged", "failed", "interrupted")
@@ -54,6 +55,8 @@ def ending(
     if summary["best"] is None:
         lines.append(_without_score(summary))
     else:
+        if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
+            lines.append(tested.line(summary["metric"]))
         lines += _best(summary["best"], folder)
     lines += [line for line in where if line is not None]
     if interrupted:

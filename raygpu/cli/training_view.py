@@ -13,6 +13,7 @@ from raygpu.cli.console import LiveConsole
 from raygpu.cli.formatting import duration, hyperparameters, left, throughput
 from raygpu.config import TrainConfig
 from raygpu.planning.batches import NoiseScale
+from raygpu.records.score_on_test import ScoreOnTest
 from raygpu.records.training_progress import History
 from raygpu.records.trial_records import Device
 
@@ -131,8 +132,9 @@ def beginning(config: TrainConfig, *, simulated: bool) -> list[str]:
     return lines
 
 
-def ending(config: TrainConfig, history: History, batch: int | None) -> list[str]:
-    """Return lines on the training's result. batch: samples of a step; None if they are not known."""
+def ending(config: TrainConfig, history: History, batch: int | None, on_test: ScoreOnTest | None = None) -> list[str]:
+    """Return lines on the training's result. batch: samples of a step; None if they are not known. on_test: score on
+    the test data; None without any."""
     lines, best, last = [], history.best, history.last
     if history.diverged:
         whose = "the training loss" if last is not None and last.samples else "a loss or the metric"
@@ -143,6 +145,8 @@ def ending(config: TrainConfig, history: History, batch: int | None) -> list[str
         trial = config.source.get("score")
         compared = f"; the trial's was {trial:.6g}" if trial is not None else ""
         lines.append(f"{config.metric} {best.score:.6g} after epoch {best.epoch}{compared}")
+        if on_test is not None:
+            lines.append(on_test.line(config.metric, "the training"))
         if config.data.synthetic:
             lines.append("on synthetic data: these scores mean nothing")
     if last is not None and last.noise is not None and batch is not None:

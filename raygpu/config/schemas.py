@@ -49,7 +49,8 @@ class ProblemConfig(Section):
     experiment: str | None = None
     """Code to train: "package.module:Name" or "path/to/file.py:name", a class or a function."""
     command: str | None = None
-    """Script to train: "python train.py --lr {lr}". {trial_id}, {seed} and {epochs} exist too."""
+    """Script to train: "python train.py --lr {lr}". {trial_id}, {seed} and {epochs} exist too, and with
+    folds {fold}, from 0, and {folds}."""
     epochs: Annotated[int, Field(ge=1)] | None = None
     """Epochs of each trial; of a function or script, the number of reports after which it is stopped."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
@@ -133,6 +134,9 @@ class SweepConfig(TrialsConfig, StoredConfig):
     Stopping rules compare the trials' current epochs in either case."""
     direction: Direction | None = None
     """max or min. Default: what the metric's name says, as loss, error, mae, or accuracy, f1, score; others need it."""
+    folds: Annotated[int, Field(ge=2)] | None = None
+    """Cross-validation: cut training and validation data into this many folds, stratified by class. Each set of
+    hyper-parameters is trained once for each fold, on all but this fold, and validated on it. Default: no folds."""
     keep: Literal["best", "all"] = "best"
     """Checkpoints that stay in the run's folder: the best trial's, or every trial's."""
     checkpoint_s: Annotated[float, Field(gt=0)] = 60.0

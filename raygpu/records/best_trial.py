@@ -46,7 +46,7 @@ def training_values(
 
 def command_line(config: SweepConfig, trial: Trial) -> str | None:
     """Return the command line, quoted for a shell, that trained a trial; None if the sweep trains no script."""
-    return None if config.command is None else shlex.join(filled(config.command, trial, config.epochs))
+    return None if config.command is None else shlex.join(filled(config.command, trial, config.epochs, config.folds))
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -378,6 +378,12 @@ class RunDirectory:
         )
         self.best_toml.write_text(tomli_w.dumps(values))
 
+    def add_to_best(self, source: Mapping[str, Any]) -> None:
+        """Add values to the `source` of `best.toml`, which says where the best trial comes from."""
+        values = read_toml(self.best_toml)
+        values["source"] = {**values["source"], **source}
+        self.best_toml.write_text(tomli_w.dumps(values))
+
     def drop_best(self) -> None:
         """Delete the best trial's files, for instance when the best trial of an interrupted sweep has diverged
         since."""

@@ -13,7 +13,10 @@ from typing import Any
 from raygpu.errors import BadInput
 from raygpu.search.trials import Trial
 
-OWN_PLACEHOLDERS = ("trial_id", "seed", "epochs")
+FOLD_PLACEHOLDERS = ("fold", "folds")
+"""Names in braces that a command has in a cross-validation: the fold that validates the trial, from 0, and their
+number."""
+OWN_PLACEHOLDERS = ("trial_id", "seed", "epochs", *FOLD_PLACEHOLDERS)
 """Names in braces that every command has, beside the hyper-parameters."""
 
 
@@ -45,9 +48,11 @@ def render(command: str, values: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def filled(command: str, trial: Trial, epochs: int | None) -> list[str]:
-    """Return the words of the command line that trains a trial. epochs: number of epochs of the sweep's trials."""
+def filled(command: str, trial: Trial, epochs: int | None, folds: int | None = None) -> list[str]:
+    """Return the words of the command line that trains a trial. epochs, folds: numbers of the sweep's."""
     own = {"trial_id": trial.trial_id, "seed": trial.seed, "epochs": epochs}
+    if trial.fold is not None:
+        own |= {"fold": trial.fold, "folds": folds}
     return render(command, {**own, **trial.hyperparameters})
 
 

@@ -32,6 +32,9 @@ class Signature:
 
     values: Key
     """Values by name, as text."""
+    fold_samples: tuple[int, int] | None = None
+    """Training and validation samples of the trials' folds: steps are of one shape where these are equal. None without
+    cross-validation."""
 
     def __str__(self) -> str:
         return " ".join(f"{name}={text}" for name, text in self.values if text != ABSENT and name != ALL_NAMES)

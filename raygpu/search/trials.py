@@ -20,23 +20,38 @@ Which = Literal["last", "best"]
 
 BATCH_SIZE = 32
 """Samples of a batch where the hyper-parameters have no `batch_size`."""
-_NAME = re.compile(r"t[0-9]{4,12}")
+_NAME = re.compile(r"t[0-9]{4,12}(-[0-9]{1,6})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One set of hyper-parameters to be trained and scored."""
+    """One training of a set of hyper-parameters, which is scored: the only one of its set, or one of its repeats."""
 
     trial_id: str
-    """Id: `t0000`, `t0001` ... in the order of the search."""
+    """Id: `t0000`, `t0001` ... in the order of the search; of a repeat `t0000-1`, `t0000-2` ..."""
     seed: int
-    """Seed of initial parameters and the order of data; follows from the sweep's seed and the trial's place."""
+    """Seed of initial parameters and the order of data; follows from the sweep's seed and the trial's place. The
+    repeats of a place have the same seed in every set, so that sets can be compared pair by pair."""
     hyperparameters: Mapping[str, Any]
+    repeat: int | None = None
+    """Number of the repeat within its set, from 0; None if each set is trained once."""
+    fold: int | None = None
+    """Fold of the data that validates this training, from 0; None without cross-validation."""
+
+    @property
+    def set_id(self) -> str:
+        """Id of the set of hyper-parameters: the trial's own, or what the ids of all repeats begin with."""
+        return self.trial_id.partition("-")[0]
 
     @staticmethod
     def name(index: int) -> str:
         """Return the id of the trial at this place, `t0000`."""
         return f"t{index:04d}"
+
+    @staticmethod
+    def repeat_name(set_id: str, repeat: int) -> str:
+        """Return the id of a set's repeat, from 0: `t0000-1` is the first one."""
+        return f"{set_id}-{repeat + 1}"
 
     @staticmethod
     def require_name(value: object) -> str:

@@ -13,6 +13,7 @@ from uuid import uuid4
 from raygpu.config import ProblemConfig, TrainConfig
 from raygpu.errors import TrackingError, one_line, redacted
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.trial_files import kept_files
 from raygpu.search.trials import Status
 from raygpu.storage import StorageError
@@ -301,7 +302,7 @@ class SweepSession(Session):
         best_files = [(path, "best") for path in (*kept, *sorted(folder.best.glob("*")))]
         written = kept_files(folder, best["trial_id"])
         best_files += [(written, "best/files")] if written is not None else []
-        metrics |= {"best/score": best["score"], "best/epoch": best["epoch"]}
+        metrics |= {"best/score": best["score"], "best/epoch": best["epoch"], **metrics_on_test(summary)}
         return Ending(status, metrics, tags | {"raygpu.best_trial": best["trial_id"]}, [*files, *best_files])
 
 
@@ -331,7 +332,14 @@ class TrainSession(Session):
             files.append((self.checkpoint, "checkpoint"))
         best = summary["best"]
         metrics = {"best/score": best["score"], "best/epoch": best["epoch"]} if best is not None else {}
+        metrics |= metrics_on_test(summary)
         return Ending("interrupted" if interrupted else "finished", metrics, {}, files)
+
+
+def metrics_on_test(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the best model's metrics on the test data, `test/accuracy`; empty without test data."""
+    score = ScoreOnTest.read(summary.get(TEST))
+    return dict(score.metrics) if score is not None else {}
 
 
 def report_files(folder: RunDirectory) -> list[tuple[Path, str | None]]:

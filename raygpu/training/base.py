@@ -44,6 +44,8 @@ class Settings:
     """Existing folder of this trial alone, for a script's output and scratch files."""
     keeps_files: bool = True
     """Whether the files that a script writes stay in `folder`; those of a measurement do not."""
+    folds: int | None = None
+    """Number of folds of the cross-validation, which a function or script is told; None without one."""
 
 
 @dataclass(frozen=True, slots=True)

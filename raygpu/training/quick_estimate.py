@@ -51,7 +51,7 @@ class QuickEstimate:
         """Return the samples/s of one training alone, by two steps; 0 where one fails."""
         try:
             count = min(SAMPLES, OptimizerSettings.of(trial.hyperparameters).batch_size, self._splits.num_train)
-            trial = replace(trial, hyperparameters={**trial.hyperparameters, "batch_size": count})
+            trial = replace(trial, fold=None, hyperparameters={**trial.hyperparameters, "batch_size": count})
             with self._as_before():
                 solo = TorchSolo(
                     self._experiment, self._splits.first(count), trial, self._settings(), torch.device("cpu")

@@ -11,13 +11,14 @@ from raygpu.experiment import Experiment, Splits
 from raygpu.search.signature import Signature
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings, Training
+from raygpu.training.folds import Data
 
 
-def start(source: Source, code: Any, splits: Splits | None, trial: Trial, settings: Settings) -> Training:
+def start(source: Source, code: Any, splits: Data | None, trial: Trial, settings: Settings) -> Training:
     """Make the training of one trial.
 
     code: result of `source.resolve()`, kept by the caller so that one worker resolves it once; None for a command.
-    splits: the data of a torch or Keras experiment.
+    splits: the data of a torch or Keras experiment, of which the trial names its fold if there are folds.
     """
     match source.kind:
         case "torch":
@@ -39,7 +40,7 @@ def start(source: Source, code: Any, splits: Splits | None, trial: Trial, settin
     raise ValueError(f"unknown kind of experiment: {source.kind!r}")
 
 
-def _needed(splits: Splits | None) -> Splits:
+def _needed(splits: Data | None) -> Data:
     assert splits is not None, "torch and Keras experiments have data"
     return splits
 

@@ -149,7 +149,12 @@ def _converted(splits: Splits, inputs: str | None, targets: str | None) -> Split
     """Return the splits with inputs and targets in these number types; None leaves them as they are."""
     forms = (inputs, targets, inputs, targets)
     parts = (splits.train_inputs, splits.train_targets, splits.validation_inputs, splits.validation_targets)
-    return Splits(*(_cast(part, form) for part, form in zip(parts, forms, strict=True)))
+    made = Splits(*(_cast(part, form) for part, form in zip(parts, forms, strict=True)))
+    if splits.test_inputs is None or splits.test_targets is None:
+        return made
+    return replace(
+        made, test_inputs=_cast(splits.test_inputs, inputs), test_targets=_cast(splits.test_targets, targets)
+    )
 
 
 def _cast(arrays: Arrays, form: str | None) -> Arrays:

@@ -12,7 +12,7 @@ import numpy as np
 
 from raygpu.config import SweepConfig, TrainConfig
 from raygpu.errors import one_line
-from raygpu.experiment import Experiment, Splits, num_samples, take
+from raygpu.experiment import Experiment, take
 from raygpu.planning.sweep_plan import Decision
 from raygpu.records import trials_csv
 from raygpu.records.best_trial import command_line
@@ -20,6 +20,7 @@ from raygpu.records.clock import Stages
 from raygpu.records.json_files import rounded
 from raygpu.records.kept_checkpoints import keep_checkpoints, kept_epoch
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.training_progress import History
 from raygpu.records.trial_files import drop_files
 from raygpu.records.trial_records import Records
@@ -187,10 +188,12 @@ def write_files(
         folder.drop_best()
     else:
         folder.write_best(config, best)
+        if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
+            folder.add_to_best(tested.metrics)
         lines += _unlike(folder, best)
         if isinstance(found.code, Experiment) and found.splits is not None:
             try:
-                _describe_best(folder, found.code, found.splits, best, predictions=not config.data.synthetic)
+                _describe_best(folder, found, best, predictions=not config.data.synthetic)
             except Exception as error:  # noqa: BLE001 - the user's model, on the CPU: no result depends on it
                 lines.append(f"no architecture and predictions of the best trial: {one_line(error)}")
     return lines
@@ -217,20 +220,17 @@ def _unlike(folder: RunDirectory, best: TrialRecord) -> list[str]:
     ]
 
 
-def _describe_best(
-    folder: RunDirectory, code: Experiment, splits: Splits, best: TrialRecord, *, predictions: bool
-) -> None:
+def _describe_best(folder: RunDirectory, found: Problem, best: TrialRecord, *, predictions: bool) -> None:
     """Write `best/architecture.txt` and, if wanted, `best/predictions.csv`, from the best trial's checkpoint."""
     checkpoint = folder.checkpoints / best.trial.trial_id
     if not checkpoint.is_dir():
         return
-    count = min(NUM_SAMPLES, num_samples(splits.validation_inputs))
-    inputs, targets = (take(part, slice(0, count)) for part in (splits.validation_inputs, splits.validation_targets))
-    if code.framework == "torch":
+    inputs, targets = (take(part, slice(0, NUM_SAMPLES)) for part in found.validation_of(best.trial))
+    if found.code.framework == "torch":
         from raygpu.training.torch.solo import predict
     else:
         from raygpu.training.keras.solo import predict
-    architecture, outputs = predict(code, best.trial.hyperparameters, checkpoint, inputs)
+    architecture, outputs = predict(found.code, best.trial.hyperparameters, checkpoint, inputs)
     folder.best.mkdir(exist_ok=True)
     (folder.best / "architecture.txt").write_text(architecture.rstrip() + "\n")
     if predictions and outputs and not isinstance(targets, Mapping):

@@ -22,6 +22,7 @@ from raygpu.planning.sweep_plan import Decision
 from raygpu.planning.sweep_schedule import schedule_of
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.score_on_test import TEST
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
 from raygpu.search.trials import Scoring, TrialRecord
@@ -29,10 +30,11 @@ from raygpu.storage import StorageError
 from raygpu.workflow.run_folder import removed_if_unusable
 from raygpu.workflow.run_presentation import note_plan, presentation
 from raygpu.workflow.run_report import write_report_of
-from raygpu.workflow.summary import summarize, write_files
+from raygpu.workflow.summary import best_record, summarize, write_files
 from raygpu.workflow.trial_groups import Grouped
 from raygpu.workflow.user_code import Problem
 from raygpu.workflow.validation import Prepared
+from raygpu.workflow.winner_score import scored_once, winning_models
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
@@ -175,6 +177,7 @@ class SweepUnderWay:
         finally:
             console.stop(records.snapshot())
         self._summarize(monitor, context.arrays_s)
+        self._score_winner(context)
         exporter.finish(records.snapshot())
 
     def _summarize(self, monitor: SweepMonitor, arrays_s: Mapping[str, float]) -> None:
@@ -193,6 +196,19 @@ class SweepUnderWay:
             arrays_s,
         )
         self.session.writer.finish()  # what waits is delivered while Ray ends
+
+    def _score_winner(self, context: SweepContext) -> None:
+        """Score the winner of a sweep that has ended on the test data, if there is any; Ray is still there."""
+        from raygpu.engines.tune.winner_scoring import score_winner
+
+        best, tested = best_record(self.records), self.found.test
+        if self.interrupted or best is None or tested is None:
+            return
+        models = winning_models(self.folder, self.records, best, self.checkpoints)
+        score = partial(score_winner, context, self.decision.plan, tested)
+        found = scored_once(self.folder, tested, models, score, self.console.warn)
+        self.summary[TEST] = found.as_dict() if found is not None else None
+        self.stages.end(TEST)
 
     def _leave(self, monitor: SweepMonitor, checkpoints: Mapping[str, str]) -> None:
         """Write the results of an interrupted sweep, and end this process without Ray."""
@@ -231,6 +247,7 @@ class SweepUnderWay:
             config=self.config,
             source=self.found.source,
             splits=self.found.splits,
+            folds=self.found.folds,
             sampler=self.prepared.sampler,
             cluster=self.cluster,
             records=self.records,

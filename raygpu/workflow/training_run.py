@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from raygpu.engines.cluster import ray_files
 from raygpu.experiment import take
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.timeline import TRAINING, Timeline
 from raygpu.records.training_progress import History, Progress
 from raygpu.reporting import Kept
@@ -31,6 +33,7 @@ from raygpu.workflow.summary import summarize_training
 from raygpu.workflow.training_layout import Layout
 from raygpu.workflow.user_code import Problem
 from raygpu.workflow.validation import PreparedTrain
+from raygpu.workflow.winner_score import scored_once
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
@@ -87,6 +90,8 @@ class TrainingRun:
         self.history = History(Scoring(config.metric, config.maximize), cluster.devices, config.epochs)
         self.timeline = Timeline(self.folder.timeline, config.metric)
         self.stages = planned.stages
+        self.on_test: ScoreOnTest | None = None
+        """Score on the test data; None without any."""
         self._next_reading = 0.0
         self._readings: dict[int, Reading] = {}
         shown = presentation(config, self.folder, None)
@@ -126,6 +131,7 @@ class TrainingRun:
                 console.update(self.history, latest, self.session.writer.delayed)
                 exporter.update()
             assert running.ended is not None
+            self._score_model(running.ended)
             return running.ended
         except BaseException as error:
             console.stop(self.history)
@@ -137,6 +143,24 @@ class TrainingRun:
         finally:
             console.stop(self.history)
             self.stages.end("training")
+
+    def _score_model(self, ended: Ended) -> None:
+        """Score the model of a training that has ended on the test data, if there is any; Ray is still there."""
+        from raygpu.engines.cluster.scoring_worker import ScoringWork, scores_on_test
+
+        tested, trial, placing = self.found.test, self.prepared.trial, self.layout.placing
+        if tested is None or ended.best is None or (ended.interrupted and not self.history.has_ended):
+            return
+        work = ScoringWork(
+            source=self.cluster.travelled(self.found.source),
+            precision=self.config.gpu.precision,
+            threads=max(1, int(placing.cpus)),
+            cpus=placing.cpus,
+            gpus=placing.gpus,
+        )
+        models = {trial.trial_id: (trial, ended.best.uri)}
+        score = partial(scores_on_test, work, tested)
+        self.on_test = scored_once(self.folder, tested, models, score, self.console.warn)
 
     def _abandon(self, error: BaseException) -> None:
         from raygpu.engines.train.production import TrainingFailed
@@ -267,6 +291,7 @@ class TrainingRun:
                     ended,
                     self.stages,
                 )
+                summary |= {TEST: self.on_test.as_dict()} if self.on_test is not None else {}
                 summary["tracking"] = self.session.identity(interrupted=interrupted)
                 if self._is_function:
                     checkpoint, line = self._function_state(checkpoint, interrupted=interrupted)
@@ -321,7 +346,7 @@ class TrainingRun:
 
     def _print_end(self, summary: Mapping[str, Any], interrupted: bool) -> None:
         console = self.console
-        console.results(ending(self.config, self.history, self.layout.global_batch))
+        console.results(ending(self.config, self.history, self.layout.global_batch, self.on_test))
         took = f"{duration(summary['wall_s'])}, {duration(summary['command_s'])} with Ray's start"
         console.result(f"{summary['epochs']} epochs in {took}; all of it in {self.folder}")
         if summary["checkpoint"] is not None:

@@ -16,6 +16,7 @@ from raygpu.planning.sweep_plan import Sharing
 from raygpu.search.samplers import DrawnTrials, Sampler
 from raygpu.search.signature import Group, Signature
 from raygpu.search.space import Space, random_trials
+from raygpu.training.folds import Folds
 from raygpu.training.fused.groups import Grouper, KerasGrouper, TorchGrouper
 from raygpu.training.start import signature
 
@@ -42,9 +43,18 @@ class Grouped:
 
 
 def grouped(
-    config: SweepConfig, space: Space, sampler: Sampler, source: Source, code: Any, splits: Splits | None
+    config: SweepConfig,
+    space: Space,
+    sampler: Sampler,
+    source: Source,
+    code: Any,
+    splits: Splits | None,
+    folds: Folds | None = None,
 ) -> Grouped:
-    """Group the trials by signature; in fused and auto mode, a dry run tests each group of torch trials."""
+    """Group the trials by signature; in fused and auto mode, a dry run tests each group of torch trials.
+
+    folds: of a cross-validation; None without one.
+    """
     drawn = isinstance(sampler, DrawnTrials)
     trials = (
         sampler.trials
@@ -60,7 +70,7 @@ def grouped(
         together = KerasGrouper() if split else None
         built_for = architectures() if source.kind == "torch" else None
         return Grouped([Group(common, list(trials), "not fused")], together, drawn, built_for)
-    grouper = TorchGrouper(code, splits, config.gpu.precision, source.folder)
+    grouper = TorchGrouper(code, splits, config.gpu.precision, source.folder, folds)
     return Grouped(grouper.groups(trials), grouper, drawn, architectures())
 
 

@@ -13,14 +13,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import ProblemConfig, TrainConfig, TrialsConfig
+from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import ALL_NAMES, Experiment, MissingHyperparameter, Splits, take
+from raygpu.experiment import (
+    ALL_NAMES,
+    Arrays,
+    Experiment,
+    MissingHyperparameter,
+    Splits,
+    class_labels,
+    num_samples,
+    take,
+)
 from raygpu.search.space import Space, listed
-from raygpu.search.trials import Scoring
+from raygpu.search.trials import Scoring, Trial
 from raygpu.storage import Storage
+from raygpu.training.folds import Folds
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, try_step
 from raygpu.workflow.validation import Prepared, PreparedTrain
@@ -43,6 +53,17 @@ class Problem:
     splits: Splits | None
     notes: list[str] = field(default_factory=list)
     """Lines for a person to read before the training."""
+    folds: Folds | None = None
+    """Pooled data of a cross-validation; `splits` is then that of its first fold. None without one."""
+    test: Splits | None = None
+    """Test data in place of the validation data; None without test data. No trial gets it."""
+
+    def validation_of(self, trial: Trial) -> tuple[Arrays, Arrays]:
+        """Return inputs and targets of the validation data of a trial."""
+        if self.folds is not None and trial.fold is not None:
+            return self.folds.validation(trial.fold)
+        assert self.splits is not None
+        return self.splits.validation_inputs, self.splits.validation_targets
 
 
 def find(config: ProblemConfig, folder: Path) -> tuple[Source, Any]:
@@ -91,7 +112,37 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
     _require_known_values(prepared.space)
     splits, notes = _tried(prepared, source, code, load_data(config, source, code))
-    return Problem(source, code, splits.part(config.data.fraction, config.seed), notes)
+    folds = _folds(config, splits)
+    searched = splits.part(config.data.fraction, config.seed) if folds is None else folds.split(0)
+    lines = [*notes, *([] if folds is None else [_fold_line(folds)]), *_test_lines(splits)]
+    return Problem(source, code, searched, lines, folds, splits.for_test())
+
+
+def _folds(config: SweepConfig, splits: Splits) -> Folds | None:
+    """Return the folds of a cross-validation; None without one. Raises BadInput."""
+    if config.folds is None:
+        return None
+    try:
+        return Folds.of(splits, config.folds, config.seed, config.data.fraction)
+    except ValueError as error:
+        raise BadInput(f"folds: read {config.folds}; {error}") from error
+
+
+def _fold_line(folds: Folds) -> str:
+    """Return a line on a cross-validation."""
+    each = sorted({folds.num_validation(fold) for fold in range(folds.num_folds)})
+    samples = " or ".join(f"{count:,}" for count in each)
+    how = "stratified by class" if class_labels(folds.targets) is not None else "cut at random"
+    return f"data: {folds.num_folds} folds of {samples} samples, {how}; each training leaves one out to validate on it"
+
+
+def _test_lines(splits: Splits) -> list[str]:
+    """Return a line on the test data, if there is any."""
+    if splits.test_targets is None:
+        return []
+    return [
+        f"data: {num_samples(splits.test_targets):,} test samples, kept from all training, for the best model alone"
+    ]
 
 
 def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits:
@@ -230,7 +281,9 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     if lines and not config.source:  # a sweep has taken those of a trial
         raise BadInput([f"hyperparameters: {line}" for line in lines])
     notes = [*step.notes, *(f"hyperparameters: {line}" for line in lines)]
-    return Problem(source, code, step.splits.part(config.data.fraction, config.seed), notes)
+    notes += _test_lines(step.splits)
+    searched = step.splits.part(config.data.fraction, config.seed)
+    return Problem(source, code, searched, notes, test=step.splits.for_test())
 
 
 def tried_step(config: ProblemConfig, source: Source, code: Experiment, hp: Mapping[str, Any]) -> FirstStep:

@@ -7,7 +7,7 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from raygpu.errors import BadInput
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.sweep_plan import make_plan
 from raygpu.records.profile_store import ProfileStore
-from raygpu.search.command_line import OWN_PLACEHOLDERS, placeholders
+from raygpu.search.command_line import FOLD_PLACEHOLDERS, OWN_PLACEHOLDERS, placeholders
 from raygpu.search.samplers import Sampler, sampler
 from raygpu.search.space import Space, parse, trial_seed
 from raygpu.search.trials import Trial
@@ -271,9 +271,25 @@ def _command_faults(config: ProblemConfig) -> list[str]:
     except BadInput as error:
         return list(error.faults)
     names = getattr(config, config.TABLE)
-    return [
+    faults = [
         f"command: {{{name}}} is no hyper-parameter; [{config.TABLE}] has: {', '.join(sorted(names)) or 'none'}"
         for name in sorted(used - {*names, *OWN_PLACEHOLDERS})
+    ]
+    return [*faults, *(_fold_faults(config.folds, used, names) if isinstance(config, SweepConfig) else [])]
+
+
+def _fold_faults(folds: int | None, used: Collection[str], names: Collection[str]) -> list[str]:
+    """Return a fault of a script that does not learn its fold, or that asks for one without a cross-validation.
+
+    used: placeholders of the command. names: the hyper-parameters.
+    """
+    if folds is not None:
+        advice = "a script cuts its own data: give it --fold {fold} --folds {folds} in the command, or leave out folds"
+        return [] if "fold" in used else [f"folds: read {folds}; {advice}"]
+    return [
+        f"command: {{{name}}} is for a cross-validation; give folds, as in folds = 5"
+        for name in FOLD_PLACEHOLDERS
+        if name in used and name not in names
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from raygpu.cli.sweep_ending import ending
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.score_on_test import ScoreOnTest
 
 SUMMARY: dict[str, Any] = {
     "best": None, "data": "real", "completed": 0, "diverged": 0, "stopped_early": 0, "failed": 3, "interrupted": 0,
@@ -28,3 +29,13 @@ def test_a_failure_of_all_is_told_once() -> None:
     found = lines(common_failure="ValueError: no digits in line 3")
     assert sum("ValueError" in line for line in found) == 1
     assert "why trials failed: /runs/x/trials/<id>/error.txt" in found
+
+
+def test_the_score_on_the_test_data_is_told_before_the_next_command() -> None:
+    best = {"trial_id": "t0006", "score": 0.98}
+    score = ScoreOnTest.of(360, {"t0006": {"loss": 0.1, "accuracy": 0.97222}})
+    found = lines(best=best, test=score.as_dict())
+    place = found.index("test accuracy 0.97222 (of 360 samples never used by the search)")
+    assert found[place + 1].startswith("the best trial, ready to be trained again")
+    assert not any(line.startswith("test ") for line in lines(best=best, test=None))
+    assert not any(line.startswith("test ") for line in lines(best=best)), "of an earlier version"

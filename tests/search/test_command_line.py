@@ -31,3 +31,11 @@ def test_every_command_has_the_trials_own_names_too() -> None:
     trial = Trial("t0001", 7, {"lr": 0.1, "seed": 3})
     words = filled("python t.py --lr {lr} --seed {seed} --epochs {epochs} --out {trial_id}.pt", trial, 5)
     assert words == ["python", "t.py", "--lr", "0.1", "--seed", "3", "--epochs", "5", "--out", "t0001.pt"]
+
+
+def test_a_script_gets_its_fold() -> None:
+    command = "python t.py --lr {lr} --fold {fold} --folds {folds}"
+    trial = Trial("t0003-3", 1, {"lr": 0.1}, repeat=0, fold=2)
+    assert filled(command, trial, 5, 4) == ["python", "t.py", "--lr", "0.1", "--fold", "2", "--folds", "4"]
+    alone = Trial("t0003", 1, {"lr": 0.1})
+    assert filled(command, alone, 5) == ["python", "t.py", "--lr", "0.1"], "as in a measurement"

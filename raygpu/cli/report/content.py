@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from raygpu.cli import formatting
+from raygpu.records.score_on_test import TEST, ScoreOnTest
 
 if TYPE_CHECKING:  # Plotly takes half a second to import
     from plotly.graph_objects import Figure as PlotlyFigure
@@ -62,6 +63,12 @@ class Figure:
     height_px: int = 420
     min_width_px: int = 0
     """Width below which the figure scrolls."""
+
+
+def test_facts(summary: Mapping[str, Any], metric: str) -> list[tuple[str, str]]:
+    """Return the best model's score on the test data for the head of a report; empty without one."""
+    score = ScoreOnTest.read(summary.get(TEST))
+    return [score.fact(metric)] if score is not None else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from raygpu.cli.formatting import duration, hyperparameters, sentences, throughput
 from raygpu.cli.report import gpu_figures
-from raygpu.cli.report.content import Page, Section, Table, configuration
+from raygpu.cli.report.content import Page, Section, Table, configuration, test_facts
 from raygpu.cli.report.curve_figures import best_so_far, curve_figures
 from raygpu.cli.report.search_figures import search_figures
 from raygpu.cli.report.time_figures import wall_time
@@ -56,6 +56,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     best = summary["best"]
     facts = [(f"best {summary['metric']}", "none" if best is None else f"{best['score']:.6g}")]
     facts += [("best trial", best["trial_id"])] if best is not None else []
+    facts += test_facts(summary, summary["metric"])
     facts += [("trials", f"{summary['num_trials']:,}"), ("training took", duration(summary["wall_s"]))]
     rates = [gpu["samples_per_s"] for gpu in summary["gpus"] if gpu["samples_per_s"] is not None]
     facts += [("throughput", throughput(sum(rates)))] if rates else []

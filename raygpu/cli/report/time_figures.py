@@ -34,6 +34,7 @@ STAGES = {
     "trials": "trials",
     "training": "workers",
     **ACTIVITIES,
+    "test": "score on the test data",
     "ray_end": "end of Ray",
     "files": "files of the result",
     "delivery": "delivery to MLflow",

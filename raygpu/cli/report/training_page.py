@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raygpu.cli.formatting import duration, hyperparameters, sentences, throughput
 from raygpu.cli.report import gpu_figures
-from raygpu.cli.report.content import Page, Section, Table, configuration
+from raygpu.cli.report.content import Page, Section, Table, configuration, test_facts
 from raygpu.cli.report.curve_figures import curve_figures
 from raygpu.cli.report.sweep_page import NO_TIMELINE
 from raygpu.cli.report.time_figures import wall_time
@@ -32,6 +32,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     best = summary["best"]
     facts = [(f"best {run.config.get('metric', 'score')}", "none" if best is None else f"{best['score']:.6g}")]
     facts += [("at epoch", str(best["epoch"]))] if best is not None else []
+    facts += test_facts(summary, run.config.get("metric", "loss"))
     facts += [("epochs", f"{summary['epochs']} of {run.config.get('epochs')}"), ("took", duration(summary["wall_s"]))]
     rate = summary["samples_per_s"]
     facts += [("throughput", throughput(rate))] if rate is not None else []

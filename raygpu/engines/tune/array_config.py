@@ -9,6 +9,9 @@ from typing import Any
 from raygpu.planning.gpu_shares import Share
 from raygpu.search.trials import Trial
 
+TRIAL = ("trial_id", "seed", "repeat", "fold")
+"""Fields of a trial that travel as they are."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArrayConfig:
@@ -37,7 +40,7 @@ class ArrayConfig:
             **asdict(self.share),
             "checkpoint": self.checkpoint,
             "trials": [
-                {"trial_id": each.trial_id, "seed": each.seed, "hyperparameters": dict(each.hyperparameters)}
+                {**{name: getattr(each, name) for name in TRIAL}, "hyperparameters": dict(each.hyperparameters)}
                 for each in self.trials
             ],
         }

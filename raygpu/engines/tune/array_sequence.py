@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.engines.tune.shared_settings import SharedSettings
-from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import DevicePlan
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Array, Settings
+from raygpu.training.folds import Data
 
 
 class ArraySequence(ABC):
@@ -22,7 +22,7 @@ class ArraySequence(ABC):
     code: result of the source's `resolve()`; None for a command. part: placement of the array.
     """
 
-    def __init__(self, shared: SharedSettings, splits: Splits | None, code: Any, part: DevicePlan) -> None:
+    def __init__(self, shared: SharedSettings, splits: Data | None, code: Any, part: DevicePlan) -> None:
         self.shared = shared
         self.splits = splits
         self.code = code
@@ -49,7 +49,8 @@ class ArraySequence(ABC):
 
     def _settings(self, folder: Path | None = None) -> Settings:
         own = folder or Path(tempfile.gettempdir())
-        return Settings(self.shared.epochs, self.part.threads_per_trial, self.shared.precision, own)
+        shared = self.shared
+        return Settings(shared.epochs, self.part.threads_per_trial, shared.precision, own, folds=shared.folds)
 
     def current(self) -> Array | None:
         """Return the array to train now: the next one if all trials of the last have ended; None at the end."""

@@ -14,12 +14,12 @@ from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.fused_arrays import FusedArrays
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.errors import RaygpuError
-from raygpu.experiment import Splits
 from raygpu.records.trial_files import WORK
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.training.array_of_one import ArrayOfOne
 from raygpu.training.base import Array
+from raygpu.training.folds import Data
 from raygpu.training.start import start
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class SplitDevice(ArraySequence):
         return KerasSplit(self.code, self.splits, trials, self._settings(), settings.width, gpu_gib)
 
 
-def arrays_of(config: ArrayConfig, shared: SharedSettings, splits: Splits | None, code: Any) -> ArraySequence:
+def arrays_of(config: ArrayConfig, shared: SharedSettings, splits: Data | None, code: Any) -> ArraySequence:
     """Return the arrays of a Tune trial, by its config and the kind of the sweep's source."""
     part = shared.part(config)
     kind = shared.source.kind

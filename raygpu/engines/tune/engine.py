@@ -44,7 +44,7 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
 
     live.resources, live.at_once = wanted_resources, alone.slots
     trainable = tune.with_resources(
-        tune.with_parameters(ArrayTrainable, shared=shared, splits=context.splits), wanted_resources
+        tune.with_parameters(ArrayTrainable, shared=shared, splits=context.folds or context.splits), wanted_resources
     )
     # Ray's dashboard calls an actor by the last part of its class' qualified name; Tune compares the other name.
     trainable.__qualname__ = context.folder.name.replace(".", "_")
@@ -65,6 +65,7 @@ def _shared_settings(context: SweepContext, plan: Plan | ArrayPlan, alone: Plan,
         source=context.cluster.travelled(context.source),
         scoring=Scoring.of(config),
         epochs=config.epochs,
+        folds=config.folds,
         precision=config.gpu.precision,
         alone=alone,
         fused=_fused_settings(context, plan) if isinstance(plan, ArrayPlan) else None,

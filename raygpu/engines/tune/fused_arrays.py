@@ -12,10 +12,10 @@ from typing import Any
 from raygpu import scratch
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
-from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import DevicePlan
 from raygpu.search.trials import Trial
 from raygpu.training.base import Array
+from raygpu.training.folds import Data
 
 
 class FusedArrays(ArraySequence):
@@ -24,7 +24,7 @@ class FusedArrays(ArraySequence):
     array: Any
 
     def __init__(
-        self, shared: SharedSettings, splits: Splits | None, code: Any, part: DevicePlan, settings: ArraySettings
+        self, shared: SharedSettings, splits: Data | None, code: Any, part: DevicePlan, settings: ArraySettings
     ) -> None:
         super().__init__(shared, splits, code, part)
         self.settings = settings

@@ -74,3 +74,8 @@ class Cap:
         import torch
 
         return torch.cuda.is_available()
+
+
+def limit_memory(kind: str, memory_gib: float | None, share: Share) -> None:
+    """Limit this process for good to a share of its device's memory. See `Cap`."""
+    Cap(kind, memory_gib).set(share)

@@ -58,6 +58,8 @@ class SharedSettings:
     """Memory of a whole device in GiB, by device type; each trial is limited to its share. None for no limit."""
     mps: Mapping[str, Access]
     """MPS daemons by the GPU's UUID; empty where trials take turns on their GPU."""
+    folds: int | None = None
+    """Number of folds of the cross-validation; None without one."""
     needs: Mapping[tuple[str, bool], Need] = field(default_factory=dict)
     """Needs of one more training, by device type and by whether it is one of an array; absent without a profile."""
 

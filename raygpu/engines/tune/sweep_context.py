@@ -17,6 +17,7 @@ from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
 from raygpu.search.samplers import Sampler
 from raygpu.search.trials import EpochResult, Trial, TrialRecord
+from raygpu.training.folds import Folds
 
 
 class TrialWriter(Protocol):
@@ -74,5 +75,7 @@ class SweepContext:
     """Whether a resumed sweep trains its failed trials again, also if all others have ended."""
     arrays_s: dict[str, float] = field(default_factory=dict)
     """Seconds that all fused arrays together have taken, by activity."""
+    folds: Folds | None = None
+    """Pooled data of a cross-validation, which the workers get in place of `splits`; None without one."""
     needs: Mapping[tuple[str, bool], Need] = field(default_factory=dict)
     """Needs of one more training, by device type and by whether it is one of an array; absent without a profile."""

@@ -35,13 +35,13 @@ from raygpu.engines.tune.kept_members import KeptMembers
 from raygpu.engines.tune.memory_limit import Cap
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.errors import UnknownMetric
-from raygpu.experiment import Splits
 from raygpu.records import activity
 from raygpu.records.activity import Activity
 from raygpu.records.run_directory import MEMBERS
 from raygpu.search.trials import EpochResult, Status, mean_rate
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import NotAsAlone, surroundings
+from raygpu.training.folds import Data
 
 logger = logging.getLogger(__name__)
 # Tune hears of an array about this often; every epoch is in the result.
@@ -101,7 +101,7 @@ class Failure:
 class ArrayTrainable(tune.Trainable):
     """Tune trainable of one array at a time; each `step` trains whole epochs of all its members."""
 
-    def setup(self, config: dict[str, Any], shared: SharedSettings | None = None, splits: Splits | None = None) -> None:
+    def setup(self, config: dict[str, Any], shared: SharedSettings | None = None, splits: Data | None = None) -> None:
         """Set the worker's environment, working directory and memory limit, and take its first array."""
         assert shared is not None
         self.shared = shared

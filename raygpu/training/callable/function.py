@@ -22,15 +22,16 @@ class _Ended(BaseException):
 class FunctionTraining:
     """A `Training` of a user's function, which runs only while the next epoch is asked for.
 
-    The function gets one dict: the hyper-parameters, and `epochs` and `seed` unless the space has its own. Metrics that
-    it returns are its one report, if it has made none.
+    The function gets one dict: the hyper-parameters, and `epochs` and `seed`, in a cross-validation `fold` and `folds`
+    too, unless the space has its own. Metrics that it returns are its one report, if it has made none.
     """
 
     def __init__(self, function: Callable[[dict[str, Any]], Any], trial: Trial, settings: Settings) -> None:
         self.function = function
         self.epochs = settings.epochs
         self.epoch = 0
-        self.config = {"seed": trial.seed, "epochs": settings.epochs, **trial.hyperparameters}
+        folds = {"fold": trial.fold, "folds": settings.folds} if trial.fold is not None else {}
+        self.config = {"seed": trial.seed, "epochs": settings.epochs, **folds, **trial.hyperparameters}
         self._channel = _Handover()
         self._thread = threading.Thread(target=self._run, name=trial.trial_id, daemon=True)
         self._started = self._ended = False

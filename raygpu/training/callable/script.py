@@ -44,7 +44,7 @@ class ScriptTraining:
     """
 
     def __init__(self, command: str, folder: str, script: ScriptSection, trial: Trial, settings: Settings) -> None:
-        self.words = filled(command, trial, settings.epochs)
+        self.words = filled(command, trial, settings.epochs, settings.folds)
         self.source = folder
         self.epochs = settings.epochs
         self.epoch = 0

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Experiment, Hyperparameters
-from raygpu.planning.batches import batch_bounds, epoch_order
+from raygpu.planning.batches import batch_bounds
 from raygpu.training.base import NotAsAlone
 from raygpu.training.fused.member_generators import MemberStreams
 from raygpu.training.fused.optimizers import Stacked
@@ -161,7 +161,7 @@ class _Alone:
     def train(self, batches: Sequence[tuple[int, int, int]]) -> dict[str, torch.Tensor]:
         """Take steps on these batches; return the parameters and buffers after them."""
         array, data = self.array, self.array.data
-        order = torch.from_numpy(epoch_order(self.trial.seed, array.epoch, data.num_train)).to(data.home)
+        order = data.order(self.trial, array.epoch).to(data.home)
         self.model.train()
         seed_all(epoch_seed(self.trial.seed, array.epoch))
         with array.program.training():
@@ -199,7 +199,7 @@ def _no_context() -> AbstractContextManager[None]:
 
 def _batch(array: AuditedArray, tile: Tile, start: int, end: int, dtype: torch.dtype | None) -> tuple[Tensors, Tensors]:
     data = array.data
-    orders = [torch.from_numpy(epoch_order(t.seed, array.epoch, data.num_train)) for t in tile.trials]
+    orders = [data.order(trial, array.epoch) for trial in tile.trials]
     chosen = torch.stack(tile.rows_of(orders))[:, start:end].to(data.home)
     inputs, targets = (gathered(part, chosen, array.device) for part in (data.train_inputs, data.train_targets))
     return cast(inputs, dtype), cast(targets, dtype)

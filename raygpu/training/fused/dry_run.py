@@ -143,7 +143,7 @@ def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) ->
         else:
             values["lr"] = ADAM_STEP * (1 if same_lr else 1 + place / 10)
             values["eps"] = max(values.get("eps", 0.0), VISIBLE_EPS)
-        found.append(replace(trial, hyperparameters=values))
+        found.append(replace(trial, fold=None, hyperparameters=values))
     return found
 
 

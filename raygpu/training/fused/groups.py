@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits
 from raygpu.search.signature import ITS_OWN, Group, Signature, Signatures, representatives
 from raygpu.search.trials import Trial
+from raygpu.training.folds import Folds
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 
 MOST_SIZES = 32
@@ -38,17 +40,24 @@ class TorchGrouper:
     """Groups trials by signature after a dry run; remembers the results, since Optuna's trials come a generation at a
     time.
 
-    folder: the start of the experiment's relative paths.
+    folder: the start of the experiment's relative paths. folds: of a cross-validation, in which trials share an array
+    if their folds have one size.
     """
 
     def __init__(
-        self, experiment: Experiment, splits: Splits, precision: Precision = "float32", folder: str | Path = "."
+        self,
+        experiment: Experiment,
+        splits: Splits,
+        precision: Precision = "float32",
+        folder: str | Path = ".",
+        folds: Folds | None = None,
     ) -> None:
         from raygpu.training.fused import dry_run
 
         self._dry_run = dry_run
         self._experiment = experiment
         self._splits = splits
+        self._folds = folds
         self._precision = precision
         self._folder = Path(folder).absolute()
         self._signatures = Signatures(lambda trial: dry_run.names_read(experiment, trial, splits), dry_run.check)
@@ -82,13 +91,19 @@ class TorchGrouper:
             if isinstance(signature, Exception):
                 faulty.append(Group(Signature(()), [trial], one_line(signature)))
             else:
-                found.setdefault(signature, Group(signature)).trials.append(trial)
+                own = self._with_fold(signature, trial)
+                found.setdefault(own, Group(own)).trials.append(trial)
         for group in found.values():
-            group.reason = self._obstacle(group) or self.alone.get(group.signature)
+            group.reason = self._obstacle(group) or self.alone.get(Signature(group.signature.values))
         if 1 < len(found) <= MOST_SIZES:  # one kind alone is compared with no other
             for group in found.values():
                 group.num_parameters = self._dry_run.num_parameters(self._experiment, group.trials[0])
         return [*found.values(), *faulty]
+
+    def _with_fold(self, signature: Signature, trial: Trial) -> Signature:
+        if self._folds is None or trial.fold is None:
+            return signature
+        return replace(signature, fold_samples=self._folds.sizes(trial.fold))
 
     def _obstacle(self, group: Group) -> str | None:
         if len(group.trials) == 1:

@@ -22,12 +22,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from raygpu.experiment import Experiment, Hyperparameters, Splits
+from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.planning.array_tiles import arrange
-from raygpu.planning.batches import batch_bounds, epoch_order, num_batches
+from raygpu.planning.batches import batch_bounds, num_batches
 from raygpu.planning.scaling_laws import Affine
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import ARRAY_CHECKPOINT, NotAsAlone, Settings
+from raygpu.training.folds import Data
 from raygpu.training.fused.audit import audit, is_due
 from raygpu.training.fused.cuda_graph import GraphedStep
 from raygpu.training.fused.guard import Guard, require_distinct
@@ -65,7 +66,7 @@ class TorchArray:
     def __init__(
         self,
         experiment: Experiment,
-        splits: Splits,
+        splits: Data,
         trials: Sequence[Trial],
         settings: Settings,
         *,
@@ -85,7 +86,7 @@ class TorchArray:
         """Whether audits run: a member is now and then trained alone for some steps, and compared."""
         self.device = device or default_device()
         context = prepare_torch(settings, self.device)
-        self.data = DeviceData.of(splits, self.device, dtype)
+        self.data = DeviceData.of(splits, self.device, dtype, trials)
         hps = [Hyperparameters(trial.hyperparameters) for trial in trials]
         optimizers = [OptimizerSettings.of(hp) for hp in hps]
         sizes = {each.batch_size for each in optimizers}
@@ -181,7 +182,7 @@ class TorchArray:
     def _train(self, tile: Tile) -> torch.Tensor:
         """Train a tile on one pass over the data; return the mean loss of each row, on the device."""
         data = self.data
-        orders = [torch.from_numpy(epoch_order(trial.seed, self.epoch, data.num_train)) for trial in tile.trials]
+        orders = [data.order(trial, self.epoch) for trial in tile.trials]
         order = torch.stack(tile.rows_of(orders)).to(data.home)
         settings = tile.rows_of(tile.optimizer_settings)
         numbers = self.program.optimizer.numbers(settings, self.epoch, self.steps_per_epoch, self.epochs)
@@ -215,9 +216,15 @@ class TorchArray:
         return {name: each.value() for name, each in sums.items()}
 
     def _evaluate_batch(self, tile: Tile, part: slice) -> dict[str, torch.Tensor]:
-        inputs = moved(rows(self.data.validation_inputs, part), self.device)
-        targets = moved(rows(self.data.validation_targets, part), self.device)
-        return self.program.evaluate(tile, inputs, targets)
+        data = self.data
+        if data.shared_validation:
+            inputs, targets = (
+                moved(rows(p, part), self.device) for p in (data.validation_inputs, data.validation_targets)
+            )
+            return self.program.evaluate(tile, inputs, targets)
+        chosen = data.validation_rows(tile.rows_of(tile.trials), part)
+        inputs, targets = (gathered(p, chosen, self.device) for p in (data.validation_inputs, data.validation_targets))
+        return self.program.evaluate(tile, inputs, targets, own=True)
 
     def drop(self, trial_ids: Collection[str]) -> None:
         """Take members out; the others move together into as few tiles as hold them."""
@@ -233,7 +240,7 @@ class TorchArray:
         """Take steps of copies of the first members, to be timed, without end; the array itself stays unchanged."""
         tile = gathered_tile(self._members()[:width], width)
         tile.streams = self.streams(tile)
-        order = torch.from_numpy(epoch_order(tile.trials[0].seed, 1, self.data.num_train))[: self.batch_size]
+        order = self.data.order(tile.trials[0], 1)[: self.batch_size]
         chosen = order.expand(width, -1).to(self.data.home)
         settings = tile.rows_of(tile.optimizer_settings)
         numbers = self.program.optimizer.numbers(settings, 1, self.steps_per_epoch, self.epochs)[0]

@@ -229,8 +229,11 @@ class Program:
         return functional_call(self.model, state, (inputs,))
 
     @torch.no_grad()
-    def evaluate(self, tile: Tile, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
-        """Return `loss` and the metrics of every member on one batch, the same for all: packed, on the device."""
+    def evaluate(self, tile: Tile, inputs: Tensors, targets: Tensors, *, own: bool = False) -> dict[str, torch.Tensor]:
+        """Return `loss` and the metrics of every member on one batch: packed, on the device.
+
+        own: whether each member has a batch of its own, (width, batch, ...), or all have the same one, (batch, ...).
+        """
         self.model.eval()
         state = {**tile.parameters, **tile.fixed, **tile.buffers}
         streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
@@ -238,7 +241,7 @@ class Program:
             if self._metrics_are_fused:
                 before = tile.streams.state() if tile.streams else []
                 try:
-                    return self._evaluated(state, copied(inputs), copied(targets))
+                    return self._evaluated(state, copied(inputs), copied(targets), own=own)
                 except torch.OutOfMemoryError:
                     raise
                 except (RuntimeError, ValueError, TypeError):  # numpy, .item() and the like: one member after the other
@@ -246,17 +249,26 @@ class Program:
                     if tile.streams:
                         tile.streams.set_state(before)
                         tile.streams.expect(self._evaluation_draws)
-            return self._evaluated_by_member(tile.width, state, inputs, targets)
+            return self._evaluated_by_member(tile.width, state, inputs, targets, own=own)
 
-    def _evaluated(self, state: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
-        def one(own: Stacked) -> dict[str, torch.Tensor]:
+    def _evaluated(self, state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool) -> dict[str, torch.Tensor]:
+        def one(member: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, torch.Tensor]:
             """Evaluate one member."""
-            outputs = self._outputs(own, inputs)
+            outputs = self._outputs(member, inputs)
             loss = self.experiment.loss(copied_outputs(outputs), copied(targets))  # it may change them
             values = {"loss": loss, **self.experiment.metrics(outputs, targets)}
             return {name: packed(value) for name, value in values.items()}
 
-        return dict(vmap(one, randomness="different")(state))
+        return self._mapped(one, state, inputs, targets, own=own)
+
+    @staticmethod
+    def _mapped(
+        one: Callable[..., Any], state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool
+    ) -> dict[str, Any]:
+        """Map the evaluation of one member over all. own: whether each has a batch of its own."""
+        if own:
+            return dict(vmap(one, randomness="different")(state, inputs, targets))
+        return dict(vmap(lambda member: one(member, inputs, targets), randomness="different")(state))
 
     def _outputs(self, own: Stacked, inputs: Tensors) -> Any:
         """Return one member's outputs in an evaluation."""
@@ -264,19 +276,22 @@ class Program:
             return self._forward(dict(own), inputs)
 
     def _evaluated_by_member(
-        self, width: int, state: Stacked, inputs: Tensors, targets: Tensors
+        self, width: int, state: Stacked, inputs: Tensors, targets: Tensors, *, own: bool
     ) -> dict[str, torch.Tensor]:
         """Evaluate with metrics that vmap cannot map: outputs and loss of all members at once, metrics one by one."""
 
-        def one(own: Stacked) -> dict[str, Any]:
+        def one(member: Stacked, inputs: Tensors, targets: Tensors) -> dict[str, Any]:
             """Compute one member's outputs and loss."""
-            outputs = self._outputs(own, inputs)
+            outputs = self._outputs(member, inputs)
             return {OUTPUTS: outputs, "loss": packed(self.experiment.loss(copied_outputs(outputs), copied(targets)))}
 
-        values = dict(vmap(one, randomness="different")(state))
+        values = self._mapped(one, state, inputs, targets, own=own)
         outputs = values.pop(OUTPUTS)
-        each = [self.experiment.metrics(_member(outputs, i), copied(targets)) for i in range(width)]
-        return values | {name: torch.stack([packed(own[name]) for own in each]) for name in each[0]}
+        each = [
+            self.experiment.metrics(_member(outputs, i), copied(_member(targets, i) if own else targets))
+            for i in range(width)
+        ]
+        return values | {name: torch.stack([packed(found[name]) for found in each]) for name in each[0]}
 
 
 def _compiled(step: Step) -> Step:

@@ -20,6 +20,7 @@ from raygpu.planning.batches import batch_bounds, epoch_order
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
 from raygpu.training.base import Settings
+from raygpu.training.folds import Data, splits_of
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.keras.optimizers import clip, make_optimizer, with_l2
 from raygpu.training.keras.quiet_import import keras, tf
@@ -45,7 +46,7 @@ class KerasSolo:
     def __init__(
         self,
         experiment: Experiment,
-        splits: Splits,
+        splits: Data,
         trial: Trial,
         settings: Settings,
         *,
@@ -53,6 +54,7 @@ class KerasSolo:
     ) -> None:
         if settings.epochs is None:
             raise ValueError("epochs: not given; a KerasExperiment trains for a fixed number of epochs")
+        splits = splits_of(splits, trial)
         self.experiment = experiment
         self.hp = Hyperparameters(trial.hyperparameters)
         self.seed = trial.seed
@@ -214,6 +216,10 @@ class KerasSolo:
             for place, variable in enumerate(self.optimizer.variables):
                 variable.assign(state[str(place)])
             self.epoch = int(state["epoch"])
+
+    def load_parameters(self, folder: Path) -> None:
+        """Take over the model of a folder that `save` wrote, to evaluate it."""
+        self.model.load_weights(folder / WEIGHTS)
 
     def close(self) -> None:
         """Free memory and graphs for the next trial of this process."""

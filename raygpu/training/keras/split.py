@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from raygpu.experiment import Experiment, Splits
+from raygpu.experiment import Experiment
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings
+from raygpu.training.folds import Data
 from raygpu.training.keras.logical_devices import make_logical_devices
 from raygpu.training.keras.solo import KerasSolo
 
@@ -26,7 +27,7 @@ class KerasSplit:
     def __init__(
         self,
         experiment: Experiment,
-        splits: Splits,
+        splits: Data,
         trials: Sequence[Trial],
         settings: Settings,
         width: int,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,41 +11,72 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from raygpu.experiment import Arrays, Splits, named, num_samples
+from raygpu.experiment import Arrays, named, num_samples
+from raygpu.planning.batches import epoch_order
+from raygpu.search.trials import Trial
+from raygpu.training.folds import Data, Folds, require_fold
 
 Tensors: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceData:
-    """Splits as tensors: on the device if they fit there, otherwise in host memory."""
+    """Splits as tensors: on the device if they fit there, otherwise in host memory.
+
+    With folds, the training tensors hold all samples, of which `order` has those of a trial.
+    """
 
     home: torch.device
     train_inputs: Tensors
     train_targets: Tensors
     validation_inputs: Tensors
+    """Validation data; of trials of several folds, all samples, of which `validation_rows` has those of a trial."""
     validation_targets: Tensors
     num_train: int
     num_validation: int
+    folds: Folds | None = None
+    """The folds; None without cross-validation."""
+    shared_validation: bool = True
+    """Whether all trials have the same validation data."""
 
     @classmethod
-    def of(cls, splits: Splits, device: torch.device, dtype: torch.dtype | None = None) -> DeviceData:
-        """Convert splits to tensors. dtype: of floating-point data; None leaves it unchanged."""
-        home = home_of(splits, device)
+    def of(
+        cls, data: Data, device: torch.device, dtype: torch.dtype | None = None, trials: Sequence[Trial] = ()
+    ) -> DeviceData:
+        """Convert the data of these trials to tensors. dtype: of floating-point data; None leaves it unchanged.
 
-        def at_home(part: Arrays) -> Tensors:
-            """Return one part of the splits as tensors, in place and in the dtype."""
-            return cast(moved(tensors(part), home), dtype)
+        Raises ValueError for trials of folds of different sizes, and as `require_fold` does.
+        """
+        require_fold(data, trials)
+        home = home_of(data, device)
+        at_home = [cast(moved(tensors(part), home), dtype) for part in _parts(data)]
+        if not isinstance(data, Folds):
+            train, wanted, held, expected = at_home
+            return cls(home, train, wanted, held, expected, data.num_train, num_samples(data.validation_targets))
+        own = sorted({trial.fold for trial in trials if trial.fold is not None})
+        sizes = {data.sizes(fold) for fold in own}
+        if len(sizes) != 1:
+            raise ValueError(f"fold: trials that train together need folds of one size, and have {sorted(sizes)}")
+        (num_train, num_validation), shared = sizes.pop(), len(own) == 1
+        held, expected = (_view(part, data.held(own[0])) for part in at_home) if shared else at_home
+        inputs, targets = at_home
+        return cls(home, inputs, targets, held, expected, num_train, num_validation, data, shared)
 
-        return cls(
-            home,
-            at_home(splits.train_inputs),
-            at_home(splits.train_targets),
-            at_home(splits.validation_inputs),
-            at_home(splits.validation_targets),
-            splits.num_train,
-            num_samples(splits.validation_targets),
-        )
+    def order(self, trial: Trial, epoch: int) -> torch.Tensor:
+        """Return the training samples of a trial's epoch in their order, as rows of the training tensors; on the
+        host."""
+        order = epoch_order(trial.seed, epoch, self.num_train)
+        if self.folds is not None:
+            assert trial.fold is not None
+            order = self.folds.train_rows(trial.fold, order)
+        return torch.from_numpy(order)
+
+    def validation_rows(self, trials: Sequence[Trial], part: slice) -> torch.Tensor:
+        """Return the rows of each trial's validation samples in a part of them, (trials, samples); where they are not
+        shared."""
+        assert self.folds is not None
+        starts = [self.folds.starts[trial.fold] for trial in trials if trial.fold is not None]
+        return (torch.tensor(starts)[:, None] + torch.arange(part.start, part.stop)).to(self.home)
 
     def on_device(self) -> list[torch.Tensor]:
         """Return the tensors that stay on the device."""
@@ -53,12 +84,23 @@ class DeviceData:
         return [tensor for part in parts for tensor in (part.values() if isinstance(part, dict) else [part])]
 
 
-def home_of(splits: Splits, device: torch.device) -> torch.device:
+def _parts(data: Data) -> list[Arrays]:
+    """Return all arrays of the data: of splits four parts, of folds the pool's inputs and targets."""
+    if isinstance(data, Folds):
+        return [data.inputs, data.targets]
+    return [data.train_inputs, data.train_targets, data.validation_inputs, data.validation_targets]
+
+
+def _view(parts: Tensors, chosen: slice) -> Tensors:
+    """Return some samples, without a copy."""
+    return {name: tensor[chosen] for name, tensor in parts.items()} if isinstance(parts, dict) else parts[chosen]
+
+
+def home_of(data: Data, device: torch.device) -> torch.device:
     """Return the device if the data fits in half of its free memory, otherwise the host."""
     if device.type != "cuda":
         return device
-    parts = (splits.train_inputs, splits.train_targets, splits.validation_inputs, splits.validation_targets)
-    num_bytes = sum(array.nbytes for part in parts for array in named(part).values())
+    num_bytes = sum(array.nbytes for part in _parts(data) for array in named(part).values())
     free, _ = torch.cuda.mem_get_info(device)
     return device if num_bytes <= free / 2 else torch.device("cpu")
 

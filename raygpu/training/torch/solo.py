@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits
-from raygpu.planning.batches import batch_bounds, epoch_order, num_batches
+from raygpu.planning.batches import batch_bounds, num_batches
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
 from raygpu.training.base import Settings
+from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import DeviceData, Tensors, copied, copied_outputs, in_precision, moved, rows, tensors
 from raygpu.training.torch.optimizers import Optimizer
@@ -41,7 +42,7 @@ class TorchSolo:
     def __init__(
         self,
         experiment: Experiment,
-        splits: Splits,
+        splits: Data,
         trial: Trial,
         settings: Settings,
         device: torch.device | None = None,
@@ -53,11 +54,11 @@ class TorchSolo:
             raise ValueError("epochs: not given; a TorchExperiment trains for a fixed number of epochs")
         self.experiment = experiment
         self.hp = Hyperparameters(trial.hyperparameters)
-        self.seed = trial.seed
+        self.trial, self.seed = trial, trial.seed
         self.epochs = settings.epochs
         self.device = device or default_device()
         self.autocast = prepare_torch(settings, self.device)
-        self.data = DeviceData.of(splits, self.device, dtype)
+        self.data = DeviceData.of(splits, self.device, dtype, [trial])
         self.num_train = self.data.num_train
         self.optimizer_settings = optimizer_settings or OptimizerSettings.of(self.hp)
         self.batch_size = min(self.optimizer_settings.batch_size, self.num_train)
@@ -94,7 +95,7 @@ class TorchSolo:
     def _steps(self, epoch: int) -> Iterator[tuple[Any, int]]:
         """Take the optimizer steps of an epoch; yield the result of `loss` and the number of samples of each."""
         self.model.train()
-        order = torch.from_numpy(epoch_order(self.seed, epoch, self.num_train)).to(self.data.home)
+        order = self.data.order(self.trial, epoch).to(self.data.home)
         first_step = (epoch - 1) * self.steps_per_epoch
         for number, (start, end) in enumerate(batch_bounds(self.num_train, self.batch_size)):
             chosen = order[start:end]
@@ -158,6 +159,11 @@ class TorchSolo:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.epoch = state["epoch"]
+
+    def load_parameters(self, folder: Path) -> None:
+        """Take over the model of a folder that `save` wrote, to evaluate it."""
+        state = torch.load(folder / CHECKPOINT, map_location=self.device, weights_only=True)
+        self.model.load_state_dict(state["model"])
 
     def close(self) -> None:
         """Free the device memory for the next trial of this process."""

@@ -166,3 +166,14 @@ def test_metrics_that_it_returns_are_its_one_report(tmp_path: Path) -> None:
     bad = training(lambda config: {"accuracy": "high"}, tmp_path)
     with pytest.raises(TypeError, match="metric 'accuracy': read 'high'; a number is wanted"):
         bad.run_epoch()
+
+
+def test_a_function_is_told_its_fold() -> None:
+    def train(config: dict[str, Any]) -> dict[str, float]:
+        return {"fold": config["fold"], "folds": config["folds"]}
+
+    trial = Trial("t0000-3", 0, {}, repeat=0, fold=2)
+    result = FunctionTraining(train, trial, Settings(None, 1, "float32", Path(), folds=5)).run_epoch()
+    assert result is not None
+    assert result.metrics == {"fold": 2, "folds": 5}
+    assert "fold" not in FunctionTraining(train, Trial("t0000", 0, {}), Settings(None, 1, "float32", Path())).config

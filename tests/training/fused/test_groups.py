@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from raygpu.experiment import Splits, TorchExperiment
 from raygpu.search.signature import ITS_OWN
 from raygpu.search.trials import Trial
+from raygpu.training.folds import Folds
 from raygpu.training.fused.dry_run import obstacle
 from raygpu.training.fused.groups import TorchGrouper
 from tests.models import MODELS
@@ -58,3 +60,26 @@ def test_a_trial_with_bad_numbers_fails_alone(bad: dict[str, Any]) -> None:
     groups = TorchGrouper(experiment, experiment.data()).groups(trials(shape, [*good, bad]))
     assert ids(groups) == [["t0000", "t0001"], ["t0002"]]
     assert groups[0].reason is None
+
+
+def test_trials_of_folds_share_an_array_where_the_folds_have_one_size() -> None:
+    kind, shape = MODELS["mlp"]
+    experiment = kind()
+    folds = Folds.of(experiment.data(), 5, seed=0)
+    sizes = [folds.num_validation(fold) for fold in range(5)]
+    assert len(set(sizes)) == 2
+    grouper = TorchGrouper(experiment, experiment.data(), folds=folds)
+    sets = trials(shape, [{"lr": 0.1}, {"lr": 0.2}])
+    each = [
+        replace(trial, trial_id=Trial.repeat_name(trial.trial_id, fold), repeat=0, fold=fold)
+        for trial in sets
+        for fold in range(5)
+    ]
+    groups = grouper.groups(each)
+    assert [{sizes[trial.fold] for trial in group.trials if trial.fold is not None} for group in groups] == [
+        {size} for size in dict.fromkeys(sizes)
+    ]
+    assert [group.reason for group in groups] == [None, None]
+    assert len({group.signature for group in groups}) == 2
+    grouper.refuse(each[0], "audited")
+    assert [group.reason for group in grouper.groups(each)] == ["audited", "audited"], "it is the model's, in any fold"

@@ -1,0 +1,84 @@
+"""The score of a sweep's winner, or of a production model, on the test data, which is looked at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+from typing import Any
+
+TEST = "test"
+"""Key of the score in `summary.json` and in `run.json`, and the first part of its metrics' names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreOnTest:
+    """Metrics of one model on the test data, or the means of several models of one set of hyper-parameters."""
+
+    num_samples: int
+    """Samples of the test data."""
+    trial_ids: tuple[str, ...]
+    """Trials whose models were scored."""
+    metrics: Mapping[str, float]
+    """Values by path, `test/accuracy`: means over the models."""
+    standard_errors: Mapping[str, float] = field(default_factory=dict)
+    """Standard error of each mean; empty for a single model, of which it is not known."""
+    winners: int = 1
+    """Number of winners that the test data has scored in this sweep, this one included: more than one after a resume
+    that found another winner."""
+
+    @classmethod
+    def of(cls, num_samples: int, by_trial: Mapping[str, Mapping[str, float]], winners: int = 1) -> ScoreOnTest:
+        """Return the score of the models of one set of hyper-parameters. by_trial: metrics by their own names."""
+        models = list(by_trial.values())
+        columns = {f"{TEST}/{name}": [model[name] for model in models] for name in models[0]}
+        errors = {name: stdev(values) / math.sqrt(len(values)) for name, values in columns.items() if len(values) > 1}
+        means = {name: fmean(values) for name, values in columns.items()}
+        return cls(num_samples, tuple(by_trial), means, errors, winners)
+
+    def covers(self, trial_ids: tuple[str, ...]) -> bool:
+        """Return whether the models of these trials have been scored already."""
+        return set(trial_ids) <= set(self.trial_ids)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the `test` of `summary.json`."""
+        return {
+            "num_samples": self.num_samples,
+            "trial_ids": list(self.trial_ids),
+            "metrics": dict(self.metrics),
+            "standard_errors": dict(self.standard_errors),
+            "winners": self.winners,
+        }
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any] | None) -> ScoreOnTest | None:
+        """Return the score that `as_dict` described; None for None, as of a run without test data."""
+        if values is None:
+            return None
+        known = {name: math.nan if value is None else value for name, value in values["metrics"].items()}
+        return cls(**{**values, "trial_ids": tuple(values["trial_ids"]), "metrics": known})
+
+    def name(self, metric: str) -> str:
+        """Return the metric's name on the test data; that of the loss for a metric that is not of an evaluation."""
+        name = f"{TEST}/{metric.removeprefix('validation/')}"
+        return name if name in self.metrics else f"{TEST}/loss"
+
+    def line(self, metric: str, by: str = "the search") -> str:
+        """Return the line for a person.
+
+        metric: the one that scores trials, with or without `validation/`. by: what has never used the samples.
+        """
+        name, value = self.fact(metric)
+        models = f"the mean of {len(self.trial_ids)} models, " if len(self.trial_ids) > 1 else ""
+        return f"{name} {value} ({models}of {self.num_samples:,} samples never used by {by}{self._earlier()})"
+
+    def fact(self, metric: str) -> tuple[str, str]:
+        """Return a name and a text for the head of a report. metric: as in `line`."""
+        name = self.name(metric)
+        error = f" ± {self.standard_errors[name]:.2g}" if name in self.standard_errors else ""
+        return name.replace("/", " ", 1), f"{self.metrics[name]:.6g}{error}"
+
+    def _earlier(self) -> str:
+        """Return a clause on winners that the test data has scored before this one."""
+        return f"; they have scored {self.winners - 1} earlier winner{'s' * (self.winners > 2)}" * (self.winners > 1)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from raygpu.records.json_files import as_json
+from raygpu.records.score_on_test import ScoreOnTest
+
+ONE = ScoreOnTest.of(360, {"t0006": {"loss": 0.2, "accuracy": 0.97222}})
+THREE = ScoreOnTest.of(
+    360,
+    {"t0006-1": {"accuracy": 0.9}, "t0006-2": {"accuracy": 0.8}, "t0006-3": {"accuracy": 0.7}},
+    winners=3,
+)
+
+
+def test_a_single_model_has_no_standard_error() -> None:
+    assert ONE.metrics == {"test/loss": 0.2, "test/accuracy": 0.97222}
+    assert ONE.standard_errors == {}
+    assert ONE.line("accuracy") == "test accuracy 0.97222 (of 360 samples never used by the search)"
+    assert ONE.line("validation/loss", "the training") == "test loss 0.2 (of 360 samples never used by the training)"
+    assert ONE.line("train/loss").startswith("test loss 0.2 "), "a metric that an evaluation does not have"
+
+
+def test_several_models_have_a_mean_and_its_standard_error() -> None:
+    assert THREE.metrics["test/accuracy"] == pytest.approx(0.8)
+    assert THREE.standard_errors["test/accuracy"] == pytest.approx(0.1 / 3**0.5)
+    assert THREE.fact("accuracy") == ("test accuracy", "0.8 ± 0.058")
+    assert THREE.line("accuracy") == (
+        "test accuracy 0.8 ± 0.058 (the mean of 3 models, of 360 samples never used by the search; they have scored 2"
+        " earlier winners)"
+    )
+
+
+def test_it_comes_back_from_a_file_whatever_its_numbers_are() -> None:
+    for score in (ONE, THREE):
+        assert ScoreOnTest.read(json.loads(json.dumps(as_json(score.as_dict())))) == score
+    diverged = ScoreOnTest.of(4, {"t0000": {"loss": float("inf")}})
+    again = ScoreOnTest.read(json.loads(json.dumps(as_json(diverged.as_dict()))))
+    assert again is not None
+    assert again.line("loss").startswith("test loss nan")
+    assert ScoreOnTest.read(None) is None
+
+
+def test_models_are_known_by_their_trials() -> None:
+    assert THREE.covers(("t0006-3", "t0006-1"))
+    assert not THREE.covers(("t0006-3", "t0007-1"))
