@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from raygpu.config.metric_direction import direction_of
+from raygpu.config.population import CHANGEABLE, PopulationSection
 from raygpu.config.sections import (
     ALTERNATING,
     ONE,
@@ -146,6 +147,7 @@ class SweepConfig(TrialsConfig, StoredConfig):
     found. It has to be longer than the first epoch with all that comes before it. Default: no limit."""
     search: SearchSection = SearchSection()
     stopping: StoppingSection = StoppingSection()
+    population: PopulationSection = PopulationSection()
     cluster: SweepClusterSection = SweepClusterSection()
 
     @model_validator(mode="after")
@@ -157,6 +159,32 @@ class SweepConfig(TrialsConfig, StoredConfig):
         names = self.script.metrics
         if names and self.metric not in names and f"validation/{self.metric}" not in names:
             raise ValueError(f"metric: read {self.metric!r}; [script] metrics has: {', '.join(sorted(names))}")
+        return self
+
+    @model_validator(mode="after")
+    def _population_fits(self) -> SweepConfig:
+        interval = self.population.interval
+        if interval is None:
+            if self.population != PopulationSection():
+                raise ValueError("population: interval is not given: the epochs between two comparisons of the trials")
+            return self
+        if self.experiment is None:
+            raise ValueError("population: a script keeps its parameters to itself; a TorchExperiment is wanted")
+        if self.epochs is None or not self.population.epochs(self.epochs):
+            raise ValueError(
+                f"population.interval: read {interval}, and burn_in {self.population.burn_in}: no comparison before the"
+                f" last epoch, epochs = {self.epochs}"
+            )
+        if self.stopping.algorithm != "none":
+            raise ValueError(
+                f"stopping: read {self.stopping.algorithm!r} beside a population, whose worst trials go on with the"
+                ' best ones\' parameters; stopping.algorithm = "none" is wanted'
+            )
+        if self.search.at_once is not None:
+            raise ValueError(
+                f"search.algorithm: read {self.search.algorithm!r}, which waits for scores before it draws on; a"
+                " population needs all of its trials at once: random or grid"
+            )
         return self
 
     @property
@@ -265,6 +293,9 @@ class TrainConfig(StoredConfig):
 
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
     """The hyper-parameters; also as flags, --hyperparameters.lr 0.1."""
+    changes: list[dict[str, Any]] = Field(default_factory=list)
+    """Values that hyper-parameters have from an epoch on, [[changes]] epoch = 5, lr = 0.02; written by a sweep with a
+    population."""
     source: dict[str, Any] = Field(default_factory=dict)
     """The sweep and the trial that they come from, and its score; written by a sweep."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
@@ -303,6 +334,19 @@ class TrainConfig(StoredConfig):
     REFUSED: ClassVar[Mapping[str, str]] = {
         "space": "is for a search; a training has [hyperparameters]: take a sweep's best trial by --from runs/<sweep>"
     }
+
+    @field_validator("changes")
+    @classmethod
+    def _changeable(cls, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        before = 1
+        for change in value:
+            epoch = change.get("epoch")
+            if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch <= before:
+                raise ValueError(f"epoch: read {epoch!r}; a whole number above {before} is wanted, in rising order")
+            if unknown := [name for name in change if name not in ("epoch", *CHANGEABLE)]:
+                raise ValueError(f"{unknown[0]} cannot change in a training; allowed: {', '.join(CHANGEABLE)}")
+            before = epoch
+        return value
 
     @field_validator("registered_name")
     @classmethod

@@ -72,7 +72,7 @@ def require_batch(
     devices: number of devices of all workers. global_batch: see `spread`. Raises BadInput with a line for each fault.
     """
     try:
-        settings = OptimizerSettings.of(config.hyperparameters)
+        settings = OptimizerSettings.of(config.hyperparameters, config.changes)
     except ValueError as error:
         raise BadInput(f"hyperparameters: {str(error).removeprefix('hyper-parameter ')}") from error
     whole = global_batch or config.global_batch or settings.batch_size * devices * config.accumulate
@@ -213,7 +213,8 @@ def _lr(settings: OptimizerSettings, scaled: OptimizerSettings, factor: float) -
     if factor != 1:
         lr += f" x {factor:.4g} = {scaled.lr:.4g}"
     rising = f", rising over {_count(round(scaled.warmup_epochs, 2), 'epoch')}" if scaled.warmup_epochs else ""
-    return f"{settings.optimizer}, learning rate {lr}{rising}, {settings.schedule}"
+    changes = f", with changes before {_count(len(scaled.later), 'epoch')}" if scaled.later else ""
+    return f"{settings.optimizer}, learning rate {lr}{rising}, {settings.schedule}{changes}"
 
 
 def _count(number: float, thing: str) -> str:
