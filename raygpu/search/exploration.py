@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from raygpu.config.population import CHANGEABLE, PopulationSection
+from raygpu.config.population import CHANGEABLE, OF_STEPS, PopulationSection
 from raygpu.errors import BadInput
 from raygpu.search.space import Parameter, Space
 from raygpu.search.trials import Trial
@@ -38,16 +38,19 @@ def changing(section: PopulationSection, space: Space) -> tuple[Parameter, ...]:
 
 
 def populations(trials: Iterable[Trial], names: Iterable[str]) -> dict[str, str]:
-    """Return the population of each trial, by trial id: trials that are alike in every value that does not change.
+    """Return the population of each trial, by trial id: trials that are alike in all but what shapes a step.
 
-    names: of the hyper-parameters that change. A network cannot take over the parameters of one of another shape.
+    names: of the hyper-parameters that change. A network cannot take over the parameters of one of another shape; nor
+    one with momentum the state of one without, unless momentum changes.
     """
-    left_out = frozenset(names)
+    changing_names = frozenset(names)
 
     def key(trial: Trial) -> str:
-        """Return a trial's values that do not change, as text."""
-        values = sorted((name, value) for name, value in trial.hyperparameters.items() if name not in left_out)
-        return " ".join(f"{name}={value!r}" for name, value in values)
+        """Return what trials of one population have in common, as text."""
+        values = {name: value for name, value in trial.hyperparameters.items() if name not in OF_STEPS}
+        if "momentum" in trial.hyperparameters and "momentum" not in changing_names:
+            values["momentum"] = "some" if trial.hyperparameters["momentum"] else "none"
+        return " ".join(f"{name}={value!r}" for name, value in sorted(values.items()))
 
     return {trial.trial_id: key(trial) for trial in trials}
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from raygpu.config import SweepConfig
+from raygpu.config.population import OF_STEPS
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.records.trial_records import Records
@@ -32,7 +33,7 @@ def population_faults(config: SweepConfig, space: Space, trials: Sequence[Trial]
     sizes = Counter(populations(trials, names).values())
     if max(sizes.values(), default=0) > 1:
         return []
-    others = sorted({name for trial in trials for name in trial.hyperparameters} - set(names))
+    others = sorted({name for trial in trials for name in trial.hyperparameters} - set(OF_STEPS))
     why = f"no two trials are alike in {', '.join(others)}, which cannot change" if others else "there is one trial"
     return [f"population: {why}: none could take over another's parameters"]
 

@@ -118,3 +118,10 @@ def test_trials_that_differ_in_what_cannot_change_are_populations_of_their_own()
     trials = [Trial(f"t{i:04d}", i, {"lr": 0.1 * i, "hidden": 16 + 16 * (i % 2)}) for i in range(4)]
     groups = populations(trials, ["lr"])
     assert groups["t0000"] == groups["t0002"] != groups["t0001"] == groups["t0003"]
+
+
+def test_trials_that_differ_in_their_steps_alone_are_one_population() -> None:
+    trials = [Trial(f"t{i:04d}", i, {"lr": 0.1 * i, "momentum": 0.3 * i, "gamma": i, "hidden": 16}) for i in range(4)]
+    assert len(set(populations(trials, ["lr", "momentum"]).values())) == 1
+    apart = populations(trials, ["lr"])
+    assert apart["t0000"] != apart["t0001"] == apart["t0002"] == apart["t0003"], "the first one has no momentum"

@@ -10,6 +10,7 @@ from raygpu.cli.formatting import duration, hyperparameters, sentences, throughp
 from raygpu.cli.report import gpu_figures
 from raygpu.cli.report.content import Page, Section, Table, configuration
 from raygpu.cli.report.curve_figures import best_so_far, curve_figures
+from raygpu.cli.report.population_figures import population_section
 from raygpu.cli.report.search_figures import search_figures
 from raygpu.cli.report.time_figures import wall_time
 from raygpu.cli.under_use_view import under_use_lines
@@ -40,6 +41,7 @@ def sweep_page(run: RunData) -> Page:
         _best(run),
         _curves(run),
         _search(run),
+        population_section(run),
         _gpus(run),
         _time(run),
         _trials(run),

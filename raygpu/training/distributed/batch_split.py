@@ -17,6 +17,8 @@ from raygpu.training.hyperparameters import OptimizerSettings
 
 WARMUP = 0.05
 """Share of all epochs over which a scaled learning rate rises, without a configured warm-up."""
+MOST_CHANGES = 6
+"""Largest number of changes by epoch that a line names."""
 LOOKED_AT = 64
 """Smallest number of samples in the comparison of a loss with the losses of parts."""
 
@@ -213,7 +215,11 @@ def _lr(settings: OptimizerSettings, scaled: OptimizerSettings, factor: float) -
     if factor != 1:
         lr += f" x {factor:.4g} = {scaled.lr:.4g}"
     rising = f", rising over {_count(round(scaled.warmup_epochs, 2), 'epoch')}" if scaled.warmup_epochs else ""
-    changes = f", with changes before {_count(len(scaled.later), 'epoch')}" if scaled.later else ""
+    changes = ""
+    if scaled.later:
+        epochs = [str(epoch) for epoch, _ in scaled.later]
+        more = " ..." if len(epochs) > MOST_CHANGES else ""
+        changes = f"; other values from epoch {', '.join(epochs[:MOST_CHANGES])}{more} on"
     return f"{settings.optimizer}, learning rate {lr}{rising}, {settings.schedule}{changes}"
 
 
