@@ -25,7 +25,7 @@ TRAIN: dict[str, Any] = {"experiment": "experiments.digits:Mlp", "epochs": 10}
         ({"population": {"quantile": 0.1}}, "population: interval is not given"),
         (
             {"population": {"interval": 10}},
-            "population.interval: read 10, and burn_in 0: no comparison before the last",
+            "population.interval: read 10, and burn_in 0: no comparison",
         ),
         ({"population": {"interval": 2, "burn_in": 10}}, "no comparison before the last epoch, epochs = 10"),
         ({"epochs": None}, "no comparison before the last epoch, epochs = None"),

@@ -12,11 +12,16 @@ from raygpu.records.run_data import RunData
 from raygpu.search.lineage import Stretch, lineage
 
 
+def is_population(run: RunData) -> bool:
+    """Return whether the trials of a sweep took over each other's parameters."""
+    return bool(run.config.get("population", {}).get("interval"))
+
+
 def population_section(run: RunData) -> Section:
     """Return the schedule of the best trial's parameters, and the takeovers of each interval; empty without a
     population."""
     title, best = "Population", run.summary["best"]
-    if not run.config.get("population", {}).get("interval"):
+    if not is_population(run):
         return Section("population", title)
     changes = population_file.read(run.folder.population)
     if not changes or best is None:
