@@ -45,7 +45,7 @@ def ending(
         times = "once" if taken == 1 else f"{taken} times"
         lines.append(
             f"{times} a trial took over another one's parameters ({folder.population.name}); the table has each trial's"
-            " first values, best.toml the best one's schedule"
+            " last values, best.toml the values of the best one epoch by epoch"
         )
     if summary["common_failure"] is not None:
         lines.append(

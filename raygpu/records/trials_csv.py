@@ -57,8 +57,7 @@ def write(path: Path, records: Sequence[TrialRecord]) -> None:
             row = [r.trial.trial_id, status(r), r.score, r.score_epoch, r.best_epoch, r.epochs]
             row += [rounded(r.samples_per_s), r.gpu_index, rounded(r.rgu_hours, 6)]
             if last:
-                values = {**r.trial.hyperparameters, **(r.changes[-1].values if r.changes else {})}
-                row += [len(r.changes), *(values.get(name) for name in last)]
+                row += [len(r.changes), *(r.values.get(name) for name in last)]
             writer.writerow([*row, *(r.trial.hyperparameters.get(name) for name in names)])
 
 

@@ -233,6 +233,12 @@ class TrialRecord:
     """Takeovers of other trials' parameters, in a population."""
 
     @property
+    def values(self) -> Mapping[str, Any]:
+        """Hyper-parameters with their present values: in a population they change."""
+        hp = self.trial.hyperparameters
+        return hp if not self.changes else {**hp, **self.changes[-1].values}
+
+    @property
     def best_epoch(self) -> int | None:
         """Epoch of the best finite score, even if the trial's score is of the last epoch."""
         return self.standing.best_epoch

@@ -28,3 +28,10 @@ def test_a_failure_of_all_is_told_once() -> None:
     found = lines(common_failure="ValueError: no digits in line 3")
     assert sum("ValueError" in line for line in found) == 1
     assert "why trials failed: /runs/x/trials/<id>/error.txt" in found
+
+
+def test_a_populations_takeovers_are_counted() -> None:
+    said = "a trial took over another one's parameters (population.jsonl); the table has each trial's last values"
+    assert any(line.startswith(f"12 times {said}") for line in lines(taken_over=12))
+    assert any(line.startswith(f"once {said}") for line in lines(taken_over=1))
+    assert not any("took over" in line for line in lines(taken_over=0))
