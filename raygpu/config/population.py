@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
@@ -58,3 +59,45 @@ class PopulationSection(Section):
         if self.interval is None:
             return []
         return list(range(max(self.interval, self.burn_in), last, self.interval))
+
+
+def require_fitting(
+    section: PopulationSection, epochs: int | None, stopping: str, search: str, in_parts: bool, *, is_script: bool
+) -> None:
+    """Raise ValueError for a population that does not suit the rest of a sweep's configuration.
+
+    epochs: of a trial. stopping, search: algorithms. in_parts: whether the search waits for scores before it draws on.
+    """
+    if section.interval is None:
+        if section != PopulationSection():
+            raise ValueError("population: interval is not given: the epochs between two comparisons of the trials")
+        return
+    if is_script:
+        raise ValueError("population: a script keeps its parameters to itself; a TorchExperiment is wanted")
+    if epochs is None or not section.epochs(epochs):
+        raise ValueError(
+            f"population.interval: read {section.interval}, and burn_in {section.burn_in}: no comparison before the"
+            f" last epoch, epochs = {epochs}"
+        )
+    if stopping != "none":
+        raise ValueError(
+            f"stopping: read {stopping!r} beside a population, whose worst trials go on with the best ones' parameters;"
+            ' stopping.algorithm = "none" is wanted'
+        )
+    if in_parts:
+        raise ValueError(
+            f"search.algorithm: read {search!r}, which waits for scores before it draws on; a population needs all of"
+            " its trials at once: random or grid"
+        )
+
+
+def require_rising(changes: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ValueError for changes of hyper-parameters by epoch that a training cannot carry out."""
+    before = 1
+    for change in changes:
+        epoch = change.get("epoch")
+        if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch <= before:
+            raise ValueError(f"epoch: read {epoch!r}; a whole number above {before} is wanted, in rising order")
+        if unknown := [name for name in change if name not in ("epoch", *CHANGEABLE)]:
+            raise ValueError(f"{unknown[0]} cannot change in a training; allowed: {', '.join(CHANGEABLE)}")
+        before = epoch

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from raygpu.config.metric_direction import direction_of
-from raygpu.config.population import CHANGEABLE, PopulationSection
+from raygpu.config.population import PopulationSection, require_fitting, require_rising
 from raygpu.config.sections import (
     ALTERNATING,
     ONE,
@@ -163,28 +163,8 @@ class SweepConfig(TrialsConfig, StoredConfig):
 
     @model_validator(mode="after")
     def _population_fits(self) -> SweepConfig:
-        interval = self.population.interval
-        if interval is None:
-            if self.population != PopulationSection():
-                raise ValueError("population: interval is not given: the epochs between two comparisons of the trials")
-            return self
-        if self.experiment is None:
-            raise ValueError("population: a script keeps its parameters to itself; a TorchExperiment is wanted")
-        if self.epochs is None or not self.population.epochs(self.epochs):
-            raise ValueError(
-                f"population.interval: read {interval}, and burn_in {self.population.burn_in}: no comparison before the"
-                f" last epoch, epochs = {self.epochs}"
-            )
-        if self.stopping.algorithm != "none":
-            raise ValueError(
-                f"stopping: read {self.stopping.algorithm!r} beside a population, whose worst trials go on with the"
-                ' best ones\' parameters; stopping.algorithm = "none" is wanted'
-            )
-        if self.search.at_once is not None:
-            raise ValueError(
-                f"search.algorithm: read {self.search.algorithm!r}, which waits for scores before it draws on; a"
-                " population needs all of its trials at once: random or grid"
-            )
+        others = self.stopping.algorithm, self.search.algorithm, self.search.at_once is not None
+        require_fitting(self.population, self.epochs, *others, is_script=self.experiment is None)
         return self
 
     @property
@@ -338,14 +318,7 @@ class TrainConfig(StoredConfig):
     @field_validator("changes")
     @classmethod
     def _changeable(cls, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        before = 1
-        for change in value:
-            epoch = change.get("epoch")
-            if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch <= before:
-                raise ValueError(f"epoch: read {epoch!r}; a whole number above {before} is wanted, in rising order")
-            if unknown := [name for name in change if name not in ("epoch", *CHANGEABLE)]:
-                raise ValueError(f"{unknown[0]} cannot change in a training; allowed: {', '.join(CHANGEABLE)}")
-            before = epoch
+        require_rising(value)
         return value
 
     @field_validator("registered_name")

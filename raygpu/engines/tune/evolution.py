@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from raygpu import scratch
+from raygpu.engines.tune.array_checkpoint import POPULATION
 from raygpu.engines.tune.population_actor import begun_values
 from raygpu.search.population import Donor, Orders, Reached, Report
 from raygpu.search.trials import Change, EpochResult, Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import ChangingArray
 from raygpu.training.hyperparameters import OptimizerSettings
-
-STATE = "population.json"
-"""File of a checkpoint with the members' reports and changes."""
 
 
 class PopulationPort(Protocol):
@@ -201,12 +199,16 @@ class Evolution:
             }
             for name, member in self.members.items()
         }
-        (folder / STATE).write_text(json.dumps(state))
+        (folder / POPULATION).write_text(json.dumps(state))
 
     def restore(self, folder: Path | None, array: ChangingArray) -> None:
         """Go on from a folder that `save` wrote, None from the beginning; set the members' values in a new array."""
         self._asked, self._since = None, time.monotonic()
-        state = json.loads((folder / STATE).read_text()) if folder is not None and (folder / STATE).is_file() else {}
+        state = (
+            json.loads((folder / POPULATION).read_text())
+            if folder is not None and (folder / POPULATION).is_file()
+            else {}
+        )
         for trial in array.trials:
             member, known = self.members[trial.trial_id], state.get(trial.trial_id, {"reached": {}, "decided": {}})
             member.reached = {int(epoch): Reached(**each) for epoch, each in known["reached"].items()}

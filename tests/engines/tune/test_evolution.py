@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from raygpu.config.population import PopulationSection
-from raygpu.engines.tune.evolution import STATE, Evolution
+from raygpu.engines.tune.array_checkpoint import POPULATION
+from raygpu.engines.tune.evolution import Evolution
 from raygpu.planning.batches import batch_bounds, epoch_order
 from raygpu.search.exploration import populations
 from raygpu.search.lineage import lineage
@@ -184,7 +185,7 @@ def test_a_worker_that_goes_on_from_a_checkpoint_changes_nothing(fused: bool, ep
                 array.save(saved)
                 evolution.save(saved)
                 scores = dict(lost.scores)
-    assert (saved / STATE).is_file()
+    assert (saved / POPULATION).is_file()
     again = arrays(lost)[0]
     again.load(saved)
     evolution = Evolution(
