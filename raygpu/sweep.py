@@ -21,6 +21,7 @@ from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
 from raygpu.tracking.session import open_store
 from raygpu.workflow.planner import Planner
+from raygpu.workflow.population import require_population
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
 from raygpu.workflow.sweep_run import LIMITS, PlannedSweep, SweepUnderWay
 from raygpu.workflow.sweep_run import Result as Result
@@ -76,6 +77,7 @@ def run(
         console.lines(found.notes)
         stages.end("data")
         groups = grouped(config, prepared.space, prepared.sampler, source, code, found.splits, found.folds)
+        console.lines(require_population(config, prepared.space, prepared.sampler, source, groups.groups))
         measurer = Measurer(config, source, code, found.splits, groups.groups)
         planner = Planner(config, prepared.sampler.num_trials, groups, measurer, show)
         if prepared.nodes is not None:
@@ -153,6 +155,8 @@ def resumed_config(earlier: RunDirectory, overrides: Mapping[str, str]) -> Sweep
     config, before = earlier.read_config(overrides), earlier.read_config()
     if config.trials is not None and before.trials is not None and config.trials < before.trials:
         raise BadInput(f"--trials: read {config.trials}; the sweep has {before.trials}, and can have more")
+    if config.population.interval is not None and config.trials != before.trials:
+        raise BadInput(f"--trials: read {config.trials}; a population keeps its {before.trials} trials")
     return config
 
 

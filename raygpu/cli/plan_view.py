@@ -200,4 +200,6 @@ def _stopping(config: SweepConfig) -> str:
             return f"stopping by halving (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"
         case "median":
             return f"stopping below the median (grace {stopping.grace_epochs})"
+    if config.population.interval is not None:
+        return f"a population compared every {config.population.interval} epochs"
     return "no early stopping"

@@ -42,6 +42,12 @@ def ending(
     if summary["command_s"] > summary["wall_s"]:  # not of a sweep that goes on: its trials' time counts all starts
         took += f", {duration(summary['command_s'])} with Ray's start"
     lines.append(f"{', '.join(counts)} in {took}; all of it in {folder}")
+    if taken := summary.get("taken_over"):
+        times = "once" if taken == 1 else f"{taken} times"
+        lines.append(
+            f"{times} a trial took over another one's parameters ({folder.population.name}); the table has each trial's"
+            " last values, best.toml the values of the best one epoch by epoch"
+        )
     if summary["common_failure"] is not None:
         lines.append(
             f"stopped: the first trials have all failed alike ({summary['common_failure']}); --no-fail-fast goes on"

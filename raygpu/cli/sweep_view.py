@@ -98,7 +98,7 @@ class SweepConsole(LiveConsole):
         rows = []
         for number, (leader, row) in enumerate(zip(leaders, cells, strict=True)):
             score, drawn, name, epoch = (text.ljust(width) for text, width in zip(row, widths, strict=True))
-            hp = hyperparameters(leader.record.trial.hyperparameters)
+            hp = hyperparameters(leader.record.values)
             style = "" if number else "bold green"
             rows.append(Text.assemble((score, style), (f"  {drawn}", "cyan"), f"  {name}  {epoch}  {hp}"))
         return rows
@@ -134,7 +134,7 @@ class SweepConsole(LiveConsole):
         names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
         rows = [["trial", f"{metric} ({records[0].which} epoch)", "best epoch", "epochs", *names]]
         for r in records:
-            values = (value(r.trial.hyperparameters.get(name)) for name in names)
+            values = (value(r.values.get(name)) for name in names)
             score = "diverged" if r.diverged else f"{r.score:.6g}"
             epoch = "" if r.best_epoch is None else str(r.best_epoch)
             rows.append([r.trial.trial_id, score, epoch, str(r.epochs), *values])

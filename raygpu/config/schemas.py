@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from raygpu.config.metric_direction import direction_of
+from raygpu.config.population import PopulationSection, require_fitting, require_rising
 from raygpu.config.sections import (
     ALTERNATING,
     ONE,
@@ -150,6 +151,7 @@ class SweepConfig(TrialsConfig, StoredConfig):
     found. It has to be longer than the first epoch with all that comes before it. Default: no limit."""
     search: SearchSection = SearchSection()
     stopping: StoppingSection = StoppingSection()
+    population: PopulationSection = PopulationSection()
     cluster: SweepClusterSection = SweepClusterSection()
 
     @model_validator(mode="after")
@@ -161,6 +163,12 @@ class SweepConfig(TrialsConfig, StoredConfig):
         names = self.script.metrics
         if names and self.metric not in names and f"validation/{self.metric}" not in names:
             raise ValueError(f"metric: read {self.metric!r}; [script] metrics has: {', '.join(sorted(names))}")
+        return self
+
+    @model_validator(mode="after")
+    def _population_fits(self) -> SweepConfig:
+        others = self.stopping.algorithm, self.search.algorithm, self.search.at_once is not None
+        require_fitting(self.population, self.epochs, *others, is_script=self.experiment is None)
         return self
 
     @property
@@ -269,6 +277,9 @@ class TrainConfig(StoredConfig):
 
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
     """The hyper-parameters; also as flags, --hyperparameters.lr 0.1."""
+    changes: list[dict[str, Any]] = Field(default_factory=list)
+    """Values that hyper-parameters have from an epoch on, [[changes]] epoch = 5, lr = 0.02; written by a sweep with a
+    population."""
     source: dict[str, Any] = Field(default_factory=dict)
     """The sweep and the trial that they come from, and its score; written by a sweep."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
@@ -307,6 +318,12 @@ class TrainConfig(StoredConfig):
     REFUSED: ClassVar[Mapping[str, str]] = {
         "space": "is for a search; a training has [hyperparameters]: take a sweep's best trial by --from runs/<sweep>"
     }
+
+    @field_validator("changes")
+    @classmethod
+    def _changeable(cls, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        require_rising(value)
+        return value
 
     @field_validator("registered_name")
     @classmethod

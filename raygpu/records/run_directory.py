@@ -95,6 +95,11 @@ class RunDirectory:
         return self.path / "trials.csv"
 
     @property
+    def population(self) -> Path:
+        """File of the takeovers in a population."""
+        return self.path / "population.jsonl"
+
+    @property
     def timeline(self) -> Path:
         """File of the curves, the trials' stays on the GPUs and the GPUs' readings, for the report."""
         return self.path / "timeline.jsonl"
@@ -259,6 +264,7 @@ class RunDirectory:
             folder.summary,
             folder.trials_csv,
             folder.timeline,
+            folder.population,
             folder.best_toml,
             folder.journal,
         ):
@@ -366,9 +372,10 @@ class RunDirectory:
         """Return the content of `summary.json`; None of a run without an end. Raises BadInput if it is damaged."""
         return read_json(self.summary, "--resume writes it anew")
 
-    def write_best(self, config: SweepConfig, best: TrialRecord) -> None:
-        """Write `best.toml`: the best trial, ready for a production training."""
-        values = training_values(
+    def write_best(self, config: SweepConfig, best: TrialRecord, values: Mapping[str, Any] | None = None) -> None:
+        """Write `best.toml`: the best trial, ready for a production training. values: those of it that differ from the
+        trial's own, as the schedule of a population's winner."""
+        own = training_values(
             config,
             self.name,
             best.trial,
@@ -376,7 +383,9 @@ class RunDirectory:
             score_epoch=best.score_epoch,
             epochs=config.epochs or best.epochs,
         )
-        self.best_toml.write_text(tomli_w.dumps(values))
+        given = dict(values or {})
+        source = own["source"] | given.pop("source", {})
+        self.best_toml.write_text(tomli_w.dumps({**own, **given, "source": source}))
 
     def add_to_best(self, source: Mapping[str, Any]) -> None:
         """Add values to the `source` of `best.toml`, which says where the best trial comes from."""

@@ -17,7 +17,7 @@ from raygpu.planning.schedule import Schedule
 from raygpu.records.clock import command_age_s
 from raygpu.records.curve import Curve
 from raygpu.records.sweep_pace import SweepPace
-from raygpu.search.trials import EpochResult, Scoring, Status, Trial, TrialRecord
+from raygpu.search.trials import Change, EpochResult, Scoring, Status, Trial, TrialRecord
 
 SIMULATED = "one simulated GPU"
 LEADERS = 3
@@ -183,6 +183,15 @@ class Records:
                 record.standing.best, record.standing.best_epoch = best
             record.score = record.standing.score(self.scoring)
             return new
+
+    def change(self, trial_id: str, change: Change) -> bool:
+        """Note that a trial took over another one's parameters; return False if it only repeats that."""
+        with self._lock:
+            known = self.by_id[trial_id].changes
+            if known and known[-1].epoch >= change.epoch:
+                return False
+            known.append(change)
+            return True
 
     def spend(self, seconds: Mapping[str, float]) -> None:
         """Add a worker's seconds by activity."""

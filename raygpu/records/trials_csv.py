@@ -16,6 +16,10 @@ from raygpu.search.trials import TrialRecord
 
 OWN = ("id", "status", "score", "score_epoch", "best_epoch", "epochs", "samples_per_s", "gpu", "rgu_hours")
 """Columns before those of the hyper-parameters."""
+LAST = "last."
+"""Prefix of a hyper-parameter's last value, where a population has changed it."""
+CHANGES = "changes"
+"""Column of a population's trials: how often each took over another one's parameters."""
 PREFIX = "space."
 """Prefix of a hyper-parameter whose name is that of another column."""
 
@@ -43,13 +47,17 @@ class TrialRow:
 def write(path: Path, records: Sequence[TrialRecord]) -> None:
     """Write the file."""
     names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
-    header = [*OWN, *(f"{PREFIX}{name}" if name in OWN else name for name in names)]
+    last = sorted({name for record in records for change in record.changes for name in change.values})
+    more = [CHANGES, *(f"{LAST}{name}" for name in last)] if last else []
+    header = [*OWN, *more, *(f"{PREFIX}{name}" if name in (*OWN, *more) else name for name in names)]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(header)
         for r in records:
             row = [r.trial.trial_id, status(r), r.score, r.score_epoch, r.best_epoch, r.epochs]
             row += [rounded(r.samples_per_s), r.gpu_index, rounded(r.rgu_hours, 6)]
+            if last:
+                row += [len(r.changes), *(r.values.get(name) for name in last)]
             writer.writerow([*row, *(r.trial.hyperparameters.get(name) for name in names)])
 
 
@@ -66,7 +74,9 @@ def read(path: Path) -> list[TrialRow]:
 
 
 def _row(row: Mapping[str, str]) -> TrialRow:
-    values = {name: text for name, text in row.items() if name not in OWN and text != ""}
+    last = any(name.startswith(LAST) for name in row)
+    own = (*OWN, *((CHANGES,) if last else ()))
+    values = {name: text for name, text in row.items() if name not in own and not name.startswith(LAST) and text != ""}
     return TrialRow(
         trial_id=row["id"],
         status=row["status"],

@@ -189,6 +189,18 @@ class Standing:
         return self.last if scoring.which == "last" or diverged else self.best
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A trial's takeover of another one's parameters."""
+
+    epoch: int
+    """Epoch after which it happened."""
+    donor: str
+    """Trial whose parameters and optimizer state it took over."""
+    values: Mapping[str, Any]
+    """Hyper-parameters that may change, with their values from the next epoch on."""
+
+
 @dataclass(slots=True)
 class TrialRecord:
     """The record of a trial: a row of `trials.csv` and a child run in MLflow."""
@@ -217,6 +229,14 @@ class TrialRecord:
     """The epoch whose metric is the score."""
     standing: Standing = field(default_factory=Standing)
     """Scores so far."""
+    changes: list[Change] = field(default_factory=list)
+    """Takeovers of other trials' parameters, in a population."""
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Hyper-parameters with their present values: in a population they change."""
+        hp = self.trial.hyperparameters
+        return hp if not self.changes else {**hp, **self.changes[-1].values}
 
     @property
     def best_epoch(self) -> int | None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.training.base import Training
+from raygpu.training.hyperparameters import OptimizerSettings
 
 
 class ArrayOfOne:
     """One training with the interface of an array."""
 
-    def __init__(self, solo: Training, trial: Trial) -> None:
+    def __init__(self, solo: Any, trial: Trial) -> None:
+        """Take a `Training`; one that belongs to a population has `optimizer_settings`."""
         self.solo = solo
         self.trials = [trial]
 
@@ -37,6 +39,21 @@ class ArrayOfOne:
     def save_member(self, trial_id: str, folder: Path) -> None:
         """Save the trial's own checkpoint."""
         self.solo.save(folder)
+
+    def adopt(self, trial_id: str, settings: OptimizerSettings) -> None:
+        """Go on with other numbers of the optimizer."""
+        self.solo.optimizer_settings = settings
+
+    def copy_members(self, donors: Mapping[str, str]) -> None:
+        """Fail: there is no other member."""
+        assert not donors, "a trial alone has no other member to copy"
+
+    def load_member(self, trial_id: str, folder: Path) -> None:
+        """Take over another trial's checkpoint of this epoch."""
+        epoch = self.solo.epoch
+        self.solo.load(folder)
+        if self.solo.epoch != epoch:
+            raise ValueError(f"a checkpoint of epoch {self.solo.epoch} is no state of a trial at epoch {epoch}")
 
     def save(self, folder: Path) -> None:
         """Save the trial's own checkpoint."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from raygpu.config.sections import Precision
     from raygpu.records.training_progress import Progress
     from raygpu.search.trials import Trial
+    from raygpu.training.hyperparameters import OptimizerSettings
 
 
 ARRAY_CHECKPOINT = "array.pt"
@@ -149,6 +150,19 @@ class Array(Protocol):
 
     def close(self) -> None:
         """Free memory, threads and processes. Called once, in any case."""
+
+
+class ChangingArray(Array, Protocol):
+    """Interface of an array whose members belong to a population: they take over parameters, and change values."""
+
+    def adopt(self, trial_id: str, settings: OptimizerSettings) -> None:
+        """Go on with other numbers of the optimizer for a member."""
+
+    def copy_members(self, donors: Mapping[str, str]) -> None:
+        """Copy parameters, buffers and optimizer state to members from others of this array, by trial ids."""
+
+    def load_member(self, trial_id: str, folder: Path) -> None:
+        """Copy parameters, buffers and optimizer state to a member from a checkpoint of this epoch."""
 
 
 def first_result(training: Any, num_parameters: int) -> EpochResult:

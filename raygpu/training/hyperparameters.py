@@ -6,7 +6,7 @@ Each training reads them once, when it is made; a production training scales the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -43,10 +43,23 @@ class OptimizerSettings:
     """schedule = "step": epochs between two drops."""
     gamma: float = 0.1
     """schedule = "step": factor on the learning rate at each drop."""
+    later: tuple[tuple[int, OptimizerSettings], ...] = ()
+    """Settings of later epochs, each with its first epoch, in rising order; these have no later ones themselves."""
 
     @classmethod
-    def of(cls, hp: Mapping[str, Any]) -> OptimizerSettings:
-        """Read the settings from hyper-parameters. Raises ValueError with the value read and the values allowed."""
+    def of(cls, hp: Mapping[str, Any], changes: Sequence[Mapping[str, Any]] = ()) -> OptimizerSettings:
+        """Read the settings from hyper-parameters. Raises ValueError with the value read and the values allowed.
+
+        changes: values that hold from an epoch on, each with its `epoch`, in rising order; earlier ones stay.
+        """
+        values, later = dict(hp) if changes else {}, []
+        for change in changes:
+            values |= {name: value for name, value in change.items() if name != "epoch"}
+            later.append((change["epoch"], cls.of(values)))
+        return replace(cls._of(hp), later=tuple(later)) if changes else cls._of(hp)
+
+    @classmethod
+    def _of(cls, hp: Mapping[str, Any]) -> OptimizerSettings:
         batch_size = hp.get("batch_size", BATCH_SIZE)
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
             raise ValueError(f"hyper-parameter batch_size: read {batch_size!r}; a whole number of at least 1 is wanted")
@@ -81,7 +94,12 @@ class OptimizerSettings:
     def scaled(self, factor: float, warmup_epochs: float | None = None) -> OptimizerSettings:
         """Return the settings with the learning rate times `factor`, and with this warm-up if one is given."""
         warmup = self.warmup_epochs if warmup_epochs is None else warmup_epochs
-        return replace(self, lr=self.lr * factor, warmup_epochs=warmup)
+        later = tuple((epoch, settings.scaled(factor, warmup_epochs)) for epoch, settings in self.later)
+        return replace(self, lr=self.lr * factor, warmup_epochs=warmup, later=later)
+
+    def in_epoch(self, epoch: int) -> OptimizerSettings:
+        """Return the settings of the steps of an epoch, counted from 1."""
+        return next((settings for first, settings in reversed(self.later) if first <= epoch), self)
 
     @property
     def is_plain_sgd(self) -> bool:

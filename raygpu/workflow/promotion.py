@@ -97,6 +97,11 @@ def _of_run(run_id: str, tracking: TrackingSection, *, checkpoint: bool) -> Prom
     if found.diverged:
         raise BadInput(f"--from: run {run_id}: trial {found.trial_id} diverged, and would again; name another trial's")
     is_best = best is not None and found.trial_id in (None, _trial_id(best, Path(f"best.toml of run {run_id}")))
+    if not is_best and sweep.population.interval is not None:
+        raise BadInput(
+            f"--from: run {run_id}: trial {found.trial_id} belongs to a population, and only its best one's schedule is"
+            " kept: name the sweep's run"
+        )
     values = best if is_best else _of_trial(sweep, found.sweep, str(found.trial_id), found.params, found.metrics)
     assert values is not None
     values = with_sweep_settings(values, sweep, found.sweep_run_id)

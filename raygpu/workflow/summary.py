@@ -14,7 +14,7 @@ from raygpu.config import SweepConfig, TrainConfig
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, take
 from raygpu.planning.sweep_plan import Decision
-from raygpu.records import trials_csv
+from raygpu.records import population_file, trials_csv
 from raygpu.records.best_trial import command_line
 from raygpu.records.clock import Stages
 from raygpu.records.json_files import rounded
@@ -24,8 +24,10 @@ from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.training_progress import History
 from raygpu.records.trial_files import drop_files
 from raygpu.records.trial_records import Records
+from raygpu.search.space import parse
 from raygpu.search.trials import TrialRecord
 from raygpu.training.callable.working_folder import settle
+from raygpu.workflow.population import winners_lineage, winners_values
 from raygpu.workflow.user_code import Problem
 
 if TYPE_CHECKING:  # Ray takes seconds to import
@@ -68,6 +70,7 @@ def summarize(
         "failed": records.count("failed"),
         "interrupted": records.count("interrupted"),
         "common_failure": records.hopeless,
+        "taken_over": sum(len(record.changes) for record in records.by_id.values()),
         "retries": records.retries,
         "out_of_memory": records.out_of_memory,
         "wall_s": round(wall_s, 2),
@@ -178,6 +181,8 @@ def write_files(
     folder.write_summary(summary)
     trials_csv.write(folder.trials_csv, by_id)
     folder.write_failures(by_id)
+    if config.population.interval is not None:
+        population_file.write(folder.population, {record.trial.trial_id: record.changes for record in by_id})
     best = best_record(records)
     wanted = list(records.by_id) if config.keep == "all" else [best.trial.trial_id] if best else []
     keep_checkpoints(folder, checkpoints, wanted, complete=not summary["interrupted"])
@@ -187,7 +192,7 @@ def write_files(
     if best is None:
         folder.drop_best()
     else:
-        folder.write_best(config, best)
+        folder.write_best(config, best, _schedule_of(config, records, best))
         if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
             folder.add_to_best(tested.metrics)
         lines += _unlike(folder, best)
@@ -197,6 +202,14 @@ def write_files(
             except Exception as error:  # noqa: BLE001 - the user's model, on the CPU: no result depends on it
                 lines.append(f"no architecture and predictions of the best trial: {one_line(error)}")
     return lines
+
+
+def _schedule_of(config: SweepConfig, records: Records, best: TrialRecord) -> dict[str, Any]:
+    """Return the values that the best trial of a population was trained with, epoch by epoch; empty without one."""
+    if config.population.interval is None:
+        return {}
+    space = parse(config.space, config.search.algorithm)
+    return winners_values(winners_lineage(config, space, records, best), records, best)
 
 
 def _keep_files(folder: RunDirectory, records: Records, wanted: Sequence[str]) -> None:

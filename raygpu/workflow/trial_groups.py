@@ -66,7 +66,7 @@ def grouped(
             common = signature(source, code, splits, trials[0])
         except BadInput:  # its trials will show it, each alone
             common = Signature(())
-        split = source.kind == "keras" and config.gpu.mode in ("auto", "split")
+        split = source.kind == "keras" and config.gpu.mode in ("auto", "split") and config.population.interval is None
         together = KerasGrouper() if split else None
         built_for = architectures() if source.kind == "torch" else None
         return Grouped([Group(common, list(trials), "not fused")], together, drawn, built_for)

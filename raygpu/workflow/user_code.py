@@ -273,6 +273,7 @@ def require_experiment(config: TrainConfig, source: Source, code: Any, command: 
 def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Problem:
     """Load the data, and try a first step; a function has neither for raygpu. Raises BadInput."""
     config = prepared.config
+    _require_changes(config, source, code)
     if not isinstance(code, Experiment):
         return Problem(source, code, None)
     step = tried_step(config, source, code, config.hyperparameters)
@@ -284,6 +285,15 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     notes += _test_lines(step.splits)
     searched = step.splits.part(config.data.fraction, config.seed)
     return Problem(source, code, searched, notes, test=step.splits.for_test())
+
+
+def _require_changes(config: TrainConfig, source: Source, code: Any) -> None:
+    """Raise BadInput for changes of hyper-parameters that the user's code cannot take while it trains."""
+    if config.changes and not isinstance(code, Experiment):
+        raise BadInput(f"changes: a {source.kind} keeps its parameters to itself; a TorchExperiment is wanted")
+    traced = sorted({name for change in config.changes for name in change} - {"epoch", "lr"})
+    if source.kind == "keras" and traced:
+        raise BadInput(f"changes: {traced[0]} cannot change in a Keras training, whose steps are traced; lr can")
 
 
 def tried_step(config: ProblemConfig, source: Source, code: Experiment, hp: Mapping[str, Any]) -> FirstStep:

@@ -28,6 +28,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import LOCAL, Storage
 from raygpu.tracking.session import absolute
 from raygpu.tracking.stores import check
+from raygpu.workflow.population import population_faults
 
 AnyConfig = TypeVar("AnyConfig", bound=ProblemConfig)
 BF16 = (8, 0)
@@ -62,6 +63,7 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
     with _noted(faults):
         space = parse(config.space, config.search.algorithm)
         search = sampler(config, space)
+        faults += population_faults(config, space, getattr(search, "trials", ()))
     with _noted(faults):
         if config.cluster.is_local:
             chosen, left_out = host.computing(chosen_gpus(config))

@@ -39,3 +39,10 @@ def test_the_score_on_the_test_data_is_told_before_the_next_command() -> None:
     assert found[place + 1].startswith("the best trial, ready to be trained again")
     assert not any(line.startswith("test ") for line in lines(best=best, test=None))
     assert not any(line.startswith("test ") for line in lines(best=best)), "of an earlier version"
+
+
+def test_a_populations_takeovers_are_counted() -> None:
+    said = "a trial took over another one's parameters (population.jsonl); the table has each trial's last values"
+    assert any(line.startswith(f"12 times {said}") for line in lines(taken_over=12))
+    assert any(line.startswith(f"once {said}") for line in lines(taken_over=1))
+    assert not any("took over" in line for line in lines(taken_over=0))

@@ -10,6 +10,7 @@ from raygpu.cli.formatting import duration, hyperparameters, sentences, throughp
 from raygpu.cli.report import gpu_figures
 from raygpu.cli.report.content import Page, Section, Table, configuration, test_facts
 from raygpu.cli.report.curve_figures import best_so_far, curve_figures
+from raygpu.cli.report.population_figures import is_population, population_section
 from raygpu.cli.report.search_figures import search_figures
 from raygpu.cli.report.time_figures import wall_time
 from raygpu.cli.under_use_view import under_use_lines
@@ -28,6 +29,7 @@ IN_ARRAYS = {
     "evaluation": "evaluation",
     "other": "audits",
     "checkpoints": "checkpoints",
+    "population": "comparisons and takeovers of the population",
 }
 """Words for what fused arrays do."""
 NO_TIMELINE = "This run has no timeline.jsonl: it was made by an earlier raygpu, or its folder could not be written."
@@ -40,6 +42,7 @@ def sweep_page(run: RunData) -> Page:
         _best(run),
         _curves(run),
         _search(run),
+        population_section(run),
         _gpus(run),
         _time(run),
         _trials(run),
@@ -131,7 +134,8 @@ def _best(run: RunData) -> Section:
     commands = [f"{typed('train')} {shlex.quote(str(described))}"]
     if "command_line" in (run.summary["best"] or {}):
         commands = [run.summary["best"]["command_line"]]
-    note = f"Best: {best[0].trial_id} with {hyperparameters(best[0].hyperparameters)}. To train it again:"
+    began = ", which began with" if is_population(run) else " with"
+    note = f"Best: {best[0].trial_id}{began} {hyperparameters(best[0].hyperparameters)}. To train it again:"
     return Section("best", "Best trials", [note], [_table(run, best, "by score")], code="\n".join(commands))
 
 
@@ -161,6 +165,8 @@ def _curves(run: RunData) -> Section:
 
 def _search(run: RunData) -> Section:
     figures, notes = search_figures(run)
+    if is_population(run) and figures:
+        notes = ["The values are those at each trial's start; in a population they change.", *notes]
     return Section("hyperparameters", "Hyper-parameters", notes, figures=figures)
 
 

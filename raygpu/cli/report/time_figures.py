@@ -18,6 +18,7 @@ ACTIVITIES = {
     "evaluation": "evaluation",
     "program": "the code's own loop",
     "checkpoints": "checkpoints",
+    "population": "waiting for the population",
     "setup": "making of models",
     "other": "audits, compilation",
     "held": "hand-over",

@@ -10,6 +10,8 @@ from raygpu.training.base import ARRAY_CHECKPOINT
 
 PROGRESS = "progress.json"
 """File of a checkpoint with the state of the array's members."""
+POPULATION = "population.json"
+"""File of a checkpoint with the members' reports to their population, and their changes."""
 
 
 def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:
@@ -22,5 +24,5 @@ def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:
     for name, folder in folders.items():
         own = checkpoint / name  # of a split device; a trial alone lies at the top
         for path in (own if own.is_dir() else checkpoint).iterdir():
-            if path.is_file() and path.name != PROGRESS:
+            if path.is_file() and path.name not in (PROGRESS, POPULATION):
                 shutil.copy(path, folder)

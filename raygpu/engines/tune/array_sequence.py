@@ -7,12 +7,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from raygpu.engines.tune.evolution import Evolution
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.planning.gpu_shares import DevicePlan
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.training.base import Array, Settings
+from raygpu.training.base import Array, ChangingArray, Settings
 from raygpu.training.folds import Data
 
 
@@ -36,12 +37,16 @@ class ArraySequence(ABC):
         """Lines on faults that were mended, since the caller took the last ones."""
         self.seconds: dict[str, float] = {}
         """Seconds by activity, since the caller took the last ones."""
+        self.evolution: Evolution | None = None
+        """The trials in their sweep's population; None without one."""
 
     def begin(self, trials: list[Trial], checkpoint: Path | None = None) -> None:
         """Make an array of the trials, or of as many as fit in memory; go on from an array's checkpoint."""
         self.array = self._make(trials)
         if checkpoint is not None:
             self.array.load(checkpoint)
+        if self.evolution is not None:
+            self.evolution.restore(checkpoint, cast(ChangingArray, self.array))
 
     @abstractmethod
     def _make(self, trials: list[Trial]) -> Array:
@@ -94,6 +99,8 @@ class ArraySequence(ABC):
         """Write a checkpoint of the array under way."""
         assert self.array is not None
         self.array.save(folder)
+        if self.evolution is not None:
+            self.evolution.save(folder)
 
     def spend(self, **seconds: float) -> None:
         """Add seconds to activities."""

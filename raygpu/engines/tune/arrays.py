@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from raygpu import scratch
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence
+from raygpu.engines.tune.evolution import Evolution
 from raygpu.engines.tune.fused_arrays import FusedArrays
+from raygpu.engines.tune.population_actor import Port
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.errors import RaygpuError
 from raygpu.records.trial_files import WORK
@@ -87,8 +90,21 @@ class SplitDevice(ArraySequence):
         return KerasSplit(self.code, self.splits, trials, self._settings(), settings.width, gpu_gib)
 
 
-def arrays_of(config: ArrayConfig, shared: SharedSettings, splits: Data | None, code: Any) -> ArraySequence:
-    """Return the arrays of a Tune trial, by its config and the kind of the sweep's source."""
+def arrays_of(
+    config: ArrayConfig, shared: SharedSettings, splits: Data | None, code: Any, trials: Sequence[Trial] = ()
+) -> ArraySequence:
+    """Return the arrays of a Tune trial, by its config and the kind of the sweep's source.
+
+    trials: those that it trains, which take part in the sweep's population, if there is one.
+    """
+    arrays = _arrays_of(config, shared, splits, code)
+    if (settings := shared.population) is not None:
+        port = Port(settings.actor)
+        arrays.evolution = Evolution(port, settings.epochs, settings.changing, settings.folder, trials)
+    return arrays
+
+
+def _arrays_of(config: ArrayConfig, shared: SharedSettings, splits: Data | None, code: Any) -> ArraySequence:
     part = shared.part(config)
     kind = shared.source.kind
     if not config.fused:

@@ -14,10 +14,14 @@ from ray.exceptions import RayError
 from raygpu.engines.tune import trial_lines
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.trainable import MemberReport
+from raygpu.engines.tune.member_report import MemberReport
+from raygpu.records import population_file
 from raygpu.records.run_directory import MEMBERS
-from raygpu.search.trials import Status
+from raygpu.search.lineage import described
+from raygpu.search.trials import Change, Status
 
+MOST_TAG = 4000
+"""Largest number of characters in a tag of MLflow, well below its limit."""
 FEW = 3
 """Fewest failed trials that end a sweep."""
 
@@ -51,6 +55,7 @@ class ArrayCallback(tune.Callback):
     def __init__(self, live: LiveSweep) -> None:
         self.live = live
         self._last_rule: Any = None
+        self._last_population: Any = None
         self._placed: set[str] = set()
         """Tune trials that have reported where they run."""
         self._under_way: dict[str, int] = {}
@@ -124,8 +129,14 @@ class ArrayCallback(tune.Callback):
     def _end(self, trial_id: str, status: Status, *, error: str | None = None, reason: str | None = None) -> None:
         """End a trial's record and its MLflow run."""
         record = self.live.records.end(trial_id, status, error=error, reason=reason)
+        self._leave([trial_id], ended=True)
         self.live.writer.end(record)
         self._detail(lambda: trial_lines.ended(record, self.live.config.metric))
+
+    def _leave(self, names: Sequence[str], *, ended: bool) -> None:
+        """Tell the population, if there is one, that trials are not under way. ended: whether for good."""
+        if self.live.population is not None and names:
+            self.live.population.leave.remote(list(names), ended)
 
     def _record_members(self, config: ArrayConfig, reports: list[MemberReport], gpu_index: int | None) -> None:
         """Record and log new epochs and ends of an array's members."""
@@ -139,12 +150,26 @@ class ArrayCallback(tune.Callback):
             new = records.add(report.trial_id, report.epochs, gpu_index, report.best)
             if new:
                 writer.epochs(report.trial_id, new)
+            for change in report.changes:
+                self._note_change(report.trial_id, change)
             if report.status is not None:
                 reason = report.reason and f"{report.reason} at epoch {record.epochs}"
                 if config.fused:
                     self._end(report.trial_id, report.status, reason=reason)
                 else:  # it has ended once its last checkpoint is saved
                     self.live.ending[report.trial_id] = report.status, reason
+
+    def _note_change(self, name: str, change: Change) -> None:
+        """Record that a trial took over another one's parameters, and tag its MLflow run."""
+        live = self.live
+        known = live.records.by_id[name].changes
+        before = known[-1].values if known else live.trials[name].hyperparameters
+        if not live.records.change(name, change):
+            return
+        population_file.add(live.run_directory.population, name, change)
+        taken = ", ".join(f"{each.donor} after epoch {each.epoch}" for each in known)
+        live.writer.tag(name, {"raygpu.taken_over": taken[-MOST_TAG:]})
+        self._detail(lambda: f"{name} {described(change, before)}")
 
     def _train_alone(self, config: ArrayConfig, reason: str) -> None:
         """Restart all members of an array, ended ones too, because they differ from the same trials trained alone."""
@@ -157,8 +182,9 @@ class ArrayCallback(tune.Callback):
                 live.records.end(name, "failed", error=reason)
             live.checkpoints.pop(name, None)
             live.arrays.pop(name, None)
-        if live.rule is not None:
-            ray.get(live.rule.forget.remote(list(names)))
+        for actor in (live.rule, live.population):
+            if actor is not None:
+                ray.get(actor.forget.remote(list(names)))
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Handle a failed array or trial; members that ended regularly are recorded by `on_trial_result`."""
@@ -182,6 +208,7 @@ class ArrayCallback(tune.Callback):
         self.live.ending.pop(config.trial_ids[0], None)
         overdue = self.live.overdue.pop(trial.trial_id, None)
         if trial.trial_id in self.live.given_again:
+            self._leave([name for name in config.trial_ids if not self._has_ended(name)], ended=False)
             self.live.records.retries += 1
             self._charge(trial)
         elif overdue is not None:
@@ -198,6 +225,7 @@ class ArrayCallback(tune.Callback):
         if self.live.interrupts.count:
             return  # they run again with --resume
         left = [name for name in config.trial_ids if not self._has_ended(name)]
+        self._leave(left, ended=False)
         if config.fused and divided:
             last_line = error.strip().splitlines()[-1]
             self.live.warn(
@@ -249,6 +277,7 @@ class ArrayCallback(tune.Callback):
             "checkpoints": self.live.checkpoints,
             "arrays": self.live.arrays,
             "rule": self._rule_state(),
+            "population": self._population_state(),
         }
 
     def _rule_state(self) -> Any:
@@ -258,12 +287,21 @@ class ArrayCallback(tune.Callback):
                 self._last_rule = ray.get(self.live.rule.state.remote())
         return self._last_rule
 
+    def _population_state(self) -> Any:
+        """Return the population with its reports; the last one known if its actor was lost."""
+        if self.live.population is not None:
+            with suppress(RayError):
+                self._last_population = ray.get(self.live.population.state.remote())
+        return self._last_population
+
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the saved state; called by a resumed sweep before any trial starts."""
         self.live.records.restore(state["records"])
         self.live.checkpoints, self.live.arrays = state["checkpoints"], state["arrays"]
         if self.live.rule is not None and state["rule"] is not None:
             ray.get(self.live.rule.restore.remote(state["rule"]))
+        if self.live.population is not None and state.get("population") is not None:
+            ray.get(self.live.population.restore.remote(state["population"]))
 
 
 def epochs_of(reports: Sequence[MemberReport]) -> tuple[list[float], float | None]:

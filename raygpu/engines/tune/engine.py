@@ -11,6 +11,8 @@ from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.oom_retry import Shares, signatures
+from raygpu.engines.tune.population_actor import PopulationSettings
+from raygpu.engines.tune.population_start import population_settings
 from raygpu.engines.tune.rule_actor import rule_actor
 from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
@@ -33,8 +35,10 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
     """
     arrays, alone = (plan.arrays, plan.alone) if isinstance(plan, ArrayPlan) else (plan, plan)
     rule = rule_actor(stopping_rule(context.config))
-    shared = _shared_settings(context, plan, alone, rule)
+    population = population_settings(context, plan, grouper)
+    shared = _shared_settings(context, plan, alone, rule, population)
     live = LiveSweep(context, Shares(alone, signatures(context.source, context.splits)), grouper, rule)
+    live.population = population and population.actor
     needed = {part.device: context.cluster.needed(part.device) for part in (*arrays.parts, *alone.parts)}
 
     def wanted_resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
@@ -54,10 +58,14 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
     with context.mps.watched(pids, context.warn):
         # One more is always staged, or Tune would end a worker between two trials instead of reusing it.
         fit(context, trainable, searcher, live, max_concurrent=2 * max(arrays.slots, alone.slots), resume=resume)
+    if population is not None and not live.stopping:
+        population.folder.remove()
     return live.checkpoints | live.interrupted(context.folder.extracted, keep_all=shared.keep_all)
 
 
-def _shared_settings(context: SweepContext, plan: Plan | ArrayPlan, alone: Plan, rule: Any) -> SharedSettings:
+def _shared_settings(
+    context: SweepContext, plan: Plan | ArrayPlan, alone: Plan, rule: Any, population: PopulationSettings | None
+) -> SharedSettings:
     """Return the sweep's settings for the workers of all trials."""
     config = context.config
     drawn = context.sampler.trials if isinstance(context.sampler, DrawnTrials) else []
@@ -74,6 +82,7 @@ def _shared_settings(context: SweepContext, plan: Plan | ArrayPlan, alone: Plan,
         rule=rule,
         decision_epochs=decision_epochs(config),
         stop_reason=config.stopping.algorithm,
+        population=population,
         trial_files=context.folder.shared_trials,
         checkpoint_s=config.checkpoint_s,
         memory_gib={

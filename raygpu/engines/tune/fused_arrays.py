@@ -57,7 +57,11 @@ class FusedArrays(ArraySequence):
         if count < len(trials):
             self.lines.append(f"{count} of {len(trials)} trials fit in memory at once; the others follow")
         self.waiting = [*trials[count:], *self.waiting]
-        array = TorchArray(self.code, self.splits, trials[:count], self._settings(), width=self.width)
+        population = self.shared.population
+        changing = population.changing if population is not None else ()
+        array = TorchArray(
+            self.code, self.splits, trials[:count], self._settings(), width=self.width, changing=changing
+        )
         self.spend(imports=imported - began, members=time.monotonic() - imported)
         return array
 

@@ -84,6 +84,12 @@ class KeptMembers:
         assert score is not None
         return finite(score)
 
+    def reached(self, name: str) -> float:
+        """Return a member's score at its last epoch, infinite, on the worse side, if it has diverged."""
+        score = self.standings[name].last
+        assert score is not None
+        return score
+
     def tune_score(self) -> float:
         """Return the best of the members' last scores as the array's score for Tune."""
         known = [self.last(name) for name, standing in self.standings.items() if standing.last is not None]

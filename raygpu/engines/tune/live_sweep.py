@@ -61,6 +61,8 @@ class LiveSweep:
         self.shares = shares
         self.grouper = grouper
         self.rule = rule
+        self.population: Any = None
+        """Ray actor with the population; None for a sweep without one."""
         self.run_directory = context.folder
         self.scratch = context.folder.tune / ENLARGED
         self.seconds = context.arrays_s

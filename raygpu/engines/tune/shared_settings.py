@@ -10,6 +10,7 @@ from raygpu.config.sections import Precision
 from raygpu.config.source import Source
 from raygpu.devices.mps import Access
 from raygpu.engines.tune.array_config import ArrayConfig
+from raygpu.engines.tune.population_actor import PopulationSettings
 from raygpu.planning.gpu_shares import DevicePlan, Plan
 from raygpu.planning.training_need import Need
 from raygpu.search.trials import Scoring, Trial
@@ -51,6 +52,8 @@ class SharedSettings:
     """Epochs at which the stopping rule decides; None for every epoch."""
     stop_reason: str
     """Reason recorded for a trial that the rule stops."""
+    population: PopulationSettings | None
+    """None for a sweep whose trials keep their values."""
     trial_files: Storage
     """Storage for the own files of functions and scripts, with a folder for each trial."""
     checkpoint_s: float

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import tempfile
 import time
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray import tune
@@ -32,70 +31,28 @@ from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.arrays import arrays_of
 from raygpu.engines.tune.kept_members import KeptMembers
+from raygpu.engines.tune.member_report import Failure, MemberReport
 from raygpu.engines.tune.memory_limit import Cap
+from raygpu.engines.tune.population_actor import PopulationLost
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.errors import UnknownMetric
 from raygpu.records import activity
 from raygpu.records.activity import Activity
 from raygpu.records.run_directory import MEMBERS
-from raygpu.search.trials import EpochResult, Status, mean_rate
+from raygpu.search.trials import EpochResult, mean_rate
 from raygpu.storage import Storage, StorageError
-from raygpu.training.base import NotAsAlone, surroundings
+from raygpu.training.base import ChangingArray, NotAsAlone, surroundings
 from raygpu.training.folds import Data
 
 logger = logging.getLogger(__name__)
 # Tune hears of an array about this often; every epoch is in the result.
 REPORT_S = 1.0
-
-
-@dataclass(slots=True)
-class MemberReport:
-    """New epochs and the end of one member, as part of an array's result."""
-
-    trial_id: str
-    epochs: list[EpochResult] = field(default_factory=list)
-    status: Status | None = None
-    """Final status; None while the member is under way."""
-    reason: str | None = None
-    best: tuple[float, int] | None = None
-    """Best score of the member and its epoch; None if the last epoch counts."""
-
-    def end(self, reason: str | None) -> None:
-        """Report the member's end. reason: why it was stopped; None if it finished."""
-        self.status, self.reason = "finished" if reason is None else "stopped", reason
-
-    @classmethod
-    def of_end(cls, trial_id: str, reason: str | None) -> MemberReport:
-        """Return the report of an end alone."""
-        report = cls(trial_id)
-        report.end(reason)
-        return report
+WAIT_S = 0.02
+"""Seconds between two questions of a worker that waits for the rest of its population."""
 
 
 class RuleLost(RuntimeError):
     """The actor of the stopping rule does not answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Error that ends an array."""
-
-    text: str
-    """Traceback."""
-    out_of_memory: bool = False
-    not_as_alone: str | None = None
-    """Reason why the array's members differ from the same trials trained alone; None if they do not."""
-
-    @classmethod
-    def of(cls, error: BaseException) -> Failure:
-        """Describe the exception that is being handled."""
-        not_as_alone = str(error) if isinstance(error, NotAsAlone) else None
-        return cls(traceback.format_exc(), is_out_of_memory(error), not_as_alone)
-
-    @property
-    def breaks_device(self) -> bool:
-        """Whether it lost the CUDA context, after which nothing runs in this process."""
-        return "CUDA error" in self.text or "AcceleratorError" in self.text
 
 
 class ArrayTrainable(tune.Trainable):
@@ -159,7 +116,7 @@ class ArrayTrainable(tune.Trainable):
                 self._train(reports)
         except UnknownMetric as fault:
             unknown_metric = str(fault)
-        except (StorageError, RuleLost):
+        except (StorageError, RuleLost, PopulationLost):
             raise  # no fault of the members': they are tried again, as after a lost worker
         except BaseException as error:
             if disk.is_full(error, self._disks()):
@@ -214,6 +171,10 @@ class ArrayTrainable(tune.Trainable):
         started = time.monotonic()
         arrays = self.arrays or self._begin()
         while (array := arrays.next_array()) is not None:
+            if not self._compared(arrays, reports, started):
+                return
+            if not arrays.trials:
+                continue  # all have diverged, and found nobody to take parameters from
             began = time.monotonic()
             results = array.run_epoch()
             arrays.spend_epoch(results, time.monotonic() - began)
@@ -224,13 +185,37 @@ class ArrayTrainable(tune.Trainable):
             if time.monotonic() - started >= REPORT_S:
                 return
 
+    def _compared(self, arrays: ArraySequence, reports: dict[str, MemberReport], started: float) -> bool:
+        """Compare the members with their population, where that is due; return False while others are waited for.
+
+        A result is reported meanwhile, so that Tune can stop and save the trial.
+        """
+        evolution, array = arrays.evolution, cast(ChangingArray, arrays.array)
+        if evolution is None or not evolution.is_due(array):
+            return True
+        began = time.monotonic()
+        absent = [trial.trial_id for trial in arrays.waiting]
+        while (found := evolution.exchange(array, self.kept.reached, absent)) is None:
+            if time.monotonic() - started >= REPORT_S:
+                arrays.spend(population=time.monotonic() - began)
+                return False
+            time.sleep(WAIT_S)
+        for name, change in found.changes.items():
+            reports.setdefault(name, MemberReport(name)).changes.append(change)
+        arrays.warnings += found.lines
+        if found.from_others:
+            self._saved_at = -math.inf  # a checkpoint is due
+        arrays.spend(population=time.monotonic() - began)
+        self._end(dict.fromkeys(found.ended), reports)
+        return True
+
     def _begin(self, checkpoint: Path | None = None) -> ArraySequence:
         """Load the experiment and make the array; go on from the checkpoint, or from the config's."""
         began = time.monotonic()
         if self.code is None and self.shared.source.kind != "command":
             self.code = self.shared.source.resolve()
         self.cap.set(self.array_config.share)  # which limit it is depends on what the user's code has imported
-        arrays = self.arrays = arrays_of(self.array_config, self.shared, self.splits, self.code)
+        arrays = self.arrays = arrays_of(self.array_config, self.shared, self.splits, self.code, self.trials)
         if checkpoint is not None:
             self._go_on(checkpoint)
         elif self.array_config.checkpoint is not None:
@@ -266,14 +251,17 @@ class ArrayTrainable(tune.Trainable):
         shared, arrays = self.shared, self.arrays
         assert arrays is not None
         assert arrays.array is not None
-        epoch = next(iter(results.values())).epoch
+        epoch, evolution = next(iter(results.values())).epoch, arrays.evolution
         ending: dict[str, str | None] = {}
         for name, result in results.items():
+            if evolution is not None:
+                result = evolution.with_values(name, result)
             report = reports.setdefault(name, MemberReport(name))
             report.epochs.append(result)
             self.kept.take(name, result, arrays.array)
             report.best = self.kept.best_of(name)
-            if shared.scoring.diverged(result.metrics) or epoch == shared.epochs:
+            lost = shared.scoring.diverged(result.metrics) and not (evolution is not None and evolution.rescues(epoch))
+            if lost or epoch == shared.epochs:
                 ending[name] = None
         if epoch == shared.epochs and ending:
             arrays.audit(min(ending, key=self.kept.rank))

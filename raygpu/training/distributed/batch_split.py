@@ -17,6 +17,8 @@ from raygpu.training.hyperparameters import OptimizerSettings
 
 WARMUP = 0.05
 """Share of all epochs over which a scaled learning rate rises, without a configured warm-up."""
+MOST_CHANGES = 6
+"""Largest number of changes by epoch that a line names."""
 LOOKED_AT = 64
 """Smallest number of samples in the comparison of a loss with the losses of parts."""
 
@@ -72,7 +74,7 @@ def require_batch(
     devices: number of devices of all workers. global_batch: see `spread`. Raises BadInput with a line for each fault.
     """
     try:
-        settings = OptimizerSettings.of(config.hyperparameters)
+        settings = OptimizerSettings.of(config.hyperparameters, config.changes)
     except ValueError as error:
         raise BadInput(f"hyperparameters: {str(error).removeprefix('hyper-parameter ')}") from error
     whole = global_batch or config.global_batch or settings.batch_size * devices * config.accumulate
@@ -213,7 +215,12 @@ def _lr(settings: OptimizerSettings, scaled: OptimizerSettings, factor: float) -
     if factor != 1:
         lr += f" x {factor:.4g} = {scaled.lr:.4g}"
     rising = f", rising over {_count(round(scaled.warmup_epochs, 2), 'epoch')}" if scaled.warmup_epochs else ""
-    return f"{settings.optimizer}, learning rate {lr}{rising}, {settings.schedule}"
+    changes = ""
+    if scaled.later:
+        epochs = [str(epoch) for epoch, _ in scaled.later]
+        more = " ..." if len(epochs) > MOST_CHANGES else ""
+        changes = f"; other values from epoch {', '.join(epochs[:MOST_CHANGES])}{more} on"
+    return f"{settings.optimizer}, learning rate {lr}{rising}, {settings.schedule}{changes}"
 
 
 def _count(number: float, thing: str) -> str:

@@ -268,6 +268,7 @@ class ParallelTraining(ABC):
         if self.step == 0:
             self._train_s = 0.0
             self._begin_epoch()
+        self._use(self.optimizer_settings.in_epoch(self.epoch + 1))
         self._begin_steps()
         for start, end in self._bounds[self.step : self.step + most]:
             self._take_step(start, end, self._lr(self.step))
@@ -277,8 +278,12 @@ class ParallelTraining(ABC):
         self._wait()
 
     def _lr(self, step: int) -> float:
-        steps = len(self._bounds)
-        return self.optimizer_settings.lr_at(self.epoch * steps + step, steps, self.epochs)
+        steps, settings = len(self._bounds), self.optimizer_settings.in_epoch(self.epoch + 1)
+        return settings.lr_at(self.epoch * steps + step, steps, self.epochs)
+
+    def _use(self, settings: OptimizerSettings) -> None:
+        """Take the next steps by these settings; the learning rate comes with each step."""
+        return
 
     def _exchange(self, wall_s: float) -> Progress:
         self._train_s += wall_s

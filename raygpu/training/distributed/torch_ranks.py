@@ -28,6 +28,7 @@ from raygpu.training.distributed.gradients import broadcast, start_alike
 from raygpu.training.distributed.objective import StepGradient
 from raygpu.training.distributed.ranks import Norm, ParallelSettings, ParallelTraining, Ranks, Report
 from raygpu.training.distributed.torch_loss_check import buffers
+from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import CHECKPOINT, TorchSolo, forward
@@ -113,6 +114,9 @@ class TorchParallel(ParallelTraining):
         solo = self.solo
         self._order = torch.from_numpy(epoch_order(solo.seed, self.epoch + 1, solo.num_train)).to(solo.data.home)
 
+    def _use(self, settings: OptimizerSettings) -> None:
+        self.solo.optimizer.use(settings)
+
     def _begin_steps(self) -> None:
         self._stopwatch.restart()
 
@@ -141,7 +145,7 @@ class TorchParallel(ParallelTraining):
             self._moving.end_step()
         self._stopwatch.lap(whole=end - start == self.parallel.global_batch)
         measured = square is not None and gradient.is_plain_mean
-        norm = self._clip() if solo.optimizer_settings.clip_norm is not None or measured else None
+        norm = self._clip() if solo.optimizer.settings.clip_norm is not None or measured else None
         if measured:
             assert square is not None
             assert norm is not None
@@ -165,7 +169,7 @@ class TorchParallel(ParallelTraining):
 
     def _clip(self) -> torch.Tensor:
         """Return the norm of the whole gradient, after clipping it if configured."""
-        most = self.solo.optimizer_settings.clip_norm
+        most = self.solo.optimizer.settings.clip_norm
         return nn.utils.clip_grad_norm_(self.solo.optimizer.parameters, math.inf if most is None else most)
 
     # What ranks tell each other
@@ -232,6 +236,7 @@ class TorchParallel(ParallelTraining):
         state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
         self._set_state(state)
         solo.model.load_state_dict(state["model"])
+        solo.optimizer.use(self.optimizer_settings.in_epoch(self.epoch + 1))
         solo.optimizer.load_state_dict(state["optimizer"])
         if self.step:
             self._set_order()

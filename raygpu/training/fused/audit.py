@@ -124,7 +124,10 @@ def _audit(array: AuditedArray, tile: Tile, place: int) -> None:
 
 def _calm(settings: OptimizerSettings) -> OptimizerSettings:
     """Raise Adam's `eps` to CALM_EPS, at which a gradient that is only rounding makes no step of full size."""
-    return settings if settings.optimizer == "sgd" else replace(settings, eps=max(settings.eps, CALM_EPS))
+    if settings.optimizer == "sgd":
+        return settings
+    later = tuple((epoch, _calm(each)) for epoch, each in settings.later)
+    return replace(settings, eps=max(settings.eps, CALM_EPS), later=later)
 
 
 def _whole_difference(
@@ -149,7 +152,7 @@ class _Alone:
     def __init__(self, array: AuditedArray, trial_id: str, dtype: torch.dtype) -> None:
         tile, place = array.place(trial_id)
         self.array, self.trial, self.dtype = array, tile.trials[place], dtype
-        self.optimizer_settings = _calm(tile.optimizer_settings[place])
+        self.optimizer_settings = _calm(tile.optimizer_settings[place].in_epoch(max(1, array.epoch)))
         state = array.member_state(trial_id)
         self.hp = Hyperparameters(self.trial.hyperparameters)
         model = initial_model(array.experiment, self.hp, self.trial.seed)

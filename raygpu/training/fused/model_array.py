@@ -36,6 +36,7 @@ from raygpu.training.fused.member_generators import MemberStreams
 from raygpu.training.fused.member_step import step_facts
 from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
 from raygpu.training.fused.program import Program, num_samples
+from raygpu.training.fused.takeover import copy_members, write_member
 from raygpu.training.fused.tile import Tile, first_rows, gathered_tile, joined
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import DeviceData, Tensors, gathered, moved, rows
@@ -57,7 +58,8 @@ DEFAULT_WIDTH = 64
 class TorchArray:
     """Several trials of a `TorchExperiment`, trained together as one array of models.
 
-    trials: of one signature. width: members that step as one program; more of them train in turns.
+    trials: of one signature. width: members that step as one program; more of them train in turns. changing: names of
+    the optimizer's numbers that `adopt` may change.
     device: by default the GPU that this process sees, else the CPU. dtype: of parameters and floating-point data.
     Raises any exception of the experiment, ValueError for trials that cannot share an array, RuntimeError if the
     models' shapes differ, and NotAsAlone, here or in `run_epoch`, if a member would not equal its training alone.
@@ -71,6 +73,7 @@ class TorchArray:
         settings: Settings,
         *,
         width: int | None = None,
+        changing: Collection[str] = (),
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -94,7 +97,7 @@ class TorchArray:
             raise ValueError(f"batch_size: members of one array need one, but have {sorted(sizes)}")
         self.batch_size = min(sizes.pop(), self.data.num_train)
         self.steps_per_epoch = num_batches(self.data.num_train, self.batch_size)
-        optimizer = ArrayOptimizer(optimizers)
+        optimizer = ArrayOptimizer(optimizers, changing)
         self.width = min(width or DEFAULT_WIDTH, len(trials))
         self.asked_width = width
         self.eager = Affine(0.0, 0.0)
@@ -290,6 +293,26 @@ class TorchArray:
         """Write a member's `checkpoint.pt`: `TorchSolo` loads it, and its `model` loads into `model(hp)`."""
         torch.save(self.member_state(trial_id), folder / CHECKPOINT)
 
+    def _num_buffers(self, settings: OptimizerSettings) -> int:
+        """Return the number of a member's buffers after this epoch: also those that its next epoch begins with."""
+        return max(settings.in_epoch(epoch).num_buffers for epoch in (self.epoch, self.epoch + 1))
+
+    def adopt(self, trial_id: str, settings: OptimizerSettings) -> None:
+        """Go on with other numbers of the optimizer for a member, of those that may change."""
+        tile, i = self.place(trial_id)
+        tile.optimizer_settings[i] = settings
+
+    def copy_members(self, donors: Mapping[str, str]) -> None:
+        """Copy parameters, buffers and optimizer state to members from others, by trial ids.
+
+        In place, so that compiled steps and CUDA graphs go on. Their random numbers and order of data stay their own.
+        """
+        copy_members(self, donors)
+
+    def load_member(self, trial_id: str, folder: Path) -> None:
+        """Copy parameters, buffers and optimizer state to a member from a checkpoint of `save_member`."""
+        write_member(self, trial_id, torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True))
+
     def place(self, trial_id: str) -> tuple[Tile, int]:
         """Return the tile of a member, and its row there. Raises KeyError for one that was dropped."""
         for tile in self.tiles:
@@ -308,7 +331,7 @@ class TorchArray:
             "epoch": self.epoch,
             "num_steps": self.epoch * self.steps_per_epoch,
             "trial_ids": [trial.trial_id for tile in tiles for trial in tile.trials],
-            "num_buffers": [settings.num_buffers for tile in tiles for settings in tile.optimizer_settings],
+            "num_buffers": [self._num_buffers(settings) for tile in tiles for settings in tile.optimizer_settings],
             "tiles": [[first_rows(stack, len(tile.trials)) for stack in tile.stacks()] for tile in tiles],
             "names": self.program.state_names,
             "owners": self.program.owners,

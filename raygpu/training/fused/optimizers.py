@@ -9,7 +9,7 @@ the others alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -24,19 +24,20 @@ Stacked = dict[str, torch.Tensor]
 class ArrayOptimizer:
     """The update rule of one kind of optimizer, with the terms that any member uses.
 
-    members: of one kind (`settings.optimizer`); their numbers may differ.
+    members: of one kind (`settings.optimizer`); their numbers may differ. changing: names of numbers that a member may
+    get later, so that the rule has their terms.
     """
 
-    def __init__(self, members: Sequence[OptimizerSettings]) -> None:
+    def __init__(self, members: Sequence[OptimizerSettings], changing: Collection[str] = ()) -> None:
         kinds = {settings.optimizer for settings in members}
         if len(kinds) != 1:
             raise ValueError(f"optimizer: members of one array need one kind, but have {', '.join(sorted(kinds))}")
         self.kind: OptimizerName = kinds.pop()
-        self.uses_momentum = self.kind == "sgd" and any(s.momentum for s in members)
+        self.uses_momentum = self.kind == "sgd" and ("momentum" in changing or any(s.momentum for s in members))
         self.uses_nesterov = any(s.nesterov for s in members)
-        self.uses_decay = any(s.weight_decay for s in members)
-        self.uses_clipping = any(s.clip_norm is not None for s in members)
-        self.num_buffers = max(s.num_buffers for s in members)
+        self.uses_decay = "weight_decay" in changing or any(s.weight_decay for s in members)
+        self.uses_clipping = "clip_norm" in changing or any(s.clip_norm is not None for s in members)
+        self.num_buffers = max(int(self.uses_momentum), *(s.num_buffers for s in members))
         self.columns = {
             "sgd": ("lr", "momentum", "nesterov", "weight_decay", "clip_norm"),
             "adam": ("step_size", "rate1", "beta2", "rate2", "root2", "eps", "weight_decay", "clip_norm"),
@@ -58,7 +59,7 @@ class ArrayOptimizer:
         """Return the numbers of each step of an epoch (counted from 1), float64 (steps, columns, width)."""
         steps = np.arange((epoch - 1) * steps_per_epoch, epoch * steps_per_epoch)
         table = np.empty((steps_per_epoch, len(self.columns), len(members)))
-        for place, settings in enumerate(members):
+        for place, settings in enumerate(member.in_epoch(epoch) for member in members):
             lrs = settings.lr_at_each(steps, steps_per_epoch, epochs)
             for column, values in enumerate(self._numbers(settings, steps, lrs)):
                 table[:, column, place] = values

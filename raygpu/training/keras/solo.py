@@ -115,7 +115,8 @@ class KerasSolo:
         """Take the first `count` steps of an epoch; return their mean loss, which waits for the device."""
         order, steps = epoch_order(self.seed, epoch, self.num_train), len(self.bounds)
         first_step = (epoch - 1) * steps
-        lrs = [self.optimizer_settings.lr_at(first_step + step, steps, self.epochs) for step in range(count)]
+        settings = self.optimizer_settings.in_epoch(epoch)
+        lrs = [settings.lr_at(first_step + step, steps, self.epochs) for step in range(count)]
         total, weight = self._train_steps(
             tf.constant(order), tf.constant(self.bounds[:count]), tf.constant(lrs, tf.float32)
         ).numpy()

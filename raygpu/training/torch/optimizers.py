@@ -17,7 +17,7 @@ from raygpu.training.torch.private_api import fused_step
 
 
 class Optimizer:
-    """The optimizer that a trial's hyper-parameters name; `step` takes the learning rate."""
+    """The optimizer that a trial's hyper-parameters name; `step` takes the learning rate. `use` changes its numbers."""
 
     def __init__(self, settings: OptimizerSettings, parameters: Iterable[torch.Tensor]) -> None:
         self.settings = settings
@@ -26,6 +26,19 @@ class Optimizer:
         self.buffers = [[torch.zeros_like(p) for _ in range(settings.num_buffers)] for p in self.parameters]
         self._layouts = [(p.dtype, torch.empty_like(p).stride()) for p in self.parameters]
         """Dtype and strides of each parameter's buffers, for which the operators need them all."""
+
+    def use(self, settings: OptimizerSettings) -> None:
+        """Go on with other settings of the same kind: a momentum that is new begins at zero."""
+        if settings is not self.settings:
+            self.settings = settings
+            self._fit_buffers()
+
+    def _fit_buffers(self) -> None:
+        """Keep as many buffers of each parameter as the settings ask for."""
+        for parameter, own in zip(self.parameters, self.buffers, strict=True):
+            missing = self.settings.num_buffers - len(own)
+            own += [torch.zeros_like(parameter) for _ in range(missing)]
+            del own[self.settings.num_buffers :]
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
@@ -56,11 +69,11 @@ class Optimizer:
         return {"num_steps": self.num_steps, "buffers": self.buffers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy a state of `state_dict` into this optimizer."""
+        """Copy a state of `state_dict` into this optimizer; buffers that are missing there begin at zero."""
         self.num_steps = state["num_steps"]
         for own, saved in zip(self.buffers, state["buffers"], strict=True):
-            for buffer, value in zip(own, saved, strict=True):
-                buffer.copy_(value)
+            for place, buffer in enumerate(own):
+                buffer.copy_(saved[place]) if place < len(saved) else buffer.zero_()
 
 
 def _laid_out(tensor: torch.Tensor, layout: tuple[torch.dtype, tuple[int, ...]]) -> torch.Tensor:

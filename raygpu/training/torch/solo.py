@@ -64,7 +64,7 @@ class TorchSolo:
         self.batch_size = min(self.optimizer_settings.batch_size, self.num_train)
         self.steps_per_epoch = num_batches(self.num_train, self.batch_size)
         self.model = self._on_device(cast_model(initial_model(experiment, self.hp, trial.seed), dtype))
-        self.optimizer = Optimizer(self.optimizer_settings, self.model.parameters())
+        self.optimizer = Optimizer(self.optimizer_settings.in_epoch(1), self.model.parameters())
         self.epoch = 0
 
     def _on_device(self, model: nn.Module) -> nn.Module:
@@ -95,6 +95,8 @@ class TorchSolo:
     def _steps(self, epoch: int) -> Iterator[tuple[Any, int]]:
         """Take the optimizer steps of an epoch; yield the result of `loss` and the number of samples of each."""
         self.model.train()
+        settings = self.optimizer_settings.in_epoch(epoch)
+        self.optimizer.use(settings)
         order = self.data.order(self.trial, epoch).to(self.data.home)
         first_step = (epoch - 1) * self.steps_per_epoch
         for number, (start, end) in enumerate(batch_bounds(self.num_train, self.batch_size)):
@@ -103,9 +105,9 @@ class TorchSolo:
                 inputs = self.experiment.augment(self.batch(self.data.train_inputs, chosen), self.hp)
                 loss = self.experiment.loss(forward(self.model, inputs), self.batch(self.data.train_targets, chosen))
             backward(loss)
-            if self.optimizer_settings.clip_norm is not None:
-                nn.utils.clip_grad_norm_(self.optimizer.parameters, self.optimizer_settings.clip_norm)
-            self.optimizer.step(self.optimizer_settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
+            if settings.clip_norm is not None:
+                nn.utils.clip_grad_norm_(self.optimizer.parameters, settings.clip_norm)
+            self.optimizer.step(settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
             yield loss, end - start
 
     def trial_steps(self) -> Iterator[int]:
@@ -157,6 +159,7 @@ class TorchSolo:
         """Go on from a folder that `save` wrote."""
         state = torch.load(folder / CHECKPOINT, map_location=self.device, weights_only=True)
         self.model.load_state_dict(state["model"])
+        self.optimizer.use(self.optimizer_settings.in_epoch(min(state["epoch"] + 1, self.epochs)))
         self.optimizer.load_state_dict(state["optimizer"])
         self.epoch = state["epoch"]
 

@@ -1,0 +1,58 @@
+"""What a worker reports of an array to the driver: its members' epochs and ends, and the error that ended it."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field
+
+from raygpu.devices.out_of_memory import is_out_of_memory
+from raygpu.search.trials import Change, EpochResult, Status
+from raygpu.training.base import NotAsAlone
+
+
+@dataclass(slots=True)
+class MemberReport:
+    """New epochs and the end of one member, as part of an array's result."""
+
+    trial_id: str
+    epochs: list[EpochResult] = field(default_factory=list)
+    status: Status | None = None
+    """Final status; None while the member is under way."""
+    reason: str | None = None
+    best: tuple[float, int] | None = None
+    """Best score of the member and its epoch; None if the last epoch counts."""
+    changes: list[Change] = field(default_factory=list)
+    """Changes of the member's parameters and values, in a population."""
+
+    def end(self, reason: str | None) -> None:
+        """Report the member's end. reason: why it was stopped; None if it finished."""
+        self.status, self.reason = "finished" if reason is None else "stopped", reason
+
+    @classmethod
+    def of_end(cls, trial_id: str, reason: str | None) -> MemberReport:
+        """Return the report of an end alone."""
+        report = cls(trial_id)
+        report.end(reason)
+        return report
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Error that ends an array."""
+
+    text: str
+    """Traceback."""
+    out_of_memory: bool = False
+    not_as_alone: str | None = None
+    """Reason why the array's members differ from the same trials trained alone; None if they do not."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Describe the exception that is being handled."""
+        not_as_alone = str(error) if isinstance(error, NotAsAlone) else None
+        return cls(traceback.format_exc(), is_out_of_memory(error), not_as_alone)
+
+    @property
+    def breaks_device(self) -> bool:
+        """Whether it lost the CUDA context, after which nothing runs in this process."""
+        return "CUDA error" in self.text or "AcceleratorError" in self.text

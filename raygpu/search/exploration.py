@@ -1,0 +1,106 @@
+"""The rules of population based training (Jaderberg et al., 2017), as Ray Tune's PopulationBasedTraining applies them.
+
+Pure: who takes over whose parameters, and which values it goes on with.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from raygpu.config.population import CHANGEABLE, OF_STEPS, PopulationSection
+from raygpu.errors import BadInput
+from raygpu.search.space import Parameter, Space
+from raygpu.search.trials import Trial
+
+FACTORS = (1.2, 0.8)
+"""Factors on a number that is not drawn anew."""
+BOUNDED = ("momentum",)
+"""Numbers that stay within their range in [space]: beyond it, an optimizer may not take them."""
+
+
+def changing(section: PopulationSection, space: Space) -> tuple[Parameter, ...]:
+    """Return the parameters of a space that may change while a trial trains. Raises BadInput if there are none, or if
+    one that is named is not there."""
+    by_name = {parameter.name: parameter for parameter in space.parameters}
+    if section.chosen is None:
+        found = [p for p in space.parameters if p.name in CHANGEABLE and p.kind != "constant"]
+        if not found:
+            raise BadInput(
+                f"population: [space] draws nothing that may change while a trial trains: {', '.join(CHANGEABLE)}"
+            )
+        return tuple(found)
+    if missing := [name for name in section.chosen if name not in by_name]:
+        raise BadInput(f"population.change: read {missing[0]!r}, which [space] does not have")
+    return tuple(by_name[name] for name in section.chosen)
+
+
+def populations(trials: Iterable[Trial], names: Iterable[str]) -> dict[str, str]:
+    """Return the population of each trial, by trial id: trials that are alike in all but what shapes a step.
+
+    names: of the hyper-parameters that change. A network cannot take over the parameters of one of another shape; nor
+    one with momentum the state of one without, unless momentum changes.
+    """
+    changing_names = frozenset(names)
+
+    def key(trial: Trial) -> str:
+        """Return what trials of one population have in common, as text."""
+        values = {name: value for name, value in trial.hyperparameters.items() if name not in OF_STEPS}
+        if "momentum" in trial.hyperparameters and "momentum" not in changing_names:
+            values["momentum"] = "some" if trial.hyperparameters["momentum"] else "none"
+        return " ".join(f"{name}={value!r}" for name, value in sorted(values.items()))
+
+    return {trial.trial_id: key(trial) for trial in trials}
+
+
+def quantiles(scores: Sequence[tuple[str, float]], fraction: float) -> tuple[list[str], list[str]]:
+    """Return the trials with the lowest and with the highest scores, each this share of all; of two trials, one each.
+
+    scores: by trial id, a higher one is better. Equal scores keep their order.
+    """
+    ranked = [name for name, _ in sorted(scores, key=lambda pair: pair[1])]
+    if len(ranked) <= 1:
+        return [], []
+    count = min(math.ceil(len(ranked) * fraction), len(ranked) // 2)
+    return ranked[:count], ranked[len(ranked) - count :]
+
+
+def explore(
+    rng: random.Random, values: Mapping[str, Any], parameters: Sequence[Parameter], resample: float
+) -> dict[str, Any]:
+    """Return new values of the parameters, from those that a trial has; one that it does not have is left out.
+
+    With probability `resample` a value is drawn from the parameter's distribution. Otherwise a number is multiplied by
+    one of FACTORS, and of a list the value before or after it is taken.
+    """
+    return {p.name: _explored(rng, values[p.name], p, resample) for p in parameters if p.name in values}
+
+
+def _explored(rng: random.Random, value: Any, parameter: Parameter, resample: float) -> Any:
+    if parameter.kind in ("choice", "grid_search"):
+        options = list(parameter.arguments)
+        if rng.random() < resample or value not in options:
+            return rng.choice(options)
+        place = options.index(value) + rng.choice([-1, 1])
+        return options[min(max(place, 0), len(options) - 1)]
+    if parameter.kind != "constant" and rng.random() < resample:
+        return parameter.draw(rng.getrandbits(32), 0)
+    return _within(value * rng.choice(FACTORS), value, parameter)
+
+
+def _within(new: float, old: Any, parameter: Parameter) -> Any:
+    """Return a changed number on its parameter's steps, and within its range where that binds."""
+    kind, arguments = parameter.kind, parameter.arguments
+    if kind.startswith("q"):
+        new = round(round(new / arguments[2]) * arguments[2], 12)
+    if parameter.name in BOUNDED:
+        low, high = parameter.ends()[:2] if kind != "constant" and parameter.ends() else (0.0, max(old, 0.999))
+        new = min(max(new, low), high)
+    return round(new) if isinstance(old, int) else new
+
+
+def draws(seed: int, epoch: int, trial_id: str) -> random.Random:
+    """Return the random numbers of a trial's decision after an epoch: the same in every mode and order of arrival."""
+    return random.Random(f"{seed} {epoch} {trial_id}")

@@ -1,0 +1,65 @@
+"""The lineage of a trial of a population: whose parameters it has, and the values that they were trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raygpu.search.trials import Change
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Epochs in which one trial trained the parameters, with values that did not change."""
+
+    first: int
+    """First epoch, from 1."""
+    last: int
+    trial_id: str
+    values: Mapping[str, Any]
+    """Values of the hyper-parameters that may change."""
+
+
+def lineage(
+    trial_id: str, epoch: int, changes: Mapping[str, Sequence[Change]], begun: Mapping[str, Mapping[str, Any]]
+) -> list[Stretch]:
+    """Return the stretches that led to a trial's parameters after an epoch, from the first epoch on.
+
+    changes: each trial's, in the order of their epochs. begun: each trial's values at its start.
+    """
+    stretches: list[Stretch] = []
+    last = epoch
+    while True:
+        # A trial that gives its parameters after an epoch does not change after the same one.
+        before = [change for change in changes.get(trial_id, ()) if change.epoch < last]
+        if not before:
+            return [Stretch(1, last, trial_id, begun[trial_id]), *reversed(stretches)]
+        change = before[-1]
+        stretches.append(Stretch(change.epoch + 1, last, trial_id, change.values))
+        last, trial_id = change.epoch, change.donor
+
+
+def schedule(stretches: Sequence[Stretch]) -> list[dict[str, Any]]:
+    """Return the changes of values from one stretch to the next, as a training's configuration lists them.
+
+    Values that stay are left out, and stretches in which all of them do.
+    """
+    found: list[dict[str, Any]] = []
+    present = dict(stretches[0].values)
+    for stretch in stretches[1:]:
+        new = {name: value for name, value in stretch.values.items() if present.get(name) != value}
+        if new:
+            found.append({"epoch": stretch.first, **new})
+        present |= new
+    return found
+
+
+def described(change: Change, before: Mapping[str, Any]) -> str:
+    """Return a change as a line for a person. before: the trial's own values until then."""
+    values = ", ".join(f"{name} {_short(before.get(name))} -> {_short(value)}" for name, value in change.values.items())
+    return f"takes over {change.donor} after epoch {change.epoch}: {values}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,72 @@
+"""Members of an array that take over another member's parameters, in place."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from raygpu.training.fused.program import Program
+from raygpu.training.fused.tile import Tile
+
+
+class EvolvingArray(Protocol):
+    """The part of an array that a takeover uses: see `TorchArray`."""
+
+    program: Program
+    device: torch.device
+    epoch: int
+
+    def place(self, trial_id: str) -> tuple[Tile, int]:
+        """Return the tile of a member, and its row there. Raises KeyError for one that was dropped."""
+
+
+@torch.no_grad()
+def copy_members(array: EvolvingArray, donors: Mapping[str, str]) -> None:
+    """Copy to members what a checkpoint of others would hold. donors: trial ids by trial id; no donor is a taker.
+
+    A donor without momentum has no such state: that of its taker begins at zero.
+    """
+    rows: dict[tuple[int, int], tuple[Tile, Tile, list[tuple[int, int]]]] = {}
+    idle: dict[int, tuple[Tile, dict[int, list[int]]]] = {}
+    for taker, donor in donors.items():
+        (own, i), (other, j) = array.place(taker), array.place(donor)
+        rows.setdefault((id(own), id(other)), (own, other, []))[2].append((i, j))
+        kept = other.optimizer_settings[j].in_epoch(max(1, array.epoch)).num_buffers
+        for number in range(kept, len(own.moments)):
+            idle.setdefault(id(own), (own, defaultdict(list)))[1][number].append(i)
+    for own, other, pairs in rows.values():
+        to, of = (torch.tensor(places, device=array.device) for places in zip(*pairs, strict=True))
+        for target, source in zip(_kept(array.program, own), _kept(array.program, other), strict=True):
+            target.index_copy_(0, to, source.index_select(0, of))
+    for own, by_number in idle.values():
+        for number, places in by_number.items():
+            for tensor in own.moments[number].values():
+                tensor.index_fill_(0, torch.tensor(places, device=array.device), 0)
+
+
+def _kept(program: Program, tile: Tile) -> Iterator[torch.Tensor]:
+    """Yield a tile's tensors that a checkpoint holds: not the buffers that a state dict leaves out."""
+    names = {program.owners[name] for name in program.state_names}
+    for stack in (tile.parameters, tile.fixed, tile.buffers):
+        yield from (tensor for name, tensor in stack.items() if name in names)
+    for stack in tile.moments:
+        yield from stack.values()
+
+
+@torch.no_grad()
+def write_member(array: EvolvingArray, trial_id: str, state: Mapping[str, Any]) -> None:
+    """Write a member's checkpoint, as its training alone saves it, into its row. Raises ValueError for one of another
+    epoch."""
+    if state["epoch"] != array.epoch:
+        raise ValueError(f"a checkpoint of epoch {state['epoch']} is no state of an array at epoch {array.epoch}")
+    tile, i = array.place(trial_id)
+    tensors = tile.parameters | tile.fixed | tile.buffers
+    for name in array.program.state_names:
+        tensors[array.program.owners[name]][i].copy_(state["model"][name])
+    for name, buffers in zip(array.program.optimized, state["optimizer"]["buffers"], strict=True):
+        for number, stack in enumerate(tile.moments):
+            if name in stack:
+                stack[name][i].copy_(buffers[number]) if number < len(buffers) else stack[name][i].zero_()

@@ -1,0 +1,107 @@
+"""Population based training in a sweep: what is refused before anything starts, and the schedule of the winner."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from raygpu.config import SweepConfig
+from raygpu.config.population import OF_STEPS
+from raygpu.config.source import Source
+from raygpu.errors import BadInput
+from raygpu.records.trial_records import Records
+from raygpu.search.exploration import changing, populations
+from raygpu.search.lineage import Stretch, lineage, schedule
+from raygpu.search.samplers import Sampler
+from raygpu.search.signature import Group
+from raygpu.search.space import Space
+from raygpu.search.trials import Trial, TrialRecord
+
+KERAS = ("lr",)
+"""Hyper-parameters that may change in a Keras trial: its steps are traced with the others."""
+
+
+def population_faults(config: SweepConfig, space: Space, trials: Sequence[Trial]) -> list[str]:
+    """Return a line for each fault of a sweep's population that shows without the user's code."""
+    if config.population.interval is None:
+        return []
+    try:
+        names = [parameter.name for parameter in changing(config.population, space)]
+    except BadInput as error:
+        return list(error.faults)
+    sizes = Counter(populations(trials, names).values())
+    if max(sizes.values(), default=0) > 1:
+        return []
+    others = sorted({name for trial in trials for name in trial.hyperparameters} - set(OF_STEPS))
+    why = f"no two trials are alike in {', '.join(others)}, which cannot change" if others else "there is one trial"
+    return [f"population: {why}: none could take over another's parameters"]
+
+
+def require_population(
+    config: SweepConfig, space: Space, sampler: Sampler, source: Source, groups: Sequence[Group]
+) -> list[str]:
+    """Return lines on a sweep's population for a person. Raises BadInput where the user's code does not allow it.
+
+    groups: the trials by signature, whose names are what the code reads.
+    """
+    section = config.population
+    if section.interval is None:
+        return []
+    if source.kind not in ("torch", "keras"):
+        raise BadInput(f"population: a {source.kind} keeps its parameters to itself; a TorchExperiment is wanted")
+    if config.gpu.mode == "split":
+        raise BadInput("gpu.mode: read 'split' beside a population; Keras trials of one are trained alone: process")
+    names = [parameter.name for parameter in changing(section, space)]
+    if source.kind == "keras" and (others := [name for name in names if name not in KERAS]):
+        raise BadInput(
+            f"population.change: {', '.join(others)} cannot change in a Keras trial, whose steps are traced; give"
+            ' change = ["lr"]'
+        )
+    read = {name for group in groups for name, _ in group.signature.values}
+    if wrong := [name for name in names if name in read]:
+        raise BadInput(
+            f"population.change: {wrong[0]} is read by model(), a forward or augment(), so it cannot change while a"
+            " trial trains"
+        )
+    return _lines(config, names, populations(getattr(sampler, "trials", ()), names))
+
+
+def _lines(config: SweepConfig, names: Iterable[str], groups: Mapping[str, str]) -> list[str]:
+    section, sizes = config.population, Counter(groups.values())
+    assert config.epochs is not None
+    epochs = section.epochs(config.epochs)
+    line = (
+        f"population: after epochs {', '.join(map(str, epochs[:3]))}{' ...' if len(epochs) > 3 else ''} the worst"
+        f" {section.quantile:.0%} take over the best ones' parameters; {', '.join(names)} may change"
+    )
+    if len(sizes) == 1:
+        return [line]
+    alone = sum(size == 1 for size in sizes.values())
+    more = f"; {alone} of them of one trial, which never changes" if alone else ""
+    return [line, f"population: {len(sizes)} of them, since trials differ in values that cannot change{more}"]
+
+
+def winners_lineage(config: SweepConfig, space: Space, records: Records, best: TrialRecord) -> list[Stretch]:
+    """Return whose parameters the best trial has at the epoch of its score, and how they were trained."""
+    names = [parameter.name for parameter in changing(config.population, space)]
+    begun = {
+        name: {key: value for key, value in record.trial.hyperparameters.items() if key in names}
+        for name, record in records.by_id.items()
+    }
+    changes = {name: record.changes for name, record in records.by_id.items()}
+    return lineage(best.trial.trial_id, best.score_epoch or best.epochs, changes, begun)
+
+
+def winners_values(stretches: Sequence[Stretch], records: Records, best: TrialRecord) -> dict[str, Any]:
+    """Return the values of `best.toml` that train the best trial's schedule again, in place of the trial's own.
+
+    The seed is that of the trial whose parameters were the first ones.
+    """
+    values = {
+        "seed": records.by_id[stretches[0].trial_id].trial.seed,
+        "hyperparameters": {**best.trial.hyperparameters, **stretches[0].values},
+        "source": {"lineage": [f"{each.trial_id} in epochs {each.first} to {each.last}" for each in stretches]},
+    }
+    changes = schedule(stretches)
+    return {**values, "changes": changes} if changes else values

@@ -1,0 +1,269 @@
+"""A population in one array, in several arrays and in trainings alone: the same takeovers, the same parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from raygpu.config.population import PopulationSection
+from raygpu.engines.tune.array_checkpoint import POPULATION
+from raygpu.engines.tune.evolution import Evolution
+from raygpu.planning.batches import batch_bounds, epoch_order
+from raygpu.search.exploration import populations
+from raygpu.search.lineage import lineage
+from raygpu.search.population import Donor, Orders, Population, Report
+from raygpu.search.space import parse
+from raygpu.search.trials import EpochResult, Trial
+from raygpu.storage import Storage
+from raygpu.training.array_of_one import ArrayOfOne
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.solo import TorchSolo, epoch_seed
+from tests.models import MODELS
+from tests.training.fused.alike import CPU, EXACT, difference, parameters, settings, solo
+
+EPOCHS = 6
+SPACES: dict[str, dict[str, Any]] = {
+    "sgd": {
+        "lr": {"loguniform": [1e-3, 0.3]},
+        "momentum": {"choice": [0.0, 0.5, 0.9]},
+        "weight_decay": {"choice": [0.0, 1e-3, 1e-2]},
+    },
+    "adam": {"lr": {"loguniform": [1e-4, 0.1]}, "weight_decay": {"uniform": [0.0, 0.1]}, "betas": (0.8, 0.99)},
+}
+
+
+class Local:
+    """The population in this process."""
+
+    def __init__(self, population: Population) -> None:
+        self.population = population
+
+    def exchange(self, epoch: int, reports: Sequence[Report], absent: Sequence[str], took_s: float) -> Orders | None:
+        self.population.leave(absent, ended=False)
+        return self.population.exchange(epoch, reports)
+
+    def saved(self, epoch: int, trial_ids: Sequence[str]) -> None:
+        self.population.saved(epoch, trial_ids)
+
+    def donor(self, epoch: int, name: str) -> Donor:
+        return self.population.donor(epoch, name)
+
+    def keep(self, epoch: int, name: str) -> None:
+        self.population.keep(epoch, name)
+
+
+class Game:
+    """A sweep's trials in workers of this process, an epoch of each at a time."""
+
+    def __init__(self, optimizer: str, model: str, folder: Path, *, count: int = 6, seed: int = 1) -> None:
+        self.kind, shape = MODELS[model]
+        space = parse(SPACES[optimizer])
+        self.trials = [
+            Trial(Trial.name(i), 10 + i, {"batch_size": 50, "optimizer": optimizer, **shape, **space.draw(seed, i)})
+            for i in range(count)
+        ]
+        self.changing = tuple(p.name for p in space.parameters if p.kind != "constant")
+        groups = populations(self.trials, self.changing)
+        section = PopulationSection(interval=2)
+        changing = [p for p in space.parameters if p.name in self.changing]
+        self.population = Population(section, changing, groups, epochs=EPOCHS, seed=seed, maximize=False)
+        self.folder, self.epochs = folder, frozenset(section.epochs(EPOCHS))
+        self.scores: dict[str, float] = {}
+
+    def array(self, trials: Sequence[Trial], width: int | None = None) -> TorchArray:
+        experiment = self.kind()
+        return TorchArray(
+            experiment, experiment.data(), trials, settings(EPOCHS), width=width, changing=self.changing,
+            device=CPU, dtype=torch.float64,
+        )  # fmt: skip
+
+    def alone(self, trial: Trial) -> ArrayOfOne:
+        return ArrayOfOne(solo(self.kind(), trial, torch.float64, EPOCHS), trial)
+
+    def evolution(self, array: Any) -> Evolution:
+        found = Evolution(
+            Local(self.population), self.epochs, self.changing, Storage(str(self.folder)), list(array.trials)
+        )
+        found.restore(None, array)
+        return found
+
+    def play(self, arrays: Sequence[Any], epochs: int = EPOCHS) -> list[Evolution]:
+        workers = [(array, self.evolution(array)) for array in arrays]
+        for _ in range(100 * EPOCHS):
+            for array, evolution in workers:
+                self.step(array, evolution, epochs)
+            if all(array.epoch == epochs for array, _ in workers):
+                return [evolution for _, evolution in workers]
+        raise AssertionError("the workers wait for each other for ever")
+
+    def step(self, array: Any, evolution: Evolution, epochs: int = EPOCHS) -> None:
+        """Train an epoch, unless others are waited for."""
+        if array.epoch == epochs:
+            return
+        if evolution.is_due(array) and evolution.exchange(array, self.scores.__getitem__) is None:
+            return
+        results = array.run_epoch()
+        self.scores |= {name: result.metrics["validation/loss"] for name, result in results.items()}
+
+
+def model_of(array: Any, trial: Trial) -> dict[str, torch.Tensor]:
+    if isinstance(array, TorchArray):
+        return array.member_state(trial.trial_id)["model"]
+    return array.solo.model.state_dict()
+
+
+@pytest.mark.parametrize(("optimizer", "model"), [("sgd", "mlp"), ("sgd", "resnet"), ("adam", "mlp")])
+def test_members_of_one_array_equal_those_of_several_and_trainings_alone(
+    optimizer: str, model: str, tmp_path: Path
+) -> None:
+    games = [Game(optimizer, model, tmp_path / str(i)) for i in range(3)]
+    trials = games[0].trials
+    whole = [games[0].array(trials, width=4)]
+    cut = [games[1].array(trials[:4]), games[1].array(trials[4:], width=1)]
+    alone = [games[2].alone(trial) for trial in trials]
+    (first,), several, single = games[0].play(whole), games[1].play(cut), games[2].play(alone)
+    changes = {name: member.changes for name, member in first.members.items()}
+    assert sum(map(len, changes.values())) >= 3
+    for evolutions in (several, single):
+        assert {n: m.changes for each in evolutions for n, m in each.members.items()} == changes
+    for place, trial in enumerate(trials):
+        expected = model_of(alone[place], trial)
+        for arrays in (whole, cut):
+            own = next(array for array in arrays if trial in array.trials)
+            assert difference(model_of(own, trial), expected) <= EXACT, trial.trial_id
+        untouched = not changes[trial.trial_id]
+        without = solo(games[0].kind(), trial, torch.float64, EPOCHS)
+        for _ in range(EPOCHS):
+            without.run_epoch()
+        apart = difference(model_of(whole[0], trial), parameters(without.model))
+        assert apart <= EXACT if untouched else apart > 1e-3
+
+
+def test_a_compiled_step_goes_on_after_takeovers(tmp_path: Path) -> None:
+    """What a step reads stays where it is: nothing is compiled or recorded again."""
+    game = Game("sgd", "mlp", tmp_path)
+    array = game.array(game.trials)
+    places = [tensor.data_ptr() for stack in array.tiles[0].stacks() for tensor in stack.values()]
+    key = array.program.optimizer.program
+    (evolution,) = game.play([array])
+    assert sum(len(member.changes) for member in evolution.members.values()) >= 2
+    assert [tensor.data_ptr() for stack in array.tiles[0].stacks() for tensor in stack.values()] == places
+    assert array.program.optimizer.program == key
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("epoch", [2, 3, 4])
+def test_a_worker_that_goes_on_from_a_checkpoint_changes_nothing(fused: bool, epoch: int, tmp_path: Path) -> None:
+    """Also from one that it saved while it waited for a decision, and after later decisions were made."""
+    wanted, lost = Game("sgd", "mlp", tmp_path / "a"), Game("sgd", "mlp", tmp_path / "b")
+    trials = wanted.trials
+
+    def arrays(game: Game) -> list[Any]:
+        if fused:
+            return [game.array(trials[:3]), game.array(trials[3:])]
+        return [game.alone(trial) for trial in trials]
+
+    expected = arrays(wanted)
+    told = wanted.play(expected)
+    first = arrays(lost)
+    evolutions = [lost.evolution(array) for array in first]
+    saved, scores = tmp_path / "checkpoint", {}
+    saved.mkdir()
+    for _ in range(100 * EPOCHS):
+        for array, evolution in zip(first, evolutions, strict=True):
+            lost.step(array, evolution)
+            if array is first[0] and array.epoch == epoch and not scores:
+                array.save(saved)
+                evolution.save(saved)
+                scores = dict(lost.scores)
+    assert (saved / POPULATION).is_file()
+    again = arrays(lost)[0]
+    again.load(saved)
+    evolution = Evolution(
+        Local(lost.population), lost.epochs, lost.changing, Storage(str(lost.folder)), list(again.trials)
+    )
+    evolution.restore(saved, again)
+    lost.scores = scores
+    for _ in range(10):
+        lost.step(again, evolution)
+    assert again.epoch == EPOCHS
+    for trial in again.trials:
+        assert evolution.members[trial.trial_id].changes == told[0].members[trial.trial_id].changes
+        assert difference(model_of(again, trial), model_of(expected[0], trial)) <= EXACT
+
+
+def test_the_values_of_each_epoch_are_metrics(tmp_path: Path) -> None:
+    game = Game("sgd", "mlp", tmp_path)
+    (evolution,) = game.play([game.array(game.trials)])
+    name, member = next((name, each) for name, each in evolution.members.items() if each.changes)
+    change = member.changes[0]
+    rates = [evolution.with_values(name, EpochResult(e, {"x": 1.0})).metrics["lr"] for e in range(1, EPOCHS + 1)]
+    assert rates[change.epoch - 1] == member.begun["lr"]
+    assert rates[change.epoch] == change.values["lr"]
+
+
+def test_a_lost_donor_leaves_a_trial_as_it_is(tmp_path: Path) -> None:
+    game = Game("sgd", "mlp", tmp_path, count=2)
+    arrays = [game.alone(trial) for trial in game.trials]
+    for array in arrays:
+        array.run_epoch()
+        array.run_epoch()
+    evolutions = [game.evolution(array) for array in arrays]
+    scores = {"t0000": 0.0, "t0001": 1.0}
+    assert evolutions[1].exchange(arrays[1], scores.__getitem__) is None
+    assert evolutions[0].exchange(arrays[0], scores.__getitem__) is not None
+    for file in (tmp_path / "2" / "t0000").iterdir():
+        file.unlink()
+    (tmp_path / "2" / "t0000").rmdir()
+    before = model_of(arrays[1], game.trials[1])
+    found = evolutions[1].exchange(arrays[1], scores.__getitem__)
+    assert found is not None
+    assert found.changes == {}
+    assert found.lines == ("t0001 keeps its own parameters: those of its donor are lost",)
+    assert difference(model_of(arrays[1], game.trials[1]), before) == 0
+    assert not evolutions[1].members["t0001"].changes
+    json.dumps(found.lines)
+
+
+def test_the_winners_schedule_is_the_history_of_its_parameters(tmp_path: Path) -> None:
+    """A loop by hand over the lineage, with each ancestor's data order, ends at the winner's own parameters."""
+    game = Game("sgd", "mlp", tmp_path)
+    array = game.array(game.trials)
+    (evolution,) = game.play([array])
+    name = next(name for name, member in evolution.members.items() if len(member.changes) >= 1)
+    members = evolution.members
+    stretches = lineage(
+        name, EPOCHS, {n: m.changes for n, m in members.items()}, {n: m.begun for n, m in members.items()}
+    )
+    by_id = {trial.trial_id: trial for trial in game.trials}
+    training = solo(game.kind(), by_id[stretches[0].trial_id], torch.float64, EPOCHS)
+    for stretch in stretches:
+        hp = {**by_id[stretch.trial_id].hyperparameters, **stretch.values}
+        optimizer = replaced(training.optimizer, OptimizerSettings.of(hp))
+        for epoch in range(stretch.first, stretch.last + 1):
+            train_epoch(training, optimizer, by_id[stretch.trial_id].seed, epoch, hp["lr"])
+    assert difference(model_of(array, by_id[name]), parameters(training.model)) <= EXACT
+
+
+def replaced(old: Optimizer, new: OptimizerSettings) -> Optimizer:
+    old.use(new)
+    return old
+
+
+def train_epoch(training: TorchSolo, optimizer: Optimizer, seed: int, epoch: int, lr: float) -> None:
+    seed_all(epoch_seed(seed, epoch))
+    order = torch.from_numpy(epoch_order(seed, epoch, training.num_train))
+    for start, end in batch_bounds(training.num_train, training.batch_size):
+        chosen = order[start:end]
+        outputs = training.model.train()(training.data.train_inputs[chosen])
+        nn.functional.cross_entropy(outputs, training.data.train_targets[chosen]).backward()
+        optimizer.step(lr)

@@ -1,0 +1,88 @@
+"""The population's actor, in this process: it waits for a missing trial, but not for ever."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raygpu.config.population import PopulationSection
+from raygpu.engines.tune import population_actor as module
+from raygpu.engines.tune.population_actor import PATIENCE_S, PopulationActor
+from raygpu.engines.tune.population_start import all_at_once
+from raygpu.search.population import Population, Reached, Report
+from raygpu.search.space import parse
+from raygpu.search.trials import Trial
+
+
+class Clock:
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(module, "time", found)
+    return found
+
+
+def population(together: bool = True) -> Population:
+    groups = {f"t000{i}": "" for i in range(3)}
+    parameters = parse({"lr": {"loguniform": [1e-3, 1.0]}}).parameters
+    section = PopulationSection(interval=2)
+    return Population(section, parameters, groups, epochs=9, seed=0, maximize=True, together=together)
+
+
+def report(place: int, epoch: int = 2) -> list[Report]:
+    return [Report(f"t000{place}", {epoch: Reached(float(place), {"lr": 0.1})}, {})]
+
+
+def test_a_trial_of_which_nothing_is_heard_is_not_waited_for_for_ever(clock: Clock) -> None:
+    actor = PopulationActor(population())
+    assert actor.exchange(2, report(0), [], 5.0) is None
+    clock.now = PATIENCE_S - 1
+    assert actor.exchange(2, report(1), [], 5.0) is None
+    clock.now = 2 * PATIENCE_S - 2
+    assert actor.exchange(2, report(0), [], 5.0) is None, "heard of one not long ago"
+    clock.now = 2 * PATIENCE_S
+    assert actor.exchange(2, report(0), [], 5.0) is not None
+
+
+def test_long_intervals_are_waited_for_longer(clock: Clock) -> None:
+    actor = PopulationActor(population())
+    assert actor.exchange(2, report(0), [], 3600.0) is None
+    clock.now = 9 * 3600.0
+    assert actor.exchange(2, report(0), [], 3600.0) is None
+
+
+def test_a_workers_later_trials_are_not_waited_for(clock: Clock) -> None:
+    actor = PopulationActor(population())
+    assert actor.exchange(2, report(0), ["t0002"], 1.0) is None
+    assert actor.exchange(2, report(1), [], 1.0) is not None
+
+
+def test_parameters_that_never_come_are_lost(clock: Clock) -> None:
+    actor = PopulationActor(population())
+    assert [actor.exchange(2, report(i), [], 1.0) is None for i in range(3)] == [True, True, False]
+    assert actor.donor(2, "t0002") == "coming"
+    clock.now = PATIENCE_S + 1
+    assert actor.donor(2, "t0002") == "lost"
+    actor.saved(2, ["t0002"])
+    assert actor.donor(2, "t0002") == "saved"
+
+
+def test_a_restored_population_learns_anew_whether_its_trials_train_at_once() -> None:
+    actor = PopulationActor(population(together=False))
+    actor.restore(population(together=True))
+    assert not actor.state().together
+
+
+def test_trials_train_at_once_if_there_are_places_for_all() -> None:
+    plan: Any = SimpleNamespace(slots=2)
+    trials = [Trial(f"t000{i}", i, {}) for i in range(3)]
+    assert all_at_once(trials[:2], plan, None)
+    assert not all_at_once(trials, plan, None)

@@ -1,0 +1,127 @@
+"""The rules of population based training are Ray Tune's own."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.tune.schedulers import pbt as ray_pbt
+
+from raygpu.config.population import PopulationSection
+from raygpu.errors import BadInput
+from raygpu.search.exploration import changing, explore, populations, quantiles
+from raygpu.search.space import Parameter, parse
+from raygpu.search.trials import Trial
+
+SPACE = {
+    "lr": {"loguniform": [1e-3, 1.0]},
+    "momentum": {"uniform": [0.0, 0.95]},
+    "weight_decay": {"choice": [0.0, 1e-4, 1e-3, 1e-2]},
+    "eps": 1e-8,
+    "hidden": {"choice": [16, 32]},
+}
+PARAMETERS = {parameter.name: parameter for parameter in parse(SPACE).parameters}
+
+
+class RayTrial:
+    """As much of a trial of Tune as its quantiles look at."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def is_finished(self) -> bool:
+        return False
+
+
+@given(
+    scores=st.lists(st.floats(-1e6, 1e6, allow_nan=False) | st.sampled_from([0.5, 0.9]), max_size=40),
+    fraction=st.sampled_from([0.1, 0.2, 0.25, 0.4, 0.5]),
+)
+def test_quantiles_are_those_of_ray(scores: list[float], fraction: float) -> None:
+    trials = [RayTrial(f"t{i:04d}") for i in range(len(scores))]
+    scheduler = ray_pbt.PopulationBasedTraining(
+        metric="score", mode="max", hyperparam_mutations={"lr": [0.1]}, quantile_fraction=fraction
+    )
+    scheduler._trial_state = {
+        trial: SimpleNamespace(last_score=score) for trial, score in zip(trials, scores, strict=True)
+    }
+    lowest, highest = scheduler._quantiles()
+    own = quantiles([(trial.name, score) for trial, score in zip(trials, scores, strict=True)], fraction)
+    assert own == ([trial.name for trial in lowest], [trial.name for trial in highest])
+
+
+@given(seed=st.integers(0, 2**32), value=st.sampled_from([0.0, 1e-4, 1e-3, 1e-2, 0.5]), resample=st.floats(0, 1))
+def test_a_list_is_explored_as_by_ray(seed: int, value: float, resample: float) -> None:
+    options = SPACE["weight_decay"]["choice"]  # type: ignore[index]
+    random.seed(seed)
+    wanted, _ = ray_pbt._explore({"weight_decay": value}, {"weight_decay": options}, resample, (1.2, 0.8), None)
+    found = explore(random.Random(seed), {"weight_decay": value}, [PARAMETERS["weight_decay"]], resample)
+    assert found == wanted
+
+
+@given(seed=st.integers(0, 2**32), lr=st.floats(1e-6, 10), resample=st.floats(0, 1))
+def test_a_number_is_explored_as_by_ray(seed: int, lr: float, resample: float) -> None:
+    parameter = PARAMETERS["lr"]
+
+    def drawn() -> float:
+        """Draw as raygpu does, by the random numbers that Ray draws by."""
+        return float(parameter.draw(random.getrandbits(32), 0))
+
+    random.seed(seed)
+    wanted, _ = ray_pbt._explore({"lr": lr}, {"lr": drawn}, resample, (1.2, 0.8), None)
+    assert explore(random.Random(seed), {"lr": lr}, [parameter], resample) == wanted
+
+
+@given(seed=st.integers(0, 2**32), momentum=st.floats(0.0, 0.95), resample=st.floats(0, 1))
+def test_a_momentum_stays_in_its_range(seed: int, momentum: float, resample: float) -> None:
+    found = explore(random.Random(seed), {"momentum": momentum}, [PARAMETERS["momentum"]], resample)["momentum"]
+    assert 0.0 <= found <= 0.95
+
+
+def test_a_learning_rate_may_leave_its_range_and_a_constant_is_changed_by_factors_alone() -> None:
+    found = {explore(random.Random(i), {"lr": 1e-3}, [PARAMETERS["lr"]], 0.0)["lr"] for i in range(20)}
+    assert found == {1e-3 * 1.2, 1e-3 * 0.8}
+    constant = {explore(random.Random(i), {"eps": 1e-8}, [PARAMETERS["eps"]], 1.0)["eps"] for i in range(20)}
+    assert constant == {1e-8 * 1.2, 1e-8 * 0.8}
+
+
+def test_steps_are_kept() -> None:
+    parameter = Parameter("lr", "quniform", (0.1, 1.0, 0.1), {})
+    found = {explore(random.Random(i), {"lr": 0.5}, [parameter], 0.0)["lr"] for i in range(20)}
+    assert found == {0.6, 0.4}
+
+
+def test_what_changes_without_being_named() -> None:
+    names = [parameter.name for parameter in changing(PopulationSection(interval=1), parse(SPACE))]
+    assert names == ["lr", "momentum", "weight_decay"]
+    chosen = PopulationSection(interval=1, change=["eps"])  # type: ignore[arg-type]
+    assert [parameter.name for parameter in changing(chosen, parse(SPACE))] == ["eps"]
+
+
+@pytest.mark.parametrize(
+    ("space", "change", "line"),
+    [
+        ({"lr": 0.1, "hidden": {"choice": [16, 32]}}, "auto", "draws nothing that may change"),
+        ({"lr": {"uniform": [0.1, 1.0]}}, "momentum", "read 'momentum', which \\[space\\] does not have"),
+    ],
+)
+def test_refusals(space: dict[str, Any], change: str, line: str) -> None:
+    with pytest.raises(BadInput, match=line):
+        changing(PopulationSection(interval=1, change=change), parse(space))
+
+
+def test_trials_that_differ_in_what_cannot_change_are_populations_of_their_own() -> None:
+    trials = [Trial(f"t{i:04d}", i, {"lr": 0.1 * i, "hidden": 16 + 16 * (i % 2)}) for i in range(4)]
+    groups = populations(trials, ["lr"])
+    assert groups["t0000"] == groups["t0002"] != groups["t0001"] == groups["t0003"]
+
+
+def test_trials_that_differ_in_their_steps_alone_are_one_population() -> None:
+    trials = [Trial(f"t{i:04d}", i, {"lr": 0.1 * i, "momentum": 0.3 * i, "gamma": i, "hidden": 16}) for i in range(4)]
+    assert len(set(populations(trials, ["lr", "momentum"]).values())) == 1
+    apart = populations(trials, ["lr"])
+    assert apart["t0000"] != apart["t0001"] == apart["t0002"] == apart["t0003"], "the first one has no momentum"

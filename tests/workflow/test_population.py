@@ -1,0 +1,112 @@
+"""Populations that cannot be, each with its line; and the description of a winner."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raygpu.config import SweepConfig, TrainConfig, validated
+from raygpu.errors import BadInput
+from raygpu.records.best_trial import training_values
+from raygpu.records.trial_records import Device, Records
+from raygpu.search.signature import Group, Signature
+from raygpu.search.space import Space, parse, random_trials
+from raygpu.search.trials import Change, EpochResult, Scoring, Trial
+from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.workflow.population import population_faults, require_population, winners_lineage, winners_values
+
+SPACE: dict[str, Any] = {"lr": {"loguniform": [1e-3, 1.0]}, "momentum": {"uniform": [0.0, 0.9]}, "hidden": 16}
+
+
+def config(space: dict[str, Any] | None = None, **population: Any) -> tuple[SweepConfig, Space]:
+    values = {
+        "name": "pop",
+        "experiment": "experiments.digits:Mlp",
+        "trials": 4,
+        "epochs": 6,
+        "metric": "loss",
+        "population": {"interval": 2, **population},
+        "space": space or SPACE,
+    }
+    return validated(values, SweepConfig, "a.toml"), parse(space or SPACE)
+
+
+def required(kind: str, read: tuple[str, ...] = ("hidden",), **population: Any) -> list[str]:
+    made, space = config(**population)
+    groups = [Group(Signature(tuple((name, "16") for name in read)))]
+    sampler: Any = SimpleNamespace(trials=random_trials(space, 4, 0))
+    source: Any = SimpleNamespace(kind=kind)
+    return require_population(made, space, sampler, source, groups)
+
+
+@pytest.mark.parametrize(
+    ("space", "population", "line"),
+    [
+        ({"lr": 0.1, "hidden": {"choice": [1, 2]}}, {}, "[space] draws nothing that may change"),
+        ({**SPACE, "dropout": {"uniform": [0, 1]}}, {}, "no two trials are alike in dropout, hidden, which cannot"),
+        (None, {"change": ["eps"]}, "population.change: read 'eps', which [space] does not have"),
+    ],
+)
+def test_faults_without_the_users_code(space: dict[str, Any] | None, population: dict[str, Any], line: str) -> None:
+    made, parsed = config(space, **population)
+    (fault,) = population_faults(made, parsed, random_trials(parsed, 4, 0))
+    assert line in fault
+
+
+@pytest.mark.parametrize(
+    ("kind", "read", "line"),
+    [
+        ("function", (), "population: a function keeps its parameters to itself"),
+        ("keras", (), "population.change: momentum cannot change in a Keras trial"),
+        ("torch", ("hidden", "lr"), "population.change: lr is read by model(), a forward or augment()"),
+    ],
+)
+def test_faults_of_the_users_code(kind: str, read: tuple[str, ...], line: str) -> None:
+    with pytest.raises(BadInput) as fault:
+        required(kind, read)
+    assert line in str(fault.value)
+
+
+def test_a_keras_population_may_change_the_learning_rate() -> None:
+    assert required("keras", change=["lr"]) == [
+        "population: after epochs 2, 4 the worst 25% take over the best ones' parameters; lr may change"
+    ]
+
+
+def test_a_winner_is_described_by_the_history_of_its_parameters() -> None:
+    made, space = config()
+    records = Records(2, Scoring("loss", maximize=False), [Device(0, "n", "0", "gpu")], 6)
+    for place, trial in enumerate(random_trials(space, 2, 0)):
+        records.start(trial)
+        records.add(trial.trial_id, [EpochResult(e, {"validation/loss": 1.0 - place}) for e in range(1, 7)], 0)
+        records.end(trial.trial_id, "finished")
+    change = Change(2, "t0000", {"lr": 0.05, "momentum": 0.5})
+    assert records.change("t0001", change)
+    assert not records.change("t0001", change), "told again after a lost worker"
+    best = records.ranked()[0]
+    assert best.trial.trial_id == "t0001"
+    stretches = winners_lineage(made, space, records, best)
+    values = winners_values(stretches, records, best)
+    first = records.by_id["t0000"].trial
+    assert values["seed"] == first.seed
+    assert values["hyperparameters"] == dict(first.hyperparameters)
+    assert values["changes"] == [{"epoch": 3, "lr": 0.05, "momentum": 0.5}]
+    assert values["source"]["lineage"] == ["t0000 in epochs 1 to 2", "t0001 in epochs 3 to 6"]
+    plain = training_values(made, "pop", best.trial, score=0.0, score_epoch=6, epochs=6)
+    training = validated(plain | values, TrainConfig, "best.toml")
+    settings = OptimizerSettings.of(training.hyperparameters, training.changes)
+    assert [settings.in_epoch(epoch).lr for epoch in (2, 3)] == [first.hyperparameters["lr"], 0.05]
+    assert settings.scaled(2.0).in_epoch(3).lr == 0.1
+
+
+def test_a_trial_without_takeovers_is_itself() -> None:
+    made, space = config()
+    records = Records(1, Scoring("loss", maximize=False), [Device(0, "n", "0", "gpu")], 6)
+    trial = Trial("t0000", 5, {"lr": 0.1, "momentum": 0.0, "hidden": 16})
+    records.start(trial)
+    records.add("t0000", [EpochResult(6, {"loss": 1.0})], 0)
+    values = winners_values(winners_lineage(made, space, records, records.by_id["t0000"]), records, records.ranked()[0])
+    assert "changes" not in values
+    assert values["hyperparameters"] == dict(trial.hyperparameters)
