@@ -33,6 +33,8 @@ from raygpu.config.source import PICKLED
 from raygpu.errors import BadInput
 from raygpu.storage import LOCAL, Storage
 
+RACED_FROM = 4
+"""Fewest repeats by which racing can rule out a set: of n pairs, its test reaches 0.5 ** n at best."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
@@ -126,6 +128,12 @@ class SweepConfig(TrialsConfig, StoredConfig):
 
     trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Number of trials. A grid runs whole without it."""
+    repeats: Annotated[int, Field(ge=1, le=100)] = 1
+    """Trainings of each set of hyper-parameters, with other seeds: their mean is the set's score. `trials` counts
+    sets."""
+    racing: bool = False
+    """Give no more repeats to a set that is clearly worse than the leading one, by a signed-rank test. Needs more than 4
+    repeats."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
     """The metric that scores a trial, measured on the validation data."""
     score: Literal["last", "best"] = "last"
@@ -154,6 +162,10 @@ class SweepConfig(TrialsConfig, StoredConfig):
             raise ValueError('trials: not given; only search.algorithm = "grid" knows how many there are')
         if self.epochs is None and self.stopping.algorithm == "halving":
             raise ValueError("epochs: not given; stopping by halving needs the largest number of epochs")
+        if self.racing and self.per_set <= RACED_FROM:
+            raise ValueError(
+                f"racing: read true; it decides once sets have {RACED_FROM} repeats, so repeats has to be more than that"
+            )
         names = self.script.metrics
         if names and self.metric not in names and f"validation/{self.metric}" not in names:
             raise ValueError(f"metric: read {self.metric!r}; [script] metrics has: {', '.join(sorted(names))}")
@@ -163,6 +175,11 @@ class SweepConfig(TrialsConfig, StoredConfig):
     def maximize(self) -> bool:
         """Whether a larger score is better."""
         return maximizes(self.metric, self.direction)
+
+    @property
+    def per_set(self) -> int:
+        """Number of trainings of each set of hyper-parameters."""
+        return self.repeats
 
 
 class PackConfig(TrialsConfig):

@@ -14,6 +14,8 @@ from raygpu.errors import BadInput
 from raygpu.records.json_files import rounded
 from raygpu.search.trials import TrialRecord
 
+OF_SET = ("set", "repeat", "fold")
+"""Columns of a sweep whose sets of hyper-parameters are trained several times."""
 OWN = ("id", "status", "score", "score_epoch", "best_epoch", "epochs", "samples_per_s", "gpu", "rgu_hours")
 """Columns before those of the hyper-parameters."""
 PREFIX = "space."
@@ -43,13 +45,18 @@ class TrialRow:
 def write(path: Path, records: Sequence[TrialRecord]) -> None:
     """Write the file."""
     names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
-    header = [*OWN, *(f"{PREFIX}{name}" if name in OWN else name for name in names)]
+    repeated = any(record.trial.repeat is not None for record in records)
+    own = (*OWN, *OF_SET) if repeated else OWN
+    header = [*own, *(f"{PREFIX}{name}" if name in own else name for name in names)]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(header)
         for r in records:
             row = [r.trial.trial_id, status(r), r.score, r.score_epoch, r.best_epoch, r.epochs]
             row += [rounded(r.samples_per_s), r.gpu_index, rounded(r.rgu_hours, 6)]
+            if repeated:
+                numbers = [None if number is None else number + 1 for number in (r.trial.repeat, r.trial.fold)]
+                row += [r.trial.set_id, *numbers]
             writer.writerow([*row, *(r.trial.hyperparameters.get(name) for name in names)])
 
 
@@ -60,13 +67,14 @@ def read(path: Path) -> list[TrialRow]:
     with path.open(newline="") as file:
         rows = csv.DictReader(file, restval="")
         try:
-            return [_row(row) for row in rows]
+            own = (*OWN, *OF_SET) if set(OF_SET) <= set(rows.fieldnames or ()) else OWN
+            return [_row(row, own) for row in rows]
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{path}: line {rows.line_num}: {error!r}; --resume writes it anew") from error
 
 
-def _row(row: Mapping[str, str]) -> TrialRow:
-    values = {name: text for name, text in row.items() if name not in OWN and text != ""}
+def _row(row: Mapping[str, str], own: Sequence[str]) -> TrialRow:
+    values = {name: text for name, text in row.items() if name not in own and text != ""}
     return TrialRow(
         trial_id=row["id"],
         status=row["status"],

@@ -18,7 +18,13 @@ PLAN, SCORE = "plan_lines", "score_metric"
 
 def note_plan(folder: RunDirectory, config: SweepConfig, source: Source, lines: Sequence[str]) -> None:
     """Keep in the run's folder what a sweep's presentation needs. lines: the plan, as printed."""
-    score = "best/score" if config.score == "best" else source.reported(config.metric)
+    score = (
+        "set/score"
+        if config.per_set > 1
+        else "best/score"
+        if config.score == "best"
+        else source.reported(config.metric)
+    )
     folder.write_run({PLAN: list(lines), SCORE: score})
 
 
@@ -39,4 +45,4 @@ def presentation(config: ProblemConfig, folder: RunDirectory, summary: Mapping[s
         described = ""
     if SCORE not in noted or not isinstance(config, SweepConfig):  # a training, or a sweep of an earlier version
         return Presentation(described)
-    return Presentation(described, TrialsView(noted[SCORE], config.maximize, varied(config.space)))
+    return Presentation(described, TrialsView(noted[SCORE], config.maximize, varied(config.space), config.per_set > 1))

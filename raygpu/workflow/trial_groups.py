@@ -13,7 +13,8 @@ from raygpu.errors import BadInput
 from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.sweep_plan import Sharing
-from raygpu.search.samplers import DrawnTrials, Sampler
+from raygpu.search.repeats import known_trials
+from raygpu.search.samplers import Sampler
 from raygpu.search.signature import Group, Signature
 from raygpu.search.space import Space, random_trials
 from raygpu.training.fused.groups import Grouper, KerasGrouper, TorchGrouper
@@ -45,12 +46,9 @@ def grouped(
     config: SweepConfig, space: Space, sampler: Sampler, source: Source, code: Any, splits: Splits | None
 ) -> Grouped:
     """Group the trials by signature; in fused and auto mode, a dry run tests each group of torch trials."""
-    drawn = isinstance(sampler, DrawnTrials)
-    trials = (
-        sampler.trials
-        if isinstance(sampler, DrawnTrials)
-        else random_trials(space, config.search.generation, config.seed)
-    )
+    known = known_trials(sampler)
+    drawn = known is not None
+    trials = known if known is not None else random_trials(space, config.search.generation, config.seed)
     if config.gpu.mode in ("process", "split") or splits is None or source.kind != "torch":
         try:
             common = signature(source, code, splits, trials[0])

@@ -37,7 +37,13 @@ class ArrayConfig:
             **asdict(self.share),
             "checkpoint": self.checkpoint,
             "trials": [
-                {"trial_id": each.trial_id, "seed": each.seed, "hyperparameters": dict(each.hyperparameters)}
+                {
+                    "trial_id": each.trial_id,
+                    "seed": each.seed,
+                    "hyperparameters": dict(each.hyperparameters),
+                    "repeat": each.repeat,
+                    "fold": each.fold,
+                }
                 for each in self.trials
             ],
         }
