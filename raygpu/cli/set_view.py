@@ -14,7 +14,7 @@ from raygpu.search.trials import Scoring, TrialRecord
 NAMED = 5
 """Largest number of sets that a line names."""
 LACKS = {
-    "raced": "clearly worse by racing",
+    "raced": "left out by racing",
     "stopped": "stopped early",
     "diverged": "diverged",
     "failed": "failed",
@@ -71,7 +71,7 @@ def verdict(sets: Sequence[SetRecord], summary: Mapping[str, Any]) -> list[str]:
     if lacking:
         why = ", ".join(f"{count} {LACKS[status]}" for status, count in lacking.items())
         rest = "set lacks repeats and ranks" if lacking.total() == 1 else "sets lack repeats and rank"
-        lines.append(f"{lacking.total()} {rest} below the complete ones: {why}")
+        lines.append(f"{lacking.total()} {rest} below the complete ones: {why}{_better_mean(sets)}")
     if _ignores_seed(sets):
         lines.append("the repeats of every set have equal scores: the training does not seem to use its seed")
     return lines
@@ -83,11 +83,26 @@ def _told(found: Mapping[str, Any]) -> str:
     number = len(worse) + len(alike)
     how = f"{found['test']} over {found['pairs']} repeats, Holm's correction for {number}, p < {found['level']:g}"
     if not alike:
-        others = "the other set" if number == 1 else f"each of the {number} other sets"
+        others = "the other complete set" if number == 1 else f"each of the {number} other complete sets"
         return f"{winner} is better than {others} ({how})"
     names = ", ".join(alike[:NAMED]) + (f" and {len(alike) - NAMED} more" if len(alike) > NAMED else "")
     better = f"; it is better than the other {len(worse)}" if worse else ""
     return f"{winner} cannot be told apart from {names}{better} ({how})"
+
+
+def _better_mean(sets: Sequence[SetRecord]) -> str:
+    """Return a clause that names the sets that lack repeats and have a better mean than the best set; empty without."""
+    first = sets[0]
+    if first.mean is None or not first.is_complete:
+        return ""
+    sign = 1 if first.maximize else -1
+    better = [
+        f"{each.set_id} ({score_text(each.mean, each.error)}, {progress(each)})"
+        for each in sets
+        if not each.is_complete and each.mean is not None and sign * each.mean > sign * first.mean
+    ]
+    more = f" and {len(better) - NAMED} more" if len(better) > NAMED else ""
+    return f"; of these, a better mean has {', '.join(better[:NAMED])}{more}" if better else ""
 
 
 def _ignores_seed(sets: Sequence[SetRecord]) -> bool:

@@ -33,7 +33,7 @@ from raygpu.config.source import PICKLED
 from raygpu.errors import BadInput
 from raygpu.storage import LOCAL, Storage
 
-RACED_FROM = 4
+RACED_FROM = 5
 """Fewest repeats by which racing can rule out a set: of n pairs, its test reaches 0.5 ** n at best."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
@@ -129,11 +129,11 @@ class SweepConfig(TrialsConfig, StoredConfig):
     trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Number of trials. A grid runs whole without it."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
-    """Trainings of each set of hyper-parameters, with other seeds: their mean is the set's score. `trials` counts
-    sets."""
+    """Number of trainings of each set of hyper-parameters, with other seeds; the set's score is their mean. `trials`
+    counts sets."""
     racing: bool = False
-    """Give no more repeats to a set that is clearly worse than the leading one, by a signed-rank test. Needs more than 4
-    repeats."""
+    """Give no more repeats to a set that is clearly worse than the leading one, by a signed-rank test. It needs more
+    than 5 repeats."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
     """The metric that scores a trial, measured on the validation data."""
     score: Literal["last", "best"] = "last"
@@ -164,7 +164,7 @@ class SweepConfig(TrialsConfig, StoredConfig):
             raise ValueError("epochs: not given; stopping by halving needs the largest number of epochs")
         if self.racing and self.per_set <= RACED_FROM:
             raise ValueError(
-                f"racing: read true; it decides once sets have {RACED_FROM} repeats, so repeats has to be more than that"
+                f"racing: read true; it decides once sets have {RACED_FROM} repeats, so there have to be more"
             )
         names = self.script.metrics
         if names and self.metric not in names and f"validation/{self.metric}" not in names:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-P_VALUE = 0.1
-"""Probability below which a set counts as worse."""
+P_VALUE = 0.05
+"""Probability below which a set counts as worse. Optuna's default, 0.1, leaves out a set after four repeats that are all
+below the leading set's: among 16 equally good sets, one in two is left out wrongly, twice as many as at 0.05."""
 
 
 def is_worse(

@@ -233,33 +233,42 @@ class Repeats:
             each.given = target
 
     def _race(self) -> bool:
-        """End the open sets that are clearly worse than the leading one; return whether the next round may begin.
+        """End the sets that are clearly worse than the leading one; return whether the next round may begin.
 
-        Sets of a round are compared once all of them have its scores.
+        Sets are compared once all of a round have its scores. One that was left out goes on if it is no longer worse:
+        the leading set may have lost its lead.
         """
         begun = [each for each in self._open.values() if each.given]
         if any(each.waits for each in begun):
             return False
         rivals = [each for each in self._sets.values() if each.lack is None and each.scores]
-        if rivals:
-            sign = 1 if self.maximize else -1
-            leading = max(rivals, key=lambda each: sign * fmean(each.scores.values()))
-            for each in begun:
-                if each is not leading and is_worse(each.scores, leading.scores, maximize=self.maximize):
-                    each.lack = "racing"
-                    self._end(each)
+        if not rivals:
+            return True
+        sign = 1 if self.maximize else -1
+        leading = max(rivals, key=lambda each: sign * fmean(each.scores.values()))
+        for each in [*begun, *(one for one in self._sets.values() if one.lack == "racing")]:
+            worse = each is not leading and is_worse(each.scores, leading.scores, maximize=self.maximize)
+            if worse and each.lack is None:
+                each.lack = "racing"
+                self._end(each)
+            elif not worse and each.lack == "racing":
+                each.lack = None
+                self._reopen(each)
         return True
 
     def _judge(self, found: _Set) -> None:
         """End a set whose trainings so far have ended, or let it have more. It may have ended before."""
         if found.lack == "racing":
             return
-        found.lack, name = found.fault(), found.drawn.trial_id
+        found.lack = found.fault()
         if found.lack is not None or found.given == self.repetition.per_set:
             self._end(found)
         elif found.ended:  # a training that had failed was repeated
-            found.ended, self._open[name] = False, found
-            self.saved -= self._left(found)
+            self._reopen(found)
+
+    def _reopen(self, found: _Set) -> None:
+        found.ended, self._open[found.drawn.trial_id] = False, found
+        self.saved -= self._left(found)
 
     def _end(self, found: _Set) -> None:
         found.ended = True
