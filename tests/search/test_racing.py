@@ -39,7 +39,7 @@ def test_it_decides_as_optunas_pruner(maximize):
 
 
 def test_five_pairs_decide_and_four_do_not():
-    leading = {number: 0.9 for number in range(10)}
+    leading = dict.fromkeys(range(10), 0.9)
     assert not is_worse({number: 0.8 + number / 100 for number in range(4)}, leading, maximize=True)
     assert is_worse({number: 0.8 + number / 100 for number in range(5)}, leading, maximize=True)
     assert not is_worse({number: 1.0 + number / 100 for number in range(5)}, leading, maximize=True)
@@ -47,5 +47,5 @@ def test_five_pairs_decide_and_four_do_not():
 
 
 def test_equal_sets_are_not_worse():
-    equal = {number: 0.5 for number in range(10)}
+    equal = dict.fromkeys(range(10), 0.5)
     assert not is_worse(equal, equal, maximize=True)
