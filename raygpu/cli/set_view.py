@@ -56,7 +56,8 @@ def table(metric: str, which: str, sets: Sequence[SetRecord]) -> list[list[str]]
     names = list(dict.fromkeys(name for each in sets for name in each.hyperparameters))
     rows = [["set", f"{metric} ({which} epoch)", "repeats", *names]]
     for each in sets:
-        score = "diverged" if each.mean is None else score_text(each.mean, each.error)
+        unscored = "diverged" if each.status == "diverged" else "-"
+        score = unscored if each.mean is None else score_text(each.mean, each.error)
         rows.append([each.set_id, score, progress(each), *(value(each.hyperparameters.get(name)) for name in names)])
     return rows
 
@@ -66,7 +67,7 @@ def verdict(sets: Sequence[SetRecord], summary: Mapping[str, Any]) -> list[str]:
 
     sets: all, the best first. summary: content of `summary.json`.
     """
-    lines = [_told(summary["comparison"])] if summary["comparison"] is not None else []
+    lines = [told(summary["comparison"])] if summary["comparison"] is not None else []
     lacking = Counter(each.status for each in sets if not each.is_complete)
     if lacking:
         why = ", ".join(f"{count} {LACKS[status]}" for status, count in lacking.items())
@@ -77,7 +78,7 @@ def verdict(sets: Sequence[SetRecord], summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _told(found: Mapping[str, Any]) -> str:
+def told(found: Mapping[str, Any]) -> str:
     """Return the comparison of the best set with the others in a sentence."""
     winner, worse, alike = found["winner"], found["worse"], found["alike"]
     number = len(worse) + len(alike)

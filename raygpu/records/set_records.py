@@ -37,10 +37,13 @@ class SetRecord:
 
     @cached_property
     def scored(self) -> list[TrialRecord]:
-        """Trainings that count for the mean: with a finite score, neither failed nor stopped; of a set without any,
-        those that were stopped."""
+        """Trainings that count for the mean: those that have finished with a finite score; of a set without any, those
+        under way, or those that were stopped."""
         finite = [r for r in self.trials if r.score is not None and math.isfinite(r.score) and r.status != "failed"]
-        return [record for record in finite if record.status != "stopped"] or finite
+        for ended in (("finished",), ("running", "waiting", "interrupted"), ("stopped",)):
+            if found := [record for record in finite if record.status in ended]:
+                return found
+        return []
 
     @property
     def scores(self) -> list[float]:
