@@ -10,7 +10,7 @@ from raygpu.cli.report.content import SERIES, Figure, Section, Table, figure
 from raygpu.records.run_data import RunData
 from raygpu.records.sets_csv import SetRow
 
-NUM_DRAWN = 20
+NUM_DRAWN = 10
 """Number of sets in the figure."""
 NUM_BEST = 10
 """Number of sets in the table; the others are folded."""
