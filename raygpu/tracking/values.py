@@ -13,6 +13,8 @@ MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000
 """Maximum number of characters that MLflow accepts in a name, a parameter's value and a tag's value."""
 SET_TAG = "raygpu.set"
 """Tag by which MLflow's pages group the repeats of a set."""
+SET_SCORE, SET_ERROR = "set/score", "set/standard_error"
+"""Metrics of each repeat's run that its set has in common: `SetRecord.metrics`."""
 LONGEST_TITLE = 100
 """Maximum number of characters in the name of a trial's run."""
 

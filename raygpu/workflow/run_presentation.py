@@ -18,13 +18,7 @@ PLAN, SCORE = "plan_lines", "score_metric"
 
 def note_plan(folder: RunDirectory, config: SweepConfig, source: Source, lines: Sequence[str]) -> None:
     """Keep in the run's folder what a sweep's presentation needs. lines: the plan, as printed."""
-    score = (
-        "set/score"
-        if config.per_set > 1
-        else "best/score"
-        if config.score == "best"
-        else source.reported(config.metric)
-    )
+    score = "best/score" if config.score == "best" else source.reported(config.metric)
     folder.write_run({PLAN: list(lines), SCORE: score})
 
 
