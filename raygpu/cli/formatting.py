@@ -25,13 +25,17 @@ def value(v: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def score_text(mean: float, error: float | None) -> str:
-    """Return a score with its standard error as text, `0.9712 ± 0.0031`: as many digits as the error allows."""
+def score_text(mean: float, error: float | None, like: float | None = None) -> str:
+    """Return a score with its standard error as text, `0.9712 ± 0.0031`: as many digits as the error allows.
+
+    like: error of the first score of a table, by which all have as many digits.
+    """
     if error is None:
         return f"{mean:.6g}"
-    if not error or not math.isfinite(error):
+    measure = like or error
+    if not measure or not math.isfinite(measure):
         return f"{mean:.6g} ± {error:.2g}"
-    digits = max(0, 1 - math.floor(math.log10(error)))
+    digits = max(0, 1 - math.floor(math.log10(measure)))
     return f"{mean:.{digits}f} ± {error:.{digits}f}" if digits <= MOST_DIGITS else f"{mean:.6g} ± {error:.2g}"
 
 

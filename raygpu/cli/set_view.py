@@ -57,7 +57,7 @@ def table(metric: str, which: str, sets: Sequence[SetRecord]) -> list[list[str]]
     rows = [["set", f"{metric} ({which} epoch)", "repeats", *names]]
     for each in sets:
         unscored = "diverged" if each.status == "diverged" else "-"
-        score = unscored if each.mean is None else score_text(each.mean, each.error)
+        score = unscored if each.mean is None else score_text(each.mean, each.error, sets[0].error)
         rows.append([each.set_id, score, progress(each), *(value(each.hyperparameters.get(name)) for name in names)])
     return rows
 

@@ -93,7 +93,8 @@ class SweepConsole(LiveConsole):
         for leader in leaders:
             record = leader.record
             if leader.of_set is not None:
-                cells.append(self._of_set(leader, leader.of_set))
+                first = leaders[0].of_set
+                cells.append(self._of_set(leader, leader.of_set, first and first.error))
                 continue
             drawn = curve(leader.curve, CURVE, blocks=self.has_blocks)
             epoch = "" if record.score_epoch is None else f"epoch {record.score_epoch}"
@@ -108,12 +109,15 @@ class SweepConsole(LiveConsole):
             rows.append(Text.assemble((score, style), (f"  {drawn}", "cyan"), f"  {name}  {epoch}  {hp}"))
         return rows
 
-    def _of_set(self, leader: Leader, of_set: SetRecord) -> list[str]:
-        """Return the cells of a set: mean score, the curve of its best repeat, id, number of repeats."""
+    def _of_set(self, leader: Leader, of_set: SetRecord, like: float | None) -> list[str]:
+        """Return the cells of a set: mean score, the curve of its best repeat, id, number of repeats.
+
+        like: standard error of the first set, by which all scores have as many digits.
+        """
         assert of_set.mean is not None
         drawn = curve(leader.curve, CURVE, blocks=self.has_blocks)
         runs = ", runs" if of_set.runs else ""
-        return [score_text(of_set.mean, of_set.error), drawn, of_set.set_id, f"{progress(of_set)}{runs}"]
+        return [score_text(of_set.mean, of_set.error, like), drawn, of_set.set_id, f"{progress(of_set)}{runs}"]
 
     def _gpus(self, s: Snapshot, readings: Readings) -> list[tuple[str, Text]]:
         """Return a row for each GPU, of as many as the terminal has lines for; one more sums up the others."""

@@ -27,6 +27,11 @@ def test_a_winner_is_told() -> None:
     assert lines(sets) == [f"t0000 is better than each of the 2 other complete sets ({HOW} 2, p < 0.05)"]
 
 
+def test_all_scores_of_a_table_have_as_many_digits() -> None:
+    rows = table("accuracy", "last", sets_of([0.9, 0.91, 0.92], [0.8, 0.8001, 0.8002], [0.1, 0.5, 0.3]))
+    assert [row[1] for row in rows[1:]] == ["0.9100 ± 0.0058", "0.8001 ± 0.0001", "0.3000 ± 0.1155"]
+
+
 def test_what_cannot_be_told_apart_is_named() -> None:
     sets = sets_of([0.9, 0.91, 0.92], [0.89, 0.92, 0.9], [0.2, 0.21, 0.23])
     told = f"t0000 cannot be told apart from t0001; it is better than the other 1 ({HOW} 2, p < 0.05)"

@@ -34,7 +34,7 @@ def _table(run: RunData, rows: Sequence[SetRow], caption: str) -> Table:
     cells = [
         (
             row.set_id,
-            None if row.score is None else score_text(row.score, row.standard_error),
+            None if row.score is None else score_text(row.score, row.standard_error, rows[0].standard_error),
             row.repeats,
             row.status,
             *(row.hyperparameters.get(name) for name in names),
