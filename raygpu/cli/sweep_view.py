@@ -93,8 +93,8 @@ class SweepConsole(LiveConsole):
         for leader in leaders:
             record = leader.record
             if leader.of_set is not None:
-                first = leaders[0].of_set
-                cells.append(self._of_set(leader, leader.of_set, first and first.error))
+                first = leaders[0].of_set or leader.of_set
+                cells.append(self._of_set(leader, leader.of_set, first.error))
                 continue
             drawn = curve(leader.curve, CURVE, blocks=self.has_blocks)
             epoch = "" if record.score_epoch is None else f"epoch {record.score_epoch}"
