@@ -36,7 +36,7 @@ SWITCHES = {
 }
 OPTIONS = {
     "resume": "Go on with the sweep in this folder: finished trials stay, the others run. With --trials N, it goes on"
-    " to N trials in all.",
+    " to N trials in all, with --repeats N to N repeats of each set.",
     "retry": "With --resume: failed, for the trials that failed, from their beginning.",
 }
 
@@ -109,7 +109,7 @@ COMMAND = Command(
     DEFAULT,
     SWITCHES,
     OPTIONS,
-    ("trials", "retry", *LIMITS),
+    ("trials", "repeats", "retry", *LIMITS),
     interrupted="interrupted before any trial had begun; nothing was kept",
 )
 
@@ -157,6 +157,9 @@ def resumed_config(earlier: RunDirectory, overrides: Mapping[str, str]) -> Sweep
         raise BadInput(f"--trials: read {config.trials}; the sweep has {before.trials}, and can have more")
     if config.population.interval is not None and config.trials != before.trials:
         raise BadInput(f"--trials: read {config.trials}; a population keeps its {before.trials} trials")
+    if config.repeats < before.repeats or (config.per_set > 1) != (before.per_set > 1):
+        more = ", and can have more" if before.per_set > 1 else "; more of them need a new sweep"
+        raise BadInput(f"--repeats: read {config.repeats}; the sweep has {before.repeats}{more}")
     return config
 
 

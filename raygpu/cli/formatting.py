@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+MOST_DIGITS = 6
+"""Largest number of digits after the point of a score with an error."""
 LONGEST_VALUE = 24
 """Largest number of characters of a hyper-parameter in a line."""
 
@@ -20,6 +23,20 @@ def value(v: Any) -> str:
         return f"{v:.4g}"
     text = "" if v is None else str(v)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def score_text(mean: float, error: float | None, like: float | None = None) -> str:
+    """Return a score with its standard error as text, `0.9712 ± 0.0031`: as many digits as the error allows.
+
+    like: error of the first score of a table, by which all have as many digits.
+    """
+    if error is None:
+        return f"{mean:.6g}"
+    measure = like or error
+    if not measure or not math.isfinite(measure):
+        return f"{mean:.6g} ± {error:.2g}"
+    digits = max(0, 1 - math.floor(math.log10(measure)))
+    return f"{mean:.{digits}f} ± {error:.{digits}f}" if digits <= MOST_DIGITS else f"{mean:.6g} ± {error:.2g}"
 
 
 def cut(text: str, width: int) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raygpu.cli.set_view import rules_lines, size_text
 from raygpu.config import SweepConfig
 from raygpu.planning.estimates import Site
 from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
 from raygpu.planning.sweep_plan import Decision
+from raygpu.search.repeats import given_at_once
 from raygpu.search.signature import ITS_OWN, Group, Signature, cut, differing
 
 NEEDS = {
@@ -23,9 +25,10 @@ def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
     epochs = f", {config.epochs} epochs each" if config.epochs else ""
     direction = "highest" if config.maximize else "lowest"
     lines = [
-        f"sweep {config.name}: {config.trials} trials of {config.code_name}{epochs}; {config.search.algorithm} search,"
+        f"sweep {config.name}: {size_text(config)} of {config.code_name}{epochs}; {config.search.algorithm} search,"
         f" {_stopping(config)}, {direction} {config.metric} wins",
     ]
+    lines += rules_lines(config)
     if config.data.synthetic:
         lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
     if simulated:
@@ -80,7 +83,7 @@ def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[st
             f"plan: on {_cards(part)}: {part.share} ({part.reason}); {_per_trial(part)} per trial"
             for part in made.parts
         ]
-    at_once = config.search.at_once
+    at_once = given_at_once(config) if config.search.at_once is not None else None
     if at_once is not None and at_once < made.slots:
         lines.append(
             f"plan: {config.search.algorithm} asks for {at_once} trials at a time, so {at_once} of"
@@ -112,7 +115,7 @@ def fused_lines(
     if groups is None:
         return [
             *lines,
-            f"plan: optuna asks for {config.search.generation} trials at a time, so no array is wider than that; a"
+            f"plan: optuna asks for {given_at_once(config)} trials at a time, so no array is wider than that; a"
             " larger --search.generation makes wider arrays and learns less (median gap on a toy objective: .0035 at 8,"
             " .0363 at 64)",
         ]

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raygpu.cli.formatting import duration, hyperparameters, throughput
+from raygpu.cli.formatting import duration, hyperparameters, score_text, throughput
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig
 from raygpu.config.command_names import typed
 from raygpu.records.run_directory import RunDirectory
@@ -42,7 +42,10 @@ def _outcome(summary: Mapping[str, Any]) -> list[str]:
         first = f"**No trial has a finite {summary['metric']}.**"
     else:
         values = hyperparameters(best["hyperparameters"])
-        first = f"**Best trial** `{best['trial_id']}`: {summary['metric']} {best['score']:.6g}, with {values}."
+        score = score_text(best["score"], best.get("standard_error"))
+        what = f"set** `{best['set_id']}`" if "set_id" in best else f"trial** `{best['trial_id']}`"
+        mean = f" (mean of {best['repeats']} repeats)" if "set_id" in best else ""
+        first = f"**Best {what}: {summary['metric']} {score}{mean}, with {values}."
     if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
         first += f" On the test data: {tested.line(summary['metric'])}."
     if summary["data"] == "synthetic":

@@ -32,11 +32,12 @@ def ending(
     if summary["best"] is not None and summary["data"] == "synthetic":
         lines.append("on synthetic data: these scores mean nothing")
     counts = [
-        f"{summary['completed']} finished",
+        f"{summary['completed']} {'trainings ' if 'repeats' in summary else ''}finished",
         *([f"{summary['diverged']} diverged"] if summary["diverged"] else []),
         f"{summary['stopped_early']} stopped early",
         f"{summary['failed']} failed",
         *([f"{summary['interrupted']} interrupted"] if summary["interrupted"] else []),
+        *([f"{summary['left_out']} left out"] if summary.get("left_out") else []),
     ]
     took = f"{duration(summary['wall_s'])}{_predicted(summary)}"
     if summary["command_s"] > summary["wall_s"]:  # not of a sweep that goes on: its trials' time counts all starts
@@ -74,7 +75,8 @@ def _best(best: Mapping[str, Any], folder: RunDirectory) -> list[str]:
     """Return lines that say how to train the best trial again, and where the files of its script are."""
     described = folder.shared / folder.best_toml.name
     if "command_line" not in best:
-        return [f"the best trial, ready to be trained again: {described}"]
+        what = f"the best set, {best['set_id']}," if "set_id" in best else "the best trial,"
+        return [f"{what} ready to be trained again: {described}"]
     lines = [f"the best trial, to run it again: {best['command_line']}", f"its hyper-parameters: {described}"]
     files = folder.trials / best["trial_id"] / FILES
     return [*lines, f"its files: {folder.shared_trials / best['trial_id'] / FILES}"] if files.is_dir() else lines

@@ -10,7 +10,9 @@ from rich.text import Text
 
 from raygpu.cli.bars import bar, curve, labelled
 from raygpu.cli.console import LiveConsole
-from raygpu.cli.formatting import cut, duration, hyperparameters, left, throughput, value
+from raygpu.cli.formatting import cut, duration, hyperparameters, left, score_text, throughput, value
+from raygpu.cli.set_view import progress, table
+from raygpu.records.set_records import SetRecord
 from raygpu.records.trial_records import Device, Leader, Snapshot
 from raygpu.search.trials import TrialRecord
 
@@ -90,6 +92,10 @@ class SweepConsole(LiveConsole):
         cells = []
         for leader in leaders:
             record = leader.record
+            if leader.of_set is not None:
+                first = leaders[0].of_set or leader.of_set
+                cells.append(self._of_set(leader, leader.of_set, first.error))
+                continue
             drawn = curve(leader.curve, CURVE, blocks=self.has_blocks)
             epoch = "" if record.score_epoch is None else f"epoch {record.score_epoch}"
             runs = "" if record.ended else ", runs"
@@ -102,6 +108,16 @@ class SweepConsole(LiveConsole):
             style = "" if number else "bold green"
             rows.append(Text.assemble((score, style), (f"  {drawn}", "cyan"), f"  {name}  {epoch}  {hp}"))
         return rows
+
+    def _of_set(self, leader: Leader, of_set: SetRecord, like: float | None) -> list[str]:
+        """Return the cells of a set: mean score, the curve of its best repeat, id, number of repeats.
+
+        like: standard error of the first set, by which all scores have as many digits.
+        """
+        assert of_set.mean is not None
+        drawn = curve(leader.curve, CURVE, blocks=self.has_blocks)
+        runs = ", runs" if of_set.runs else ""
+        return [score_text(of_set.mean, of_set.error, like), drawn, of_set.set_id, f"{progress(of_set)}{runs}"]
 
     def _gpus(self, s: Snapshot, readings: Readings) -> list[tuple[str, Text]]:
         """Return a row for each GPU, of as many as the terminal has lines for; one more sums up the others."""
@@ -126,6 +142,10 @@ class SweepConsole(LiveConsole):
     def _share(self, held: float) -> Text:
         return bar(held, SHARE, blocks=self.has_blocks) + Text(f" {held:4.0%}".replace("%", " %"))
 
+    def best_sets(self, metric: str, which: str, sets: Sequence[SetRecord]) -> None:
+        """Print the best sets in columns, one line each. which: epoch of the scores, last or best."""
+        self._print_columns(table(metric, which, sets))
+
     def best(self, metric: str, records: Sequence[TrialRecord]) -> None:
         """Print the best trials in columns, one line each; cut at a terminal's width, and nowhere else.
 
@@ -138,6 +158,10 @@ class SweepConsole(LiveConsole):
             score = "diverged" if r.diverged else f"{r.score:.6g}"
             epoch = "" if r.best_epoch is None else str(r.best_epoch)
             rows.append([r.trial.trial_id, score, epoch, str(r.epochs), *values])
+        self._print_columns(rows)
+
+    def _print_columns(self, rows: Sequence[Sequence[str]]) -> None:
+        """Print the rows of a table in columns: the first one to the left, the others to the right."""
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for first, *others in rows:
             cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
@@ -175,12 +199,19 @@ def plain(
     parts += [f"{s.stopped} stopped early"] if s.stopped else []
     parts += [f"{s.diverged} diverged"] if s.diverged else []
     parts += [f"{s.failed} failed"] if s.failed else []
-    parts += [f"{best} {s.best.score:.6g} ({at_epoch(s.best)})"] if s.best is not None else []
+    parts += [f"{best} {_best(s.leaders[0].of_set if s.leaders else None, s.best)}"] if s.best is not None else []
     for device in devices:
         if facts := gpu_facts(s, device, readings or {}, alone or {}):
             parts.append(f"gpu {device.index}: {s.held.get(device.index, 0.0):.0%} held, {', '.join(facts)}")
     parts += [f"{duration(s.elapsed_s)}, {left(s.time_left_s)}"]
     return " | ".join(parts)
+
+
+def _best(of_set: SetRecord | None, record: TrialRecord) -> str:
+    """Return the best score so far with what has it: a set with its number of repeats, or a trial."""
+    if of_set is None or of_set.mean is None:
+        return f"{record.score:.6g} ({at_epoch(record)})"
+    return f"{score_text(of_set.mean, of_set.error)} ({of_set.set_id}, {progress(of_set)} repeats)"
 
 
 def at_epoch(record: TrialRecord) -> str:

@@ -62,11 +62,19 @@ class PopulationSection(Section):
 
 
 def require_fitting(
-    section: PopulationSection, epochs: int | None, stopping: str, search: str, in_parts: bool, *, is_script: bool
+    section: PopulationSection,
+    epochs: int | None,
+    stopping: str,
+    search: str,
+    in_parts: bool,
+    *,
+    is_script: bool,
+    per_set: int,
 ) -> None:
     """Raise ValueError for a population that does not suit the rest of a sweep's configuration.
 
     epochs: of a trial. stopping, search: algorithms. in_parts: whether the search waits for scores before it draws on.
+    per_set: trainings of each set of hyper-parameters.
     """
     if section.interval is None:
         if section != PopulationSection():
@@ -74,6 +82,11 @@ def require_fitting(
         return
     if is_script:
         raise ValueError("population: a script keeps its parameters to itself; a TorchExperiment is wanted")
+    if per_set > 1:
+        raise ValueError(
+            "population: repeats and folds train one set of hyper-parameters several times, and a population's trials"
+            " have none of their own; leave one of the two out"
+        )
     if epochs is None or not section.epochs(epochs):
         raise ValueError(
             f"population.interval: read {section.interval}, and burn_in {section.burn_in}: no comparison before the"

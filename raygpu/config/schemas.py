@@ -34,6 +34,8 @@ from raygpu.config.source import PICKLED
 from raygpu.errors import BadInput
 from raygpu.storage import LOCAL, Storage
 
+RACED_FROM = 5
+"""Fewest repeats by which racing can rule out a set: of n pairs, its test reaches 0.5 ** n at best."""
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
@@ -128,6 +130,12 @@ class SweepConfig(TrialsConfig, StoredConfig):
 
     trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Number of trials. A grid runs whole without it."""
+    repeats: Annotated[int, Field(ge=1, le=100)] = 1
+    """Number of trainings of each set of hyper-parameters, with other seeds; the set's score is their mean. `trials`
+    counts sets."""
+    racing: bool = False
+    """Give no more repeats to a set that is clearly worse than the leading one, by a signed-rank test. It needs more
+    than 5 repeats."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
     """The metric that scores a trial, measured on the validation data."""
     score: Literal["last", "best"] = "last"
@@ -160,6 +168,10 @@ class SweepConfig(TrialsConfig, StoredConfig):
             raise ValueError('trials: not given; only search.algorithm = "grid" knows how many there are')
         if self.epochs is None and self.stopping.algorithm == "halving":
             raise ValueError("epochs: not given; stopping by halving needs the largest number of epochs")
+        if self.racing and self.per_set <= RACED_FROM:
+            raise ValueError(
+                f"racing: read true; it decides once sets have {RACED_FROM} repeats, so there have to be more"
+            )
         names = self.script.metrics
         if names and self.metric not in names and f"validation/{self.metric}" not in names:
             raise ValueError(f"metric: read {self.metric!r}; [script] metrics has: {', '.join(sorted(names))}")
@@ -168,13 +180,18 @@ class SweepConfig(TrialsConfig, StoredConfig):
     @model_validator(mode="after")
     def _population_fits(self) -> SweepConfig:
         others = self.stopping.algorithm, self.search.algorithm, self.search.at_once is not None
-        require_fitting(self.population, self.epochs, *others, is_script=self.experiment is None)
+        require_fitting(self.population, self.epochs, *others, is_script=self.experiment is None, per_set=self.per_set)
         return self
 
     @property
     def maximize(self) -> bool:
         """Whether a larger score is better."""
         return maximizes(self.metric, self.direction)
+
+    @property
+    def per_set(self) -> int:
+        """Number of trainings of each set of hyper-parameters."""
+        return self.repeats * (self.folds or 1)
 
 
 class PackConfig(TrialsConfig):

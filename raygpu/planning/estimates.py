@@ -10,6 +10,7 @@ from raygpu.planning.cost_model import ProfiledGroup, Size
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.profiles import Profile
 from raygpu.planning.scaling_laws import Affine
+from raygpu.search.repeats import given_at_once
 from raygpu.search.signature import Group, Signature
 from raygpu.search.stopping import expected_epochs
 
@@ -82,8 +83,9 @@ class Estimates:
 def size(config: SweepConfig, part: float = 1.0) -> Size:
     """Return the size of this part of the sweep's trials."""
     assert config.trials is not None  # a sweep that is prepared knows it
-    trials = max(1, round(config.trials * part))
-    at_once = config.search.at_once or config.trials
+    trainings = config.trials * config.per_set
+    trials = max(1, round(trainings * part))
+    at_once = given_at_once(config) or trainings
     return Size(trials, expected_epochs(config), max(1, min(trials, round(at_once * part))))
 
 

@@ -23,7 +23,11 @@ class Schedule:
     stops: Mapping[int, float] = field(default_factory=dict)
     """Share of the trials that the stopping rule is expected to end, by epoch."""
     generation: int | None = None
-    """Number of trials that the search gives out before it wants all of their results; None for all."""
+    """Number of sets that the search gives out before it wants all of their results; None for all."""
+    per_set: int = 1
+    """Number of trials of each set of hyper-parameters."""
+    surviving: float = 1.0
+    """Share of the sets whose first trial is expected not to be stopped, and that get their other trials."""
     arrays: Sequence[tuple[str, ...]] = ()
     """Trials of each planned array, in the order in which arrays begin; empty in process mode, or where trials are
     drawn later."""

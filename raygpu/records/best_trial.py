@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from raygpu.config import SweepConfig
@@ -18,16 +19,19 @@ def training_values(
     score: float | None,
     score_epoch: int | None,
     epochs: int | None,
+    of_set: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the values of a TrainConfig that trains a trial again; without those that are None.
 
-    sweep: name of its run. score_epoch: epoch of the score. epochs: number of epochs to train.
+    sweep: name of its run. score_epoch: epoch of the score. epochs: number of epochs to train. of_set: score of the
+    set that the trial repeats, in place of its own, as the summary has it.
     """
     direction = "max" if config.maximize else "min"
     source: dict[str, Any] = {"sweep": sweep, "trial_id": trial.trial_id}
     if score is not None:
         source |= {"score": score, "epoch": score_epoch, "score_of": f"{config.score} epoch"}
         source |= {"metric": config.metric, "direction": direction}
+        source |= {name: value for name, value in (of_set or {}).items() if name != "scores"}
     if config.data.synthetic:
         source["data"] = "synthetic"
     if (line := command_line(config, trial)) is not None:

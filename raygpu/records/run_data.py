@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from raygpu.config import read_toml
@@ -11,9 +11,10 @@ from raygpu.config.command_names import typed
 from raygpu.errors import BadInput
 from raygpu.planning.profiles import Profile
 from raygpu.planning.under_use import UnderUse, under_use
-from raygpu.records import profile_store, timeline, trials_csv
+from raygpu.records import profile_store, sets_csv, timeline, trials_csv
 from raygpu.records.json_files import read_json
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.sets_csv import SetRow
 from raygpu.records.timeline import TRAINING, RunTimeline
 from raygpu.records.trials_csv import TrialRow
 
@@ -32,6 +33,8 @@ class RunData:
     trials: list[TrialRow]
     """The trials of a sweep; empty for another run."""
     timeline: RunTimeline
+    sets: list[SetRow] = field(default_factory=list)
+    """The sets of hyper-parameters, the best first, of a sweep that trains each several times; empty for another."""
     profile: Profile | None = None
     """Measurements of `raygpu pack`; None for another run."""
     advice: Mapping[str, Any] | None = None
@@ -82,6 +85,7 @@ class RunData:
             summary=summary,
             trials=trials_csv.read(folder.trials_csv),
             timeline=timeline.read(folder.timeline),
+            sets=sets_csv.read(folder.sets_csv),
         )
 
     @classmethod
@@ -103,7 +107,7 @@ class RunData:
             raise BadInput(f"{folder.profile}: cannot be read as a profile; measure it again by {typed('pack')}")
         config = read_toml(folder.config) if folder.config.is_file() else {}
         advice = read_json(folder.advice, f"give the advice again by {typed('pack')} --advise")
-        return cls(folder, "pack", config, {}, [], RunTimeline(), profile, advice)
+        return cls(folder, "pack", config, {}, [], RunTimeline(), profile=profile, advice=advice)
 
     def logarithmic(self) -> dict[str, bool]:
         """Return whether each hyper-parameter with a range was drawn by its logarithm."""
@@ -127,6 +131,16 @@ class RunData:
         """Return the trials with a finite score, the best first."""
         scored = [row for row in self.trials if row.finite]
         return sorted(scored, key=lambda row: (-1 if self.maximize else 1) * (row.score or 0.0))
+
+    def searched(self) -> list[TrialRow]:
+        """Return what the search has chosen by, the best first: the trials, or the sets with their mean scores."""
+        if not self.sets:
+            return self.ranked()
+        return [
+            TrialRow(row.set_id, row.status, row.score, 0, None, None, row.hyperparameters)
+            for row in self.sets
+            if row.score is not None and row.status not in ("diverged", "failed")
+        ]
 
     def series(self) -> list[str]:
         """Return the names of the metrics that have curves, the score's first."""

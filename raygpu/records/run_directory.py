@@ -90,6 +90,11 @@ class RunDirectory:
         return self.path / "summary.json"
 
     @property
+    def sets_csv(self) -> Path:
+        """The table of the sets of hyper-parameters, of a sweep with repeats."""
+        return self.path / "sets.csv"
+
+    @property
     def trials_csv(self) -> Path:
         """File of the trials, one row each."""
         return self.path / "trials.csv"
@@ -263,6 +268,7 @@ class RunDirectory:
             folder.run,
             folder.summary,
             folder.trials_csv,
+            folder.sets_csv,
             folder.timeline,
             folder.population,
             folder.best_toml,
@@ -372,9 +378,19 @@ class RunDirectory:
         """Return the content of `summary.json`; None of a run without an end. Raises BadInput if it is damaged."""
         return read_json(self.summary, "--resume writes it anew")
 
-    def write_best(self, config: SweepConfig, best: TrialRecord, values: Mapping[str, Any] | None = None) -> None:
-        """Write `best.toml`: the best trial, ready for a production training. values: those of it that differ from the
-        trial's own, as the schedule of a population's winner."""
+    def write_best(
+        self,
+        config: SweepConfig,
+        best: TrialRecord,
+        *,
+        score: Mapping[str, Any] | None = None,
+        values: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write `best.toml`: the best trial, ready for a production training.
+
+        score: that of its set, as the summary has it; by default the trial's own. values: those of it that differ from
+        the trial's own, as the schedule of a population's winner.
+        """
         own = training_values(
             config,
             self.name,
@@ -382,6 +398,7 @@ class RunDirectory:
             score=best.score,
             score_epoch=best.score_epoch,
             epochs=config.epochs or best.epochs,
+            of_set=score,
         )
         given = dict(values or {})
         source = own["source"] | given.pop("source", {})

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -20,6 +20,7 @@ from raygpu.planning.overheads import WORKER_S
 from raygpu.planning.schedule import Schedule
 from raygpu.planning.survival import Survival
 from raygpu.records.paces import Holder, Paces
+from raygpu.search.repeats import number_of
 from raygpu.search.trials import Trial, TrialRecord
 
 ESTIMATED_FROM_S = 1.5
@@ -110,14 +111,19 @@ class SweepPace:
             self._between.append(held.prepared_s)
         self._ended.append(held)
 
-    def left_s(self, now: float, records: Mapping[str, TrialRecord], num_trials: int) -> float | None:
-        """Return the seconds left of a sweep whose trials have not all ended; None while little is known."""
+    def left_s(
+        self, now: float, records: Mapping[str, TrialRecord], num_trials: int, saved: Collection[str] = ()
+    ) -> float | None:
+        """Return the seconds left of a sweep whose trials have not all ended; None while little is known.
+
+        num_trials: without those that are left out. saved: ids of the trials that are left out.
+        """
         survival = self._survival(records)
         paces = Paces.of([*self._ended, *self.holders.values()], self.schedule.fixed, self.schedule.sizes)
         if survival is None or paces is None or self._training_since is None:
             return None
         outlook = _Outlook(survival, paces, self._between_s, fmean(self._starts) if self._starts else 0.0)
-        queue = self._queue(records, num_trials)
+        queue = self._queue(records, num_trials, saved)
         jobs = sum(map(len, queue)) + len(self.holders)
         rounds = next((number for most, number in ROUNDS if jobs <= most), 1)
         left_s = fmean(
@@ -156,24 +162,38 @@ class SweepPace:
             (ended if record.ended else running)[record.epochs] += 1
         return Survival.estimate(self.schedule.epochs, ended, running, self.schedule.stops)
 
-    def _queue(self, records: Mapping[str, TrialRecord], num_trials: int) -> list[list[tuple[str, ...]]]:
+    def _queue(
+        self, records: Mapping[str, TrialRecord], num_trials: int, saved: Collection[str]
+    ) -> list[list[tuple[str, ...]]]:
         """Return the waiting Tune trials, each by its trials, in blocks that begin one after the other's end."""
         held = {name for holder in self.holders.values() for name in holder.trial_ids}
-        while len(self._names) < num_trials:
-            self._names.append(Trial.name(len(self._names)))
+        planned, per_set = num_trials + len(saved), self.schedule.per_set
+        while len(self._names) < planned:
+            set_number, number = divmod(len(self._names), per_set)
+            name = Trial.name(set_number)
+            self._names.append(name if per_set == 1 else Trial.repeat_name(name, number))
         waiting = [
             name
-            for name in self._names[:num_trials]
-            if name not in held and ((record := records.get(name)) is None or not record.ended)
+            for name in self._names[:planned]
+            if name not in held and name not in saved and self._may_run(name, records)
         ]
         if not self.schedule.generation:
             return [self._jobs(waiting, self.schedule.arrays)]
         blocks: dict[int, list[str]] = {}
         for name in waiting:
-            blocks.setdefault(int(name[1:]) // self.schedule.generation, []).append(name)
-        under_way = max((int(name[1:]) // self.schedule.generation for name in held), default=-1)
+            blocks.setdefault(_set_number(name) // self.schedule.generation, []).append(name)
+        under_way = max((_set_number(name) // self.schedule.generation for name in held), default=-1)
         found = [self._jobs(names, ()) for _, names in sorted(blocks.items())]
         return [[], *found] if under_way >= 0 and under_way not in blocks else found
+
+    def _may_run(self, name: str, records: Mapping[str, TrialRecord]) -> bool:
+        """Return whether a trial that has no place is expected to run: it has not ended, nor will its set's first trial
+        be stopped."""
+        if (record := records.get(name)) is not None:
+            return not record.ended
+        first = records.get(Trial.repeat_name(name.partition("-")[0], 0))
+        undecided = number_of(name) > 0 and (first is None or not first.ended)
+        return not undecided or (_set_number(name) * GOLDEN) % 1 < self.schedule.surviving
 
     def _jobs(self, waiting: list[str], arrays: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
         left = set(waiting)
@@ -184,6 +204,16 @@ class SweepPace:
         seen = [*self._ended, *self.holders.values()]
         width = max(1, round(fmean(len(holder.trial_ids) for holder in seen))) if seen else 1
         return [tuple(waiting[at : at + width]) for at in range(0, len(waiting), width)]
+
+
+def _set_number(name: str) -> int:
+    """Return the place of a trial's set in the search."""
+    return int(name.partition("-")[0][1:])
+
+
+def _part(name: str, simulation: int) -> float:
+    """Return a trial's number from 0 to 1 in a simulation."""
+    return (_set_number(name) * GOLDEN + number_of(name) * GOLDEN**3 + simulation * GOLDEN**2) % 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +230,7 @@ class _Outlook:
         after = min((record.epochs for name in job if (record := records.get(name)) is not None), default=0)
         if len(job) > 1:
             return self.between_s + self._array_s(len(job), after, self.paces.of_kind(kind).mean)
-        part = (int(job[0][1:]) * GOLDEN + number * GOLDEN**2) % 1
+        part = _part(job[0], number)
         pace = self.paces.of_kind(kind).draw((part * 7 + number * GOLDEN) % 1)
         return self.between_s + self.survival.draw(part, after) * self.paces.epoch_s(pace, 1)
 
@@ -216,7 +246,7 @@ class _Outlook:
         if len(held.trial_ids) == 1:
             if not left or self.survival.share(left[0].epochs, left[0].epochs) <= 0:
                 return SHORTEST_S
-            part = (int(held.trial_ids[0][1:]) * GOLDEN + number * GOLDEN**2) % 1
+            part = _part(held.trial_ids[0], number)
             seconds = self.survival.draw(part, left[0].epochs) * self.paces.epoch_s(pace, 1)
             return max(SHORTEST_S, seconds - credit_s)
         begun = [record.epochs for record in left if record.epochs]

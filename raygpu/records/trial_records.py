@@ -6,9 +6,9 @@ import heapq
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
@@ -16,10 +16,15 @@ from raygpu.errors import UnknownMetric, kind, last_line
 from raygpu.planning.schedule import Schedule
 from raygpu.records.clock import command_age_s
 from raygpu.records.curve import Curve
+from raygpu.records.set_records import SetRecord, ranked_sets
+from raygpu.records.snapshot import Leader as Leader
+from raygpu.records.snapshot import Snapshot as Snapshot
 from raygpu.records.sweep_pace import SweepPace
+from raygpu.search.repeats import Repetition
 from raygpu.search.trials import Change, EpochResult, Scoring, Status, Trial, TrialRecord
 
 SIMULATED = "one simulated GPU"
+SINGLE = Repetition()
 LEADERS = 3
 """Number of the best trials in a snapshot."""
 RATE_S = 5.0
@@ -45,43 +50,6 @@ class Device:
     """Worth in Reference GPU Units; None if unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leader:
-    """One of the best trials so far."""
-
-    record: TrialRecord
-    curve: Sequence[float]
-    """Metric by epoch, in a bounded number of points; without the epochs at which it was not finite."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The state of a sweep at one moment."""
-
-    elapsed_s: float
-    num_trials: int
-    running: int
-    finished: int
-    """Trials that finished without diverging."""
-    stopped: int
-    failed: int
-    best: TrialRecord | None
-    samples_per_s: dict[int, float | None]
-    """Samples/s by GPU, summed over the trials that run there; None if no trial reports any."""
-    time_left_s: float | None
-    """None while it is not known."""
-    diverged: int = 0
-    leaders: Sequence[Leader] = ()
-    """The best trials, the best first; without those that diverged."""
-    held: Mapping[int, float] = field(default_factory=dict)
-    """Share of each GPU that Tune trials hold, by its index."""
-
-    @property
-    def ended(self) -> int:
-        """Number of trials that will not go on."""
-        return self.finished + self.diverged + self.stopped + self.failed
-
-
 def diverged(record: TrialRecord) -> bool:
     """Return whether a trial has ended by diverging."""
     return record.diverged and record.status == "finished"
@@ -97,10 +65,14 @@ class Records:
         devices: Sequence[Device],
         epochs: int | None,
         schedule: Schedule | None = None,
+        repetition: Repetition = SINGLE,
     ) -> None:
-        """Begin without any trial. epochs: of a trial; None if unknown. schedule: for the time left, as far as it is
-        known."""
-        self.num_trials = num_trials
+        """Begin without any trial. num_trials: all that are planned. epochs: of a trial; None if unknown. schedule: for
+        the time left, as far as it is known. repetition: trials of each set of hyper-parameters."""
+        self._num_planned = num_trials
+        self.repetition = repetition
+        self.saved: Collection[str] = ()
+        """Ids of the planned trials that are left out: of sets that are stopped or clearly worse."""
         self.scoring = scoring
         self.devices = list(devices)
         self.epochs = epochs
@@ -130,6 +102,29 @@ class Records:
         self._held_since: dict[str, float] = {}
         """Moment at which each holder of a share of a GPU was last charged, by the monotonic clock."""
         self._lock = RLock()
+
+    @property
+    def num_trials(self) -> int:
+        """Number of trials of the sweep, without those that are left out."""
+        return self._num_planned - len(self.saved)
+
+    def leave_out(self, num_trials: int, saved: Collection[str]) -> None:
+        """Set the number of trials, without those that are left out, and which these are, as the sampler knows them
+        now."""
+        self._num_planned, self.saved = num_trials + len(saved), saved
+
+    def sets(self) -> list[SetRecord]:
+        """Return the sets of hyper-parameters that have begun, the best first."""
+        with self._lock:
+            records = list(self.by_id.values())
+        return ranked_sets(records, self.repetition, maximize=self.scoring.maximize, saved=self.saved)
+
+    def set_of(self, set_id: str) -> SetRecord:
+        """Return a set that has begun. Raises KeyError if it has not."""
+        with self._lock:
+            names = [Trial.repeat_name(set_id, number) for number in range(self.repetition.per_set)]
+            records = [self.by_id[name] for name in names if name in self.by_id]
+        return ranked_sets(records, self.repetition, maximize=self.scoring.maximize, saved=self.saved)[0]
 
     def start(self, trial: Trial) -> TrialRecord:
         """Note that a trial's worker has started: for the first time, again after a loss, or anew after a failure."""
@@ -264,12 +259,13 @@ class Records:
             return record
 
     def common_failure(self, least: int) -> str | None:
-        """Return the error's last line if at least so many trials have ended, all of them by the same type of error."""
+        """Return the error's last line if trials of at least so many sets have ended, all by the same type of error."""
         with self._lock:
             ended = [record for record in self.by_id.values() if record.ended]
+        num_sets = len({record.trial.set_id for record in ended})  # the repeats of one set fail together
         lines = [last_line(record.error or "") for record in ended if record.status == "failed"]
         alike = len(set(map(kind, lines))) == 1
-        return lines[0] if alike and len(lines) == len(ended) >= least else None
+        return lines[0] if alike and len(lines) == len(ended) and num_sets >= least else None
 
     def failures(self) -> list[str]:
         """Return the last line of each failed trial's traceback."""
@@ -324,11 +320,18 @@ class Records:
             )
 
     def _leaders(self) -> list[Leader]:
+        if not self.repetition.is_single:
+            return [
+                Leader(each.best, self._curve(each.best), each)
+                for each in self.sets()[:LEADERS]
+                if each.mean is not None and each.best is not None
+            ]
         scored = [r for r in self.by_id.values() if r.score is not None and r.status != "failed" and not r.diverged]
-        return [
-            Leader(record, curve.points() if (curve := self._curves.get(record.trial.trial_id)) is not None else [])
-            for record in heapq.nsmallest(LEADERS, scored, key=self._rank)
-        ]
+        return [Leader(record, self._curve(record)) for record in heapq.nsmallest(LEADERS, scored, key=self._rank)]
+
+    def _curve(self, record: TrialRecord) -> Sequence[float]:
+        curve = self._curves.get(record.trial.trial_id)
+        return curve.points() if curve is not None else []
 
     def _rank(self, record: TrialRecord) -> tuple[bool, float, str]:
         """Return the key that sorts trials with a score, the best first, and diverged ones last."""
@@ -365,7 +368,7 @@ class Records:
         if sum(record.ended for record in self.by_id.values()) >= self.num_trials:
             return 0.0
         if self._left is None or not 0 < now - self._left[0] < ESTIMATE_S:
-            self._left = now, self._pace.left_s(now, self.by_id, self.num_trials)
+            self._left = now, self._pace.left_s(now, self.by_id, self.num_trials, self.saved)
         at, left_s = self._left
         return left_s and max(0.0, left_s - (now - at))
 

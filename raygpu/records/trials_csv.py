@@ -14,6 +14,8 @@ from raygpu.errors import BadInput
 from raygpu.records.json_files import rounded
 from raygpu.search.trials import TrialRecord
 
+OF_SET = ("set", "repeat", "fold")
+"""Columns of a sweep whose sets of hyper-parameters are trained several times."""
 OWN = ("id", "status", "score", "score_epoch", "best_epoch", "epochs", "samples_per_s", "gpu", "rgu_hours")
 """Columns before those of the hyper-parameters."""
 LAST = "last."
@@ -48,14 +50,19 @@ def write(path: Path, records: Sequence[TrialRecord]) -> None:
     """Write the file."""
     names = list(dict.fromkeys(name for record in records for name in record.trial.hyperparameters))
     last = sorted({name for record in records for change in record.changes for name in change.values})
-    more = [CHANGES, *(f"{LAST}{name}" for name in last)] if last else []
-    header = [*OWN, *more, *(f"{PREFIX}{name}" if name in (*OWN, *more) else name for name in names)]
+    repeated = any(record.trial.repeat is not None for record in records)
+    own = [*OWN, *(OF_SET if repeated else ()), *((CHANGES,) if last else ())]
+    own += [f"{LAST}{name}" for name in last]
+    header = [*own, *(f"{PREFIX}{name}" if name in own else name for name in names)]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(header)
         for r in records:
             row = [r.trial.trial_id, status(r), r.score, r.score_epoch, r.best_epoch, r.epochs]
             row += [rounded(r.samples_per_s), r.gpu_index, rounded(r.rgu_hours, 6)]
+            if repeated:
+                numbers = [None if number is None else number + 1 for number in (r.trial.repeat, r.trial.fold)]
+                row += [r.trial.set_id, *numbers]
             if last:
                 row += [len(r.changes), *(r.values.get(name) for name in last)]
             writer.writerow([*row, *(r.trial.hyperparameters.get(name) for name in names)])
@@ -68,14 +75,15 @@ def read(path: Path) -> list[TrialRow]:
     with path.open(newline="") as file:
         rows = csv.DictReader(file, restval="")
         try:
-            return [_row(row) for row in rows]
+            names = set(rows.fieldnames or ())
+            own = [*OWN, *(OF_SET if set(OF_SET) <= names else ())]
+            own += [CHANGES] if any(name.startswith(LAST) for name in names) else []
+            return [_row(row, own) for row in rows]
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{path}: line {rows.line_num}: {error!r}; --resume writes it anew") from error
 
 
-def _row(row: Mapping[str, str]) -> TrialRow:
-    last = any(name.startswith(LAST) for name in row)
-    own = (*OWN, *((CHANGES,) if last else ()))
+def _row(row: Mapping[str, str], own: Sequence[str]) -> TrialRow:
     values = {name: text for name, text in row.items() if name not in own and not name.startswith(LAST) and text != ""}
     return TrialRow(
         trial_id=row["id"],

@@ -17,7 +17,9 @@ from raygpu.search.trials import Trial
 class Sampler(Protocol):
     """Source of a sweep's trials, in order. `next` returns None while it waits for scores, and after the last trial."""
 
-    num_trials: int
+    @property
+    def num_trials(self) -> int:
+        """Number of trials that it gives out, those so far among them."""
 
     @property
     def finished(self) -> bool:

@@ -33,12 +33,16 @@ def decision_epochs(config: SweepConfig) -> frozenset[int] | None:
 
 
 def expected_epochs(config: SweepConfig) -> float:
-    """Return the mean number of epochs of a trial, early stops by halving included; 1 if not known."""
+    """Return the mean number of epochs of a trial, early stops by halving included; 1 if not known.
+
+    Of a set with repeats, halving may stop the first trial; the others then do not run at all.
+    """
     stopping = config.stopping
     if config.epochs is None:
         return 1
     if stopping.algorithm == "halving":
-        return mean_epochs(stopping.grace_epochs, stopping.reduction, config.epochs)
+        first = mean_epochs(stopping.grace_epochs, stopping.reduction, config.epochs)
+        return (first + (config.per_set - 1) * expected_survival(config) * config.epochs) / config.per_set
     return config.epochs
 
 
@@ -47,4 +51,14 @@ def expected_stops(config: SweepConfig) -> dict[int, float]:
     stopping = config.stopping
     if stopping.algorithm != "halving" or config.epochs is None:
         return {}
+    if config.per_set > 1:  # most trials cannot be stopped
+        return {}
     return dict.fromkeys(rungs(stopping.grace_epochs, stopping.reduction, config.epochs), 1 - 1 / stopping.reduction)
+
+
+def expected_survival(config: SweepConfig) -> float:
+    """Return the share of trials that the rule is expected to let run to their end; 1 where nothing is known."""
+    stopping = config.stopping
+    if stopping.algorithm != "halving" or config.epochs is None:
+        return 1.0
+    return stopping.reduction ** -len(rungs(stopping.grace_epochs, stopping.reduction, config.epochs))

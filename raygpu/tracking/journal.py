@@ -155,7 +155,8 @@ def _read(line: bytes) -> Write:
 def _trial(trial: Trial) -> dict[str, Any]:
     # MLflow keeps parameters as text, and a tuple must not come back as a list.
     values = {name: str(value) for name, value in trial.hyperparameters.items()}
-    return {"trial_id": trial.trial_id, "seed": trial.seed, "hyperparameters": values}
+    own = {name: number for name in ("repeat", "fold") if (number := getattr(trial, name)) is not None}
+    return {"trial_id": trial.trial_id, "seed": trial.seed, "hyperparameters": values, **own}
 
 
 def _encode(write: Write) -> Any:
@@ -168,6 +169,8 @@ def _encode(write: Write) -> Any:
         names = ("status", "diverged", "error", "reason", "rgu_hours", "which")
         ending = {name: getattr(value, name) for name in names}
         return {"trial": _trial(value.trial), "standing": asdict(value.standing), **ending}
+    if write.kind == "metrics":
+        return _floats(value)
     if write.kind == "gpu":
         return [value[0], _floats(value[1])]
     return {name: str(text) for name, text in value.items()}
@@ -187,7 +190,7 @@ def _decode(line: Mapping[str, Any]) -> Write:
         case "end":
             standing = Standing(**value.get("standing", {}))
             value = TrialRecord(**{**value, "trial": Trial(**value["trial"]), "standing": standing})
-        case "place" | "gpu":
+        case "place" | "gpu" | "metrics":
             pass
         case unknown:
             raise ValueError(f"no kind of write: {unknown}")

@@ -35,6 +35,9 @@ class NullWriter:
     def epochs(self, trial_id: str, results: Sequence[EpochResult]) -> None:
         """Ignore the metrics of epochs."""
 
+    def metrics(self, trial_id: str, metrics: Mapping[str, float]) -> None:
+        """Ignore metrics without an epoch."""
+
     def end(self, record: TrialRecord) -> None:
         """Ignore a trial's end."""
 

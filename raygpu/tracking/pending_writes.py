@@ -12,7 +12,7 @@ from raygpu.search.trials import Trial, TrialRecord
 from raygpu.tracking.runs import Refused, RunTree
 from raygpu.tracking.values import MetricValue, final_points, final_tags, points
 
-Kind = Literal["begin", "restart", "place", "epochs", "end", "gpu"]
+Kind = Literal["begin", "restart", "place", "epochs", "metrics", "end", "gpu"]
 SetAside = Callable[[TrackingError, str | None, Mapping[str, Any]], None]
 """Function that takes what MLflow refuses: the fault, the trial's id (None of the run itself), and the values."""
 POINTS_AT_ONCE = 800
@@ -32,7 +32,7 @@ class Write:
     trial_id: str | None
     """Trial whose run is written; None for the sweep's own run."""
     value: Any
-    """Value by kind. begin, restart: Trial; place: tags; epochs: EpochResults; end: TrialRecord;
+    """Value by kind. begin, restart: Trial; place: tags; epochs: EpochResults; metrics: by name; end: TrialRecord;
     gpu: (elapsed_s, metrics)."""
     time_ms: int
     """Time at which the caller gave the write, in milliseconds since 1970; a late delivery keeps it."""
@@ -71,6 +71,9 @@ class Batch:
             case "epochs":
                 for result in write.value:
                     self.points.extend(points(result, write.time_ms))
+            case "metrics":
+                values = write.value.items()
+                self.points.extend(MetricValue(name, value, 0, write.time_ms) for name, value in values)
             case "end":
                 self.end = write.value
                 self.tags.update(final_tags(write.value))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from raygpu.tracking.values import MAX_TAG, allowed_name, text
+from raygpu.tracking.values import MAX_TAG, SET_ERROR, SET_SCORE, SET_TAG, allowed_name, text
 
 DESCRIPTION = "mlflow.note.content"
 """Tag that holds a run's description."""
@@ -35,14 +36,18 @@ class TrialsView:
     maximize: bool
     hyperparameters: Sequence[str]
     """Names of the hyper-parameters that vary, in the order of their columns and of the trials' names."""
+    in_sets: bool = False
+    """Whether trials are the repeats of sets: the table then groups them, and is sorted by the sets' mean scores."""
 
     def state(self, run_id: str, now_ms: int) -> str:
         """Return the tag's value. run_id: the sweep's run. now_ms: moment that tells which views are the oldest."""
-        score = f"metrics.`{allowed_name(self.score)}`"
+        own = f"metrics.`{allowed_name(self.score)}`"
+        of_set = [f"metrics.`{name}`" for name in (SET_SCORE, SET_ERROR)] if self.in_sets else []
+        score = of_set[0] if of_set else own
         parameters = [f"params.`{allowed_name(name)}`" for name in self.hyperparameters]
-        columns = [score, *parameters, "tags.`raygpu.status`", "metrics.`samples_per_s`"]
+        columns = [*of_set, own, *parameters, "tags.`raygpu.status`", "metrics.`samples_per_s`"]
         widths = {name: WIDTHS[kind] for name in columns if (kind := name.partition(".")[0]) in WIDTHS}
-        state = {
+        state: dict[str, Any] = {
             "selectedColumns": columns,
             "columnOrder": ["attributes.`Run Name`", *columns],
             "columnWidths": {"attributes.`Run Name`": WIDTHS["attributes.`Run Name`"], **widths},
@@ -51,6 +56,9 @@ class TrialsView:
             "searchFilter": f"tags.`mlflow.parentRunId` = '{run_id}'",
             "raygpu": now_ms,
         }
+        if self.in_sets:
+            by = {"mode": "tag", "groupByData": SET_TAG}
+            state["groupBy"] = {"aggregateFunction": "average", "groupByKeys": [by]}
         return json.dumps(state)
 
 

@@ -24,7 +24,7 @@ from raygpu.tracking import client, presentation
 from raygpu.tracking.client import Refused
 from raygpu.tracking.presentation import TrialsView
 from raygpu.tracking.stores import check, scheme
-from raygpu.tracking.values import MAX_NAME, MAX_PARAM, MetricValue, allowed_name, run_name, tag_values, text
+from raygpu.tracking.values import MAX_NAME, MAX_PARAM, MetricValue, allowed_name, run_name, set_tags, tag_values, text
 
 __all__ = ["Child", "Refused", "RunTree", "check", "redacted"]
 
@@ -215,6 +215,7 @@ class RunTree:
             PARENT: self.run_id,
             "raygpu.kind": "trial",
             "raygpu.trial_id": trial.trial_id,
+            **set_tags(trial),
             **client.run_tags(),
         }
         all_tags = tag_values({**self.tags, **(tags or {}), **own})

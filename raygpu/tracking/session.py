@@ -289,7 +289,9 @@ class SweepSession(Session):
     def _ending(self, summary: Mapping[str, Any], *, interrupted: bool) -> Ending:
         folder, best = self.folder, summary["best"]
         files: list[tuple[Path, str | None]] = [
-            (path, None) for path in (folder.summary, folder.trials_csv, folder.best_toml) if path.is_file()
+            (path, None)
+            for path in (folder.summary, folder.trials_csv, folder.sets_csv, folder.best_toml)
+            if path.is_file()
         ]
         files += report_files(folder)
         metrics = {f"trials/{key}": summary[key] for key in ("completed", "diverged", "stopped_early", "failed")}
@@ -303,7 +305,11 @@ class SweepSession(Session):
         written = kept_files(folder, best["trial_id"])
         best_files += [(written, "best/files")] if written is not None else []
         metrics |= {"best/score": best["score"], "best/epoch": best["epoch"], **metrics_on_test(summary)}
-        return Ending(status, metrics, tags | {"raygpu.best_trial": best["trial_id"]}, [*files, *best_files])
+        tags |= {"raygpu.best_trial": best["trial_id"]}
+        if best.get("standard_error") is not None:
+            metrics["best/standard_error"] = best["standard_error"]
+            tags["raygpu.best_set"] = best["set_id"]
+        return Ending(status, metrics, tags, [*files, *best_files])
 
 
 class TrainSession(Session):

@@ -11,6 +11,10 @@ from raygpu.search.trials import EpochResult, Trial, TrialRecord
 
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000
 """Maximum number of characters that MLflow accepts in a name, a parameter's value and a tag's value."""
+SET_TAG = "raygpu.set"
+"""Tag by which MLflow's pages group the repeats of a set."""
+SET_SCORE, SET_ERROR = "set/score", "set/standard_error"
+"""Metrics of each repeat's run that its set has in common: `SetRecord.metrics`."""
 LONGEST_TITLE = 100
 """Maximum number of characters in the name of a trial's run."""
 
@@ -57,6 +61,14 @@ def final_tags(record: TrialRecord) -> dict[str, Any]:
     if record.status == "failed" and record.error:
         tags["raygpu.error"] = record.error[-MAX_TAG:]  # a traceback's last lines say most
     return tags
+
+
+def set_tags(trial: Trial) -> dict[str, Any]:
+    """Return the tags that say which set of hyper-parameters a trial repeats; none of a set that is trained once."""
+    if trial.repeat is None:
+        return {}
+    fold = {} if trial.fold is None else {"raygpu.fold": trial.fold + 1}
+    return {SET_TAG: trial.set_id, "raygpu.repeat": trial.repeat + 1, **fold}
 
 
 def run_name(trial: Trial, names: Sequence[str]) -> str:

@@ -122,6 +122,10 @@ class Writer:
         """Log the metrics of epochs; epochs up to the last one logged are skipped, as after a retry."""
         self._put("epochs", trial_id, list(results))
 
+    def metrics(self, trial_id: str, metrics: Mapping[str, float]) -> None:
+        """Log metrics without an epoch to the trial's run, which may have ended."""
+        self._put("metrics", trial_id, dict(metrics))
+
     def end(self, record: TrialRecord) -> None:
         """End the trial's run with the status, metrics and tags of its record."""
         # Only these are written, and the caller may go on changing the record.

@@ -12,15 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli import profile_view
+from raygpu.cli.formatting import score_text
 from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment
 from raygpu.planning.profiles import Profile
+from raygpu.records import sets_csv
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.sets_csv import SetRow
 from raygpu.records.trial_files import kept_files
 from raygpu.reporting import Kept
-from raygpu.search.space import parse, trial_seed
+from raygpu.search.repeats import Repetition
+from raygpu.search.space import parse
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.workflow.user_code import find, load_data, trained_model
@@ -46,6 +50,8 @@ class SweepTrial:
     score_epoch: int | None
     epochs: int
     hyperparameters: Mapping[str, Any]
+    standard_error: float | None = None
+    """Standard error of the score where that is the mean of the repeats of a set, as of `SweepRun.best`."""
 
     @property
     def checkpoint(self) -> Path | None:
@@ -101,11 +107,22 @@ class SweepRun(_Run):
         super().__init__(directory)
         self.config: SweepConfig = directory.read_config()
 
-    def to_dataframe(self) -> pandas.DataFrame:
-        """Return the trials as a data frame, one row for each, the columns of `trials.csv`."""
+    def to_dataframe(self, *, sets: bool = False) -> pandas.DataFrame:
+        """Return the trials as a data frame, one row for each, the columns of `trials.csv`.
+
+        sets: a row for each set of hyper-parameters instead, the best first, the columns of `sets.csv`: mean score,
+        standard error, number of repeats. Raises BadInput if each set was trained once.
+        """
         import pandas
 
-        return pandas.read_csv(self._trials_csv())
+        if sets and not self.directory.sets_csv.is_file():
+            raise BadInput(f"{self.folder} has no sets.csv: repeats = {self.config.repeats}")
+        return pandas.read_csv(self.directory.sets_csv if sets else self._trials_csv())
+
+    @cached_property
+    def sets(self) -> list[SetRow]:
+        """Sets of hyper-parameters, the best first; empty if each was trained once."""
+        return sets_csv.read(self.directory.sets_csv)
 
     def _trials_csv(self) -> Path:
         if not self.directory.trials_csv.is_file():
@@ -133,19 +150,26 @@ class SweepRun(_Run):
 
     @property
     def best(self) -> SweepTrial | None:
-        """The best trial; None if no trial has a finite score."""
+        """The best trial; None if no trial has a finite score.
+
+        With repeats, it is the best repeat of the best set, with the set's mean score.
+        """
         best = self.summary["best"]
         if best is None:
             return None
         trial = next(trial for trial in self.trials if trial.trial_id == best["trial_id"])
-        return replace(trial, score=best["score"], hyperparameters=best["hyperparameters"])  # not rounded by the table
+        exact = {"score": best["score"], "hyperparameters": best["hyperparameters"]}  # not rounded by the table
+        return replace(trial, **exact, standard_error=best.get("standard_error"))
 
     def _lines(self) -> list[str]:
         summary, best = self.summary, self.best
         counts = ", ".join(f"{summary[name]} {word}" for name, word in COUNTS.items())
         lines = [f"sweep {self.name}: {summary['num_trials']} trials ({counts})"]
         if best is not None:
-            lines.append(f"best: {best.trial_id}, {self.config.metric} {best.score:.6g}, {dict(best.hyperparameters)}")
+            told = summary["best"]
+            score = score_text(told["score"], told.get("standard_error"))
+            values = dict(best.hyperparameters)
+            lines.append(f"best: {told.get('set_id', best.trial_id)}, {self.config.metric} {score}, {values}")
         return [*lines, f"all of it in {self.folder}"]
 
     def __repr__(self) -> str:
@@ -296,4 +320,6 @@ def _model(config: ProblemConfig, directory: RunDirectory, checkpoint: Path, hp:
 
 def as_trial(trial: SweepTrial) -> Trial:
     """Return the trial that a sweep drew: its hyper-parameters with its seed."""
-    return Trial(trial.trial_id, trial_seed(trial.sweep.config.seed, int(trial.trial_id[1:])), trial.hyperparameters)
+    config = trial.sweep.config
+    seed = Repetition.of(config).seed_of(trial.trial_id, config.seed)
+    return Trial(trial.trial_id, seed, trial.hyperparameters)

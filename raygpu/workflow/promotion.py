@@ -16,7 +16,8 @@ from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
 from raygpu.records.best_trial import training_values
 from raygpu.records.run_directory import RunDirectory
-from raygpu.search.space import parse, trial_seed
+from raygpu.search.repeats import Repetition
+from raygpu.search.space import parse
 from raygpu.search.trials import Scoring, Trial
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -120,10 +121,10 @@ def _of_trial(
     space = parse(config.space, config.search.algorithm)
     hyperparameters = {each.name: each.from_text(params[each.name]) for each in space.parameters if each.name in params}
     try:
-        place = int(Trial.require_name(trial_id)[1:])
+        seed = Repetition.of(config).seed_of(Trial.require_name(trial_id), config.seed)
     except ValueError as error:
         raise BadInput(f"--from: raygpu.trial_id: {error}") from error
-    trial = Trial(trial_id, trial_seed(config.seed, place), hyperparameters)
+    trial = Trial(trial_id, seed, hyperparameters)
     return training_values(config, sweep, trial, score=score, score_epoch=score_epoch, epochs=config.epochs)
 
 

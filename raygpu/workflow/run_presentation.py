@@ -39,4 +39,4 @@ def presentation(config: ProblemConfig, folder: RunDirectory, summary: Mapping[s
         described = ""
     if SCORE not in noted or not isinstance(config, SweepConfig):  # a training, or a sweep of an earlier version
         return Presentation(described)
-    return Presentation(described, TrialsView(noted[SCORE], config.maximize, varied(config.space)))
+    return Presentation(described, TrialsView(noted[SCORE], config.maximize, varied(config.space), config.per_set > 1))

@@ -14,13 +14,14 @@ from raygpu.config import SweepConfig, TrainConfig
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, take
 from raygpu.planning.sweep_plan import Decision
-from raygpu.records import population_file, trials_csv
+from raygpu.records import population_file, sets_csv, trials_csv
 from raygpu.records.best_trial import command_line
 from raygpu.records.clock import Stages
 from raygpu.records.json_files import rounded
 from raygpu.records.kept_checkpoints import keep_checkpoints, kept_epoch
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
+from raygpu.records.set_records import compared
 from raygpu.records.training_progress import History
 from raygpu.records.trial_files import drop_files
 from raygpu.records.trial_records import Records
@@ -64,6 +65,7 @@ def summarize(
         "score": config.score,
         "data": "synthetic" if config.data.synthetic else "real",
         "num_trials": records.num_trials,
+        **(_of_sets(records) if not records.repetition.is_single else {}),
         "completed": records.count("finished"),
         "diverged": records.count_diverged(),
         "stopped_early": records.count("stopped"),
@@ -77,7 +79,7 @@ def summarize(
         "rgu_hours": rounded(records.rgu_hours(), 6),
         "plan": decision.plan.as_dict(),
         "predicted": decision.predicted,
-        "best": _described(best, command_line(config, best.trial)) if best is not None else None,
+        "best": _described(records, best, command_line(config, best.trial)) if best is not None else None,
         "gpus": [
             {
                 "index": device.index,
@@ -98,11 +100,25 @@ def summarize(
     }
 
 
-def _described(best: TrialRecord, line: str | None) -> dict[str, Any]:
-    """Return the best trial's part of the summary. line: the command line of a script."""
+def _of_sets(records: Records) -> dict[str, Any]:
+    """Return the part of the summary on sets that are trained several times."""
+    sets = records.sets()
+    comparison = compared(sets)
+    return {
+        "repeats": records.repetition.repeats,
+        "folds": records.repetition.folds,
+        "num_sets": len(sets),
+        "complete_sets": sum(each.is_complete for each in sets),
+        "left_out": len(records.saved),
+        "comparison": comparison.as_dict() if comparison is not None else None,
+    }
+
+
+def _described(records: Records, best: TrialRecord, line: str | None) -> dict[str, Any]:
+    """Return the best trial's part of the summary, or the best set's. line: the command line of a script."""
     described = {
         "trial_id": best.trial.trial_id,
-        "score": best.score,
+        **set_score(records, best),
         "epoch": best.score_epoch,
         "best_epoch": best.best_epoch,
         "epochs": best.epochs,
@@ -162,8 +178,24 @@ def plain(value: Any) -> Any:
     return value
 
 
+def set_score(records: Records, best: TrialRecord) -> dict[str, Any]:
+    """Return the score of the best trial, or of the set that it is the best repeat of."""
+    if records.repetition.is_single:
+        return {"score": best.score}
+    found = records.set_of(best.trial.set_id)
+    return {
+        "set_id": found.set_id,
+        "score": found.mean,
+        "standard_error": found.error,
+        "repeats": len(found.scores),
+        "scores": found.scores,
+    }
+
+
 def best_record(records: Records) -> TrialRecord | None:
-    """Return the best trial with a finite score; None without one."""
+    """Return the best trial with a finite score, of sets the best one's best repeat; None without one."""
+    if not records.repetition.is_single:
+        return next((each.best for each in records.sets() if each.best is not None), None)
     ranked = records.ranked()
     return ranked[0] if ranked and not ranked[0].diverged else None
 
@@ -184,7 +216,9 @@ def write_files(
     if config.population.interval is not None:
         population_file.write(folder.population, {record.trial.trial_id: record.changes for record in by_id})
     best = best_record(records)
-    wanted = list(records.by_id) if config.keep == "all" else [best.trial.trial_id] if best else []
+    wanted = list(records.by_id) if config.keep == "all" else _winners(records, best) if best else []
+    if not records.repetition.is_single:
+        sets_csv.write(folder.sets_csv, records.sets())
     keep_checkpoints(folder, checkpoints, wanted, complete=not summary["interrupted"])
     if config.command is not None and config.script.folder == "own" and not summary["interrupted"]:
         _keep_files(folder, records, wanted)
@@ -192,7 +226,7 @@ def write_files(
     if best is None:
         folder.drop_best()
     else:
-        folder.write_best(config, best, _schedule_of(config, records, best))
+        folder.write_best(config, best, score=set_score(records, best), values=_schedule_of(config, records, best))
         if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
             folder.add_to_best(tested.metrics)
         lines += _unlike(folder, best)
@@ -210,6 +244,13 @@ def _schedule_of(config: SweepConfig, records: Records, best: TrialRecord) -> di
         return {}
     space = parse(config.space, config.search.algorithm)
     return winners_values(winners_lineage(config, space, records, best), records, best)
+
+
+def _winners(records: Records, best: TrialRecord) -> list[str]:
+    """Return the ids of the trials whose checkpoints stay: the best one, and the other repeats of its set."""
+    alone = records.repetition.is_single
+    same = [best] if alone else records.set_of(best.trial.set_id).trials
+    return [record.trial.trial_id for record in same]
 
 
 def _keep_files(folder: RunDirectory, records: Records, wanted: Sequence[str]) -> None:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raygpu.cli.command import INCOMPLETE, incomplete
+from raygpu.cli.set_view import single_line, verdict
 from raygpu.cli.sweep_ending import ending
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
 from raygpu.errors import BadInput, RaygpuError, one_line
+from raygpu.experiment import num_samples
 from raygpu.planning.gpu_shares import ArrayPlan
 from raygpu.planning.sweep_plan import Decision
 from raygpu.planning.sweep_schedule import schedule_of
@@ -25,6 +27,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
+from raygpu.search.repeats import Repetition
 from raygpu.search.trials import Scoring, TrialRecord
 from raygpu.storage import StorageError
 from raygpu.workflow.run_folder import removed_if_unusable
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
     from raygpu.engines.tune.sweep_monitor import SweepMonitor
     from raygpu.tracking.runs import RunTree
 
+NUM_BEST = 5
+"""Number of trials, or sets, in the table at the end."""
 LIMITS = ("trial_timeout_s", "silence_timeout_s")
 """Limits of time, which a resumed sweep may change."""
 
@@ -55,7 +60,7 @@ class Result:
     """The content of `summary.json`; empty for a dry run."""
     folder: Path | None
     best: list[TrialRecord]
-    """The five best trials."""
+    """The five best trials; with repeats, the best one of each of the five best sets."""
     interrupted: bool = False
     failures: list[str] = field(default_factory=list)
     """The last line of each failed trial's traceback."""
@@ -107,7 +112,8 @@ class SweepUnderWay:
         self.folder = self._ready_folder(planned.resume, planned.source_folder)
         num_trials = prepared.sampler.num_trials
         schedule = schedule_of(decision, config, num_trials)
-        self.records = Records(num_trials, Scoring.of(config), cluster.devices, config.epochs, schedule)
+        scoring, repetition = Scoring.of(config), Repetition.of(config)
+        self.records = Records(num_trials, scoring, cluster.devices, config.epochs, schedule, repetition)
         # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
         share = FUSED_CPU_SHARE if isinstance(decision.plan, ArrayPlan) else CPU_SHARE
         self.timeline = Timeline(self.folder.timeline, config.metric)
@@ -131,7 +137,7 @@ class SweepUnderWay:
                 folder.write_config(self.config, source_folder)
                 folder.write_run({"gpu": self.decision.settled(self.config.gpu)})
             else:
-                folder.change_config(self.config.model_dump(include={"trials", *LIMITS}, exclude_none=True))
+                folder.change_config(self.config.model_dump(include={"trials", "repeats", *LIMITS}, exclude_none=True))
             self.cluster.require(folder.shared)
         return folder
 
@@ -195,6 +201,7 @@ class SweepUnderWay:
             self.session.identity(interrupted=self.interrupted),
             arrays_s,
         )
+        self._log_incomplete_sets()
         self.session.writer.finish()  # what waits is delivered while Ray ends
 
     def _score_winner(self, context: SweepContext) -> None:
@@ -209,6 +216,12 @@ class SweepUnderWay:
         found = scored_once(self.folder, tested, models, score, self.console.warn)
         self.summary[TEST] = found.as_dict() if found is not None else None
         self.stages.end(TEST)
+
+    def _log_incomplete_sets(self) -> None:
+        """Log the mean scores of sets that lack trainings; those of the others are logged when they end."""
+        for each in self.records.sets() if not self.records.repetition.is_single else []:
+            for record in each.trials if not each.is_complete else []:
+                self.session.writer.metrics(record.trial.trial_id, each.metrics())
 
     def _leave(self, monitor: SweepMonitor, checkpoints: Mapping[str, str]) -> None:
         """Write the results of an interrupted sweep, and end this process without Ray."""
@@ -295,9 +308,28 @@ class SweepUnderWay:
                 self.console.warnings(said)
             finally:
                 self.folder.hand_over()
-        best, failures = self.records.ranked()[:5], self.records.failures()
-        if self.summary["best"] is not None:
-            self.console.best(self.config.metric, best)
+        best, failures = self._show_best(), self.records.failures()
         curves = self.session.next_line()
         self.console.results(ending(self.summary, failures, self.folder, [curves, *report], self.interrupted))
         return Result(self.summary, self.folder.path, best, self.interrupted, failures)
+
+    def _show_best(self) -> list[TrialRecord]:
+        """Print the table of the five best trials, or sets, and what can be said of the best one; return the trials."""
+        metric, records, has_best = self.config.metric, self.records, self.summary["best"] is not None
+        if records.repetition.is_single:
+            ranked, splits = records.ranked(), self.found.splits
+            if has_best:
+                self.console.best(metric, ranked[:NUM_BEST])
+                num_validation = (
+                    num_samples(splits.validation_inputs)
+                    if splits is not None and not self.config.data.synthetic
+                    else None
+                )
+                line = single_line(records.scoring, ranked, num_validation)
+                self.console.results([line] if line is not None else [])
+            return ranked[:NUM_BEST]
+        sets = records.sets()
+        if has_best:
+            self.console.best_sets(metric, records.scoring.which, sets[:NUM_BEST])
+            self.console.results(verdict(sets, self.summary))
+        return [each.best for each in sets[:NUM_BEST] if each.best is not None]

@@ -13,9 +13,10 @@ from raygpu.errors import BadInput
 from raygpu.experiment import Splits
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.sweep_plan import Sharing
-from raygpu.search.samplers import DrawnTrials, Sampler
+from raygpu.search.repeats import expected_trials, known_trials
+from raygpu.search.samplers import Sampler
 from raygpu.search.signature import Group, Signature
-from raygpu.search.space import Space, random_trials
+from raygpu.search.space import Space
 from raygpu.training.folds import Folds
 from raygpu.training.fused.groups import Grouper, KerasGrouper, TorchGrouper
 from raygpu.training.start import signature
@@ -55,12 +56,8 @@ def grouped(
 
     folds: of a cross-validation; None without one.
     """
-    drawn = isinstance(sampler, DrawnTrials)
-    trials = (
-        sampler.trials
-        if isinstance(sampler, DrawnTrials)
-        else random_trials(space, config.search.generation, config.seed)
-    )
+    drawn = known_trials(sampler) is not None
+    trials = expected_trials(sampler, space, config)
     if config.gpu.mode in ("process", "split") or splits is None or source.kind != "torch":
         try:
             common = signature(source, code, splits, trials[0])

@@ -22,6 +22,7 @@ from raygpu.planning.gpu_shares import Node
 from raygpu.planning.sweep_plan import make_plan
 from raygpu.records.profile_store import ProfileStore
 from raygpu.search.command_line import FOLD_PLACEHOLDERS, OWN_PLACEHOLDERS, placeholders
+from raygpu.search.repeats import repeated
 from raygpu.search.samplers import Sampler, sampler
 from raygpu.search.space import Space, parse, trial_seed
 from raygpu.search.trials import Trial
@@ -62,8 +63,9 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
     left_out: list[str] = []
     with _noted(faults):
         space = parse(config.space, config.search.algorithm)
-        search = sampler(config, space)
-        faults += population_faults(config, space, getattr(search, "trials", ()))
+        base = sampler(config, space)
+        faults += population_faults(config, space, getattr(base, "trials", ()))
+        search = repeated(base, config)
     with _noted(faults):
         if config.cluster.is_local:
             chosen, left_out = host.computing(chosen_gpus(config))
@@ -76,7 +78,8 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
         raise BadInput(faults)
     assert space is not None
     assert search is not None
-    return Prepared(located.model_copy(update={"trials": search.num_trials}), space, search, chosen, nodes, left_out)
+    num_sets = search.num_trials // config.per_set
+    return Prepared(located.model_copy(update={"trials": num_sets}), space, search, chosen, nodes, left_out)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from raygpu.cli.formatting import duration
 from raygpu.cli.sweep_view import SweepConsole, gpu_facts, plain
 from raygpu.records.trial_records import Device, Leader, Snapshot
 from raygpu.search.trials import Standing, Trial, TrialRecord
+from tests.repeat_cases import sets_of
 
 BEST = TrialRecord(
     Trial("t0003", 7, {"lr": 0.123456, "path": "x" * 60}), "finished", 0.975, 20, standing=Standing(0.975, 0.98, 12, 20)
@@ -156,3 +157,14 @@ def test_diverged_trials_are_counted_by_name() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (61, "1 min 1 s"), (7800, "2 h 10 min")])
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_sets_stand_with_mean_error_and_number_of_repeats() -> None:
+    sets = sets_of([0.9, 0.91, 0.92], [0.8, 0.82])
+    leaders = tuple(Leader(each.best, (0.1, 0.9), each) for each in sets if each.best is not None)
+    state = replace(STATE, leaders=leaders, best=sets[0].best)
+    assert drawn(terminal(), state)[2:4] == [
+        "  best  0.9100 \N{PLUS-MINUS SIGN} 0.0058  ▁█  t0000  3/3  lr=0.1",
+        "        0.8100 \N{PLUS-MINUS SIGN} 0.0100  ▁█  t0001  2/3  lr=0.2",
+    ]
+    assert "| best 0.9100 \N{PLUS-MINUS SIGN} 0.0058 (t0000, 3/3 repeats) |" in plain(state)

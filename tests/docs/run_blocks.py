@@ -44,6 +44,9 @@ SHORTENED: Mapping[str, Mapping[str, str]] = {
         "raygpu pack conf/pack/digits.toml --advise": "--numbers 1,2 --rounds 1 --window-s 0.3",
         "raygpu pack conf/sweep/digits_cnn.toml": "--numbers 1,2 --rounds 1 --window-s 0.3",
     },
+    "repeats": {
+        "raygpu sweep conf/sweep/digits_repeats.toml --name repeats --gpu.mode fused": "--trials 3 --epochs 2",
+    },
     "studies": {
         "raygpu place conf/place/reviews.toml --data.synthetic": "--rounds 2",
         "raygpu pack conf/pack/digits.toml --advise": "--numbers 1,2 --rounds 1 --window-s 0.3",

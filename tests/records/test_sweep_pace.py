@@ -175,3 +175,29 @@ def test_members_that_wait_for_memory_come_after_the_others() -> None:
         records[name].epochs = 5
     pace.add("a", 5.0, [20.0] * 5, 5.0)
     assert pace.left_s(5.0, records, 40) == pytest.approx(15.0, rel=0.05)
+
+
+def test_repeats_are_waited_for_and_those_that_are_left_out_are_not() -> None:
+    pace = SweepPace(Schedule(10, per_set=3))
+    pace.hold("a", ("t0000-1",), 0.0)
+    for second in range(1, 11):
+        pace.add("a", float(second), [1.0], 1.0)
+    records = {"t0000-1": TrialRecord(Trial("t0000-1", 0, {}, 0), "finished", epochs=10)}
+    pace.release("a", 10.0)
+    all_s, fewer_s = pace.left_s(10.0, records, 6), pace.left_s(10.0, records, 3, {"t0001-1", "t0001-2", "t0001-3"})
+    assert all_s is not None
+    assert fewer_s is not None
+    assert 45 < all_s < 75  # five trials of some ten seconds
+    assert 18 < fewer_s < 30
+
+
+def test_sets_that_are_likely_to_be_stopped_are_counted_by_their_first_trial() -> None:
+    pace = SweepPace(Schedule(10, per_set=5, surviving=0.1))
+    pace.hold("a", ("t0000-1",), 0.0)
+    for second in range(1, 11):
+        pace.add("a", float(second), [1.0], 1.0)
+    records = {"t0000-1": TrialRecord(Trial("t0000-1", 0, {}, 0), "stopped", epochs=10)}
+    pace.release("a", 10.0)
+    left_s = pace.left_s(10.0, records, 16, {f"t0000-{number}" for number in range(2, 6)})
+    assert left_s is not None
+    assert left_s < 80  # of 150: three first trials, and few others

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from raygpu.errors import TrackingError
-from raygpu.search.trials import EpochResult, TrialRecord
+from raygpu.search.trials import EpochResult, Trial, TrialRecord
 from raygpu.tracking.journal import Journal, load
 from raygpu.tracking.pending_writes import Write
 from raygpu.tracking.runs import RunTree
@@ -32,6 +32,8 @@ def test_the_spool_keeps_every_kind_of_write(tmp_path: Path) -> None:
         Write("end", "t0000", record, 4),
         Write("restart", "t0000", trial(0), 5),
         Write("gpu", None, (7, {"gpu/0/memory_gib": 1.5}), 6),
+        Write("begin", "t0001-2", Trial("t0001-2", 3, {}, 1, 0), 7),
+        Write("metrics", "t0001-2", {"set/score": 0.5}, 8),
     ]
     journal = Journal(tmp_path / "spool.jsonl")
     for write in writes:
@@ -47,6 +49,8 @@ def test_the_spool_keeps_every_kind_of_write(tmp_path: Path) -> None:
     assert back[2].value == writes[2].value
     assert (back[3].value.status, back[3].value.diverged, back[3].value.error) == ("failed", True, "Traceback")
     assert tuple(back[5].value) == (7, {"gpu/0/memory_gib": 1.5})
+    assert back[6].value == Trial("t0001-2", 3, {}, 1, 0)
+    assert back[7].value == {"set/score": 0.5}
 
 
 def test_a_damaged_line_is_set_aside_and_holds_nothing_up(tree: RunTree, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from raygpu.search.trials import Trial
 from raygpu.tracking.presentation import DESCRIPTION, LAST_LINE, OWN, VIEW, TrialsView, merged, outdated
-from raygpu.tracking.values import LONGEST_TITLE, MAX_TAG, run_name
+from raygpu.tracking.values import LONGEST_TITLE, MAX_TAG, SET_ERROR, SET_SCORE, run_name, set_tags
+from tests.repeat_cases import sets_of
 
 
 def test_a_person_s_text_stays() -> None:
@@ -32,6 +33,26 @@ def test_the_columns_are_the_score_and_what_varies() -> None:
     assert state["orderByAsc"] is True
 
 
+def test_repeats_are_grouped_by_set_and_sorted_by_its_mean() -> None:
+    state = json.loads(TrialsView("validation/accuracy", True, ["lr"], in_sets=True).state("abc", 7))
+    own = "metrics.`validation/accuracy`"
+    assert state["selectedColumns"][:3] == ["metrics.`set/score`", "metrics.`set/standard_error`", own]
+    assert state["orderByKey"] == "metrics.`set/score`"
+    key = {"mode": "tag", "groupByData": "raygpu.set"}
+    assert state["groupBy"] == {"aggregateFunction": "average", "groupByKeys": [key]}
+
+
+def test_a_repeat_has_tags_of_its_set() -> None:
+    assert set_tags(Trial("t0006", 0, {})) == {}
+    assert set_tags(Trial("t0006-2", 0, {}, 1)) == {"raygpu.set": "t0006", "raygpu.repeat": 2}
+    assert set_tags(Trial("t0006-2", 0, {}, 0, 1)) == {"raygpu.set": "t0006", "raygpu.repeat": 1, "raygpu.fold": 2}
+
+
+def test_the_set_s_metrics_have_the_names_of_the_columns() -> None:
+    (found,) = sets_of([0.5, 0.7, 0.9])
+    assert found.metrics().keys() >= {SET_SCORE, SET_ERROR}
+
+
 def test_views_of_others_are_never_outdated() -> None:
     tags = {f"{VIEW}{OWN}{i}": json.dumps({"raygpu": i + 1}) for i in range(205)} | {f"{VIEW}mine": "{}", "team": "a"}
     tags[f"{VIEW}{OWN}broken"] = "no JSON"
@@ -45,8 +66,9 @@ def test_the_installed_mlflow_s_pages_know_what_is_written_for_them() -> None:
     assert package.origin is not None
     scripts = Path(package.origin).parent / "server" / "js" / "build" / "static" / "js"
     program = "".join(path.read_text(errors="replace") for path in scripts.glob("*.js"))
-    own = [name for name in json.loads(TrialsView("a", True, []).state("b", 0)) if name != "raygpu"]
-    for name in (VIEW, DESCRIPTION, "viewStateShareKey", *own):
+    state = json.loads(TrialsView("a", True, [], in_sets=True).state("b", 0))
+    own = [name for name in state if name != "raygpu"]
+    for name in (VIEW, DESCRIPTION, "viewStateShareKey", *own, *state["groupBy"], *state["groupBy"]["groupByKeys"][0]):
         assert name in program, name
 
 

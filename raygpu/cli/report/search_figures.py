@@ -31,7 +31,7 @@ LARGE_RATIO = 50.0
 
 def search_figures(run: RunData) -> tuple[list[Figure], list[str]]:
     """Return the figures of a sweep's search, and notes on what is left out."""
-    rows = run.ranked()
+    rows = run.searched()
     names, notes = _varied(rows)
     if len(rows) < 2 or not names:
         return [], [*notes, "The trials' scores say nothing on the hyper-parameters: fewer than two differ."]

@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from raygpu.cli.formatting import duration, hyperparameters, sentences, throughput
+from raygpu.cli.formatting import duration, hyperparameters, score_text, sentences, throughput
 from raygpu.cli.report import gpu_figures
 from raygpu.cli.report.content import Page, Section, Table, configuration, test_facts
 from raygpu.cli.report.curve_figures import best_so_far, curve_figures
 from raygpu.cli.report.population_figures import is_population, population_section
 from raygpu.cli.report.search_figures import search_figures
+from raygpu.cli.report.set_figures import sets_section
 from raygpu.cli.report.time_figures import wall_time
 from raygpu.cli.under_use_view import under_use_lines
 from raygpu.config.command_names import typed
@@ -57,9 +58,12 @@ def sweep_page(run: RunData) -> Page:
 def _facts(run: RunData) -> list[tuple[str, str]]:
     summary = run.summary
     best = summary["best"]
-    facts = [(f"best {summary['metric']}", "none" if best is None else f"{best['score']:.6g}")]
-    facts += [("best trial", best["trial_id"])] if best is not None else []
+    shown = "none" if best is None else score_text(best["score"], best.get("standard_error"))
+    facts = [(f"best {summary['metric']}", shown)]
+    if best is not None:
+        facts.append(("best set", best["set_id"]) if "set_id" in best else ("best trial", best["trial_id"]))
     facts += test_facts(summary, summary["metric"])
+    facts += [("sets", f"{summary['num_sets']:,}")] if "num_sets" in summary else []
     facts += [("trials", f"{summary['num_trials']:,}"), ("training took", duration(summary["wall_s"]))]
     rates = [gpu["samples_per_s"] for gpu in summary["gpus"] if gpu["samples_per_s"] is not None]
     facts += [("throughput", throughput(sum(rates)))] if rates else []
@@ -69,18 +73,19 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
 def _outcome(run: RunData) -> Section:
     """Return the plan against what happened."""
     summary = run.summary
-    rows: list[tuple[Any, ...]] = [("trials", run.config.get("trials"), summary["num_trials"])]
+    planned = (run.config.get("trials") or 0) * run.config.get("repeats", 1) or None
+    rows: list[tuple[Any, ...]] = [("trials", planned, summary["num_trials"])]
     predicted = summary["predicted"]
     if predicted:
         rows.append(("seconds", predicted["wall_s"][predicted["chosen"]], summary["wall_s"]))
         gib = predicted["memory_gib"][predicted["chosen"]]
         used = [gpu["memory_gib"] for gpu in summary["gpus"] if gpu["memory_gib"] is not None]
         rows.append(("memory in use (GiB)", gib, max(used) if used else None))
-    planned = summary["plan"].get("trials_per_gpu")
+    at_once = summary["plan"].get("trials_per_gpu")
     table = gpu_figures.occupancy(run)
-    if planned is not None and table.rows:
-        rows.append(("most at once on a GPU", planned, max(row[4] for row in table.rows)))
-    counts = [(name, summary[key]) for name, key in _COUNTS if summary[key]]
+    if at_once is not None and table.rows:
+        rows.append(("most at once on a GPU", at_once, max(row[4] for row in table.rows)))
+    counts = [(name, summary[key]) for name, key in _COUNTS if summary.get(key)]
     tables = [
         _plan(summary["plan"]),
         Table(("", "planned", "happened"), rows, "plan and outcome"),
@@ -110,6 +115,7 @@ _COUNTS = (
     ("stopped early", "stopped_early"),
     ("failed", "failed"),
     ("interrupted", "interrupted"),
+    ("left out: repeats of sets that were stopped or clearly worse", "left_out"),
     ("went on after a lost worker", "retries"),
     ("went on with a larger share after running out of memory", "out_of_memory"),
 )
@@ -134,6 +140,8 @@ def _best(run: RunData) -> Section:
     commands = [f"{typed('train')} {shlex.quote(str(described))}"]
     if "command_line" in (run.summary["best"] or {}):
         commands = [run.summary["best"]["command_line"]]
+    if run.sets:
+        return sets_section(run, "\n".join(commands))
     began = ", which began with" if is_population(run) else " with"
     note = f"Best: {best[0].trial_id}{began} {hyperparameters(best[0].hyperparameters)}. To train it again:"
     return Section("best", "Best trials", [note], [_table(run, best, "by score")], code="\n".join(commands))

@@ -131,6 +131,9 @@ class ArrayCallback(tune.Callback):
         record = self.live.records.end(trial_id, status, error=error, reason=reason)
         self._leave([trial_id], ended=True)
         self.live.writer.end(record)
+        if record.trial.repeat is not None and (found := self.live.records.set_of(record.trial.set_id)).is_complete:
+            for each in found.trials:
+                self.live.writer.metrics(each.trial.trial_id, found.metrics())
         self._detail(lambda: trial_lines.ended(record, self.live.config.metric))
 
     def _leave(self, names: Sequence[str], *, ended: bool) -> None:

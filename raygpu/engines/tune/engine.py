@@ -20,7 +20,7 @@ from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.engines.tune.tuner import fit
 from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
-from raygpu.search.samplers import DrawnTrials
+from raygpu.search.repeats import known_trials
 from raygpu.search.stopping import decision_epochs, expected_epochs, stopping_rule
 from raygpu.search.trials import Scoring
 from raygpu.training.fused.groups import Grouper
@@ -68,7 +68,7 @@ def _shared_settings(
 ) -> SharedSettings:
     """Return the sweep's settings for the workers of all trials."""
     config = context.config
-    drawn = context.sampler.trials if isinstance(context.sampler, DrawnTrials) else []
+    drawn = known_trials(context.sampler) or []
     return SharedSettings(
         source=context.cluster.travelled(context.source),
         scoring=Scoring.of(config),
@@ -78,7 +78,7 @@ def _shared_settings(
         alone=alone,
         fused=_fused_settings(context, plan) if isinstance(plan, ArrayPlan) else None,
         trials={trial.trial_id: trial for trial in drawn},
-        keep_all=config.keep == "all",
+        keep_all=config.keep == "all" or config.per_set > 1,  # whose mean is the best, the end tells
         rule=rule,
         decision_epochs=decision_epochs(config),
         stop_reason=config.stopping.algorithm,

@@ -159,6 +159,8 @@ class LiveSweep:
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier interruption
         ranked = self.records.ranked()
         chosen = ranked if keep_all else ranked[:1]
+        if not self.records.repetition.is_single and self.config.keep != "all":
+            chosen = [record for each in self.records.sets()[:1] for record in each.scored]
         by_array: dict[str, dict[str, Path]] = {}
         for name in [record.trial.trial_id for record in chosen if not record.ended]:
             if self._has_best_epoch(name):

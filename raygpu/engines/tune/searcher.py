@@ -15,6 +15,7 @@ from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.planning.gpu_shares import ArrayPlan, Plan, Share
+from raygpu.search.repeats import Repeats
 from raygpu.search.samplers import Sampler
 from raygpu.search.signature import array_members, even
 from raygpu.search.trials import Trial
@@ -114,6 +115,7 @@ class ArraySearcher(Searcher):
         drawn: list[Trial] = []
         while (self.live.grouper is not None or not drawn) and (trial := self.sampler.next()) is not None:
             drawn.append(trial)
+        self._count()
         self.live.trials.update({trial.trial_id: trial for trial in drawn})
         self.waiting = self._orders(drawn)
 
@@ -135,7 +137,7 @@ class ArraySearcher(Searcher):
         left = [name for name in order.trial_ids if self._is_left(name) or (error and not order.fused)]
         for name in order.trial_ids:
             if name not in left:
-                self.sampler.tell(name, self.live.records.by_id[name].score)
+                self._tell(name, self.live.records.by_id[name].score)
         if not left:
             return
         lost = error and overdue is None and not self.live.interrupts.count
@@ -156,7 +158,19 @@ class ArraySearcher(Searcher):
         else:
             self.failed += left
             for name in left:
-                self.sampler.tell(name, None)
+                self._tell(name, None)
+
+    def _tell(self, name: str, score: float | None) -> None:
+        """Tell the sampler a trial's score, None of a failed one; it may leave out other trials of the same set."""
+        if not isinstance(self.sampler, Repeats):
+            return self.sampler.tell(name, score)
+        status, _ = self.live.ending.get(name, (self.live.records.by_id[name].status, None))
+        self.sampler.tell(name, score, stopped=score is not None and status == "stopped")
+        self._count()
+
+    def _count(self) -> None:
+        if isinstance(self.sampler, Repeats):
+            self.live.records.leave_out(self.sampler.num_trials, self.sampler.saved)
 
     def _allowed(self, order: Order) -> list[Order]:
         """Return the order itself, or one order for each trial of an array whose signature cannot be fused."""
@@ -209,6 +223,7 @@ class ArraySearcher(Searcher):
             setattr(self, name, value)
         has_ended = self.sampler.finished and not self.waiting and not self.given
         self.sampler.extend(self.live.sampler)
+        self._count()
         if self.live.retry_failed:  # what made them fail may be mended: in arrays where they fit
             again = self._orders([self.live.trials[name] for name in self.failed])
         elif not has_ended:

@@ -41,6 +41,9 @@ class TrialWriter(Protocol):
     def epochs(self, trial_id: str, results: list[EpochResult]) -> None:
         """Log the metrics of a trial's epochs."""
 
+    def metrics(self, trial_id: str, metrics: dict[str, float]) -> None:
+        """Log metrics without an epoch to a trial's run, which may have ended."""
+
     def end(self, record: TrialRecord) -> None:
         """End a trial's run by its record."""
 

@@ -39,6 +39,7 @@ from raygpu.errors import UnknownMetric
 from raygpu.records import activity
 from raygpu.records.activity import Activity
 from raygpu.records.run_directory import MEMBERS
+from raygpu.search.repeats import is_screened
 from raygpu.search.trials import EpochResult, mean_rate
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import ChangingArray, NotAsAlone, surroundings
@@ -271,6 +272,7 @@ class ArrayTrainable(tune.Trainable):
     def _stopped(self, epoch: int, names: Sequence[str]) -> Sequence[str]:
         """Ask the stopping rule, at its epochs, which of these members stop."""
         rule, decisions = self.shared.rule, self.shared.decision_epochs
+        names = [name for name in names if is_screened(name)]
         if rule is None or not names or (decisions is not None and epoch not in decisions):
             return []
         try:

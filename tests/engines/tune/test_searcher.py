@@ -11,6 +11,7 @@ from raygpu.engines.tune.oom_retry import Shares
 from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Share, plan
 from raygpu.records.trial_records import Records
+from raygpu.search.repeats import Repeats, Repetition
 from raygpu.search.samplers import DrawnTrials
 from raygpu.search.signature import Group, Signature
 from raygpu.search.trials import EpochResult, Scoring, Trial
@@ -107,6 +108,29 @@ def test_process_mode_draws_a_trial_when_it_is_wanted_and_tells_its_score_and_no
         searcher.on_trial_complete(f"tune{index}", {"score": 0.2, "failure": None if scores else "Traceback"})
     assert sampler.scores == {"t0000": 0.9, "t0001": 0.4, "t0002": None}
     assert searcher.suggest("tune3") == searcher.FINISHED
+
+
+def test_a_set_whose_first_training_is_stopped_gets_no_other_and_they_are_not_missing() -> None:
+    scoring = Scoring("accuracy", True)
+    records = Records(6, scoring, [], 2, repetition=Repetition(3))
+    one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 6)
+    live = LiveSweep(sweep_context(records), Shares(one_gpu, lambda trial: Signature(())), None, None)
+    base = DrawnTrials([Trial(Trial.name(place), 0, {}) for place in range(2)])
+    sampler = Repeats(base, Repetition(3), 0, maximize=True, screened=True)
+    searcher = ArraySearcher(sampler, live, one_gpu, DeviceSlots(one_gpu), drawn=False)
+    given: list[str] = []
+    while (config := searcher.suggest(f"tune{len(given)}")) != searcher.FINISHED:
+        (name,) = config["trial_ids"]
+        assert [trial["repeat"] for trial in config["trials"]] == [int(name[-1]) - 1]
+        records.start(live.trials[name])
+        records.add(name, [EpochResult(1, {"accuracy": 0.5})], None)
+        live.ending[name] = ("stopped" if name == "t0000-1" else "finished"), None
+        searcher.on_trial_complete(f"tune{len(given)}", {"score": 0.5, "failure": None})
+        records.end(name, live.ending.pop(name)[0])
+        given.append(name)
+    assert given == ["t0000-1", "t0001-1", "t0001-2", "t0001-3"]
+    assert records.num_trials == 4
+    assert not records.interrupt(lambda record: None)
 
 
 def test_an_order_that_tune_gives_up_early_goes_on_from_its_checkpoint_as_often_as_workers_may_be_lost() -> None:

@@ -1,0 +1,68 @@
+"""`sets.csv` of a sweep with repeats: a row for each set of hyper-parameters, the best first."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raygpu.config import literal
+from raygpu.errors import BadInput
+from raygpu.records.set_records import SetRecord
+
+OWN = ("set", "status", "score", "standard_error", "repeats")
+"""Columns before those of the hyper-parameters."""
+PREFIX = "space."
+"""Prefix of a hyper-parameter whose name is that of another column."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetRow:
+    """A set as its row tells of it; None for what is not known."""
+
+    set_id: str
+    status: str
+    """complete, or why it lacks trainings: raced, stopped, diverged, failed, interrupted."""
+    score: float | None
+    """Mean over its trainings."""
+    standard_error: float | None
+    repeats: int
+    """Number of trainings that the mean is of."""
+    hyperparameters: Mapping[str, Any]
+
+
+def write(path: Path, sets: Sequence[SetRecord]) -> None:
+    """Write the file."""
+    names = list(dict.fromkeys(name for each in sets for name in each.hyperparameters))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*OWN, *(f"{PREFIX}{name}" if name in OWN else name for name in names)])
+        for each in sets:
+            row = [each.set_id, each.status, each.mean, each.error, len(each.scored)]
+            writer.writerow([*row, *(each.hyperparameters.get(name) for name in names)])
+
+
+def read(path: Path) -> list[SetRow]:
+    """Return the rows, the best set first; none without the file. Raises BadInput if it is damaged."""
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        rows = csv.DictReader(file, restval="")
+        try:
+            return [_row(row) for row in rows]
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadInput(f"{path}: line {rows.line_num}: {error!r}; --resume writes it anew") from error
+
+
+def _row(row: Mapping[str, str]) -> SetRow:
+    values = {name: text for name, text in row.items() if name not in OWN and text != ""}
+    return SetRow(
+        set_id=row["set"],
+        status=row["status"],
+        score=float(row["score"]) if row["score"] else None,
+        standard_error=float(row["standard_error"]) if row["standard_error"] else None,
+        repeats=int(row["repeats"] or 0),
+        hyperparameters={name.removeprefix(PREFIX): literal(text) for name, text in values.items()},
+    )
