@@ -14,26 +14,10 @@ from mlflow.tracking import MlflowClient
 
 from experiments.digits import TestedMlp as Experiment
 from raygpu import sweep
-from raygpu.config import SweepConfig
 from raygpu.records.run_directory import RunDirectory
-from raygpu.search.samplers import DrawnTrials
-from raygpu.search.space import Space
-from raygpu.search.trials import Trial
-from raygpu.workflow import validation
 
 pytestmark = pytest.mark.timeout(900)
 NUM_FOLDS = 3
-
-
-def by_folds(config: SweepConfig, space: Space) -> DrawnTrials:
-    """Every set of hyper-parameters in each fold, in place of the sampler of repeats."""
-    return DrawnTrials(
-        [
-            Trial(Trial.repeat_name(Trial.name(index), fold), 5, space.draw(0, index), repeat=0, fold=fold)
-            for index in range(config.trials or 0)
-            for fold in range(config.folds or 1)
-        ]
-    )
 
 
 def accuracy(folder: Path, trial_id: str, hidden: int) -> float:
@@ -53,7 +37,6 @@ def test_the_winners_models_are_scored_once_on_data_that_no_trial_saw(
     sweep_config: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(validation, "sampler", by_folds)
     config = sweep_config(
         experiment="experiments.digits:TestedMlp",
         metric="accuracy",
@@ -61,7 +44,6 @@ def test_the_winners_models_are_scored_once_on_data_that_no_trial_saw(
         epochs=2,
         trials=2,
         folds=NUM_FOLDS,
-        keep="all",
         gpu={"mode": "fused", "fraction": 1.0},
         space={"lr": {"uniform": [0.05, 0.1]}, "hidden": 16},
     )

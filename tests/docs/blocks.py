@@ -13,7 +13,7 @@ RUN = ("bash", "python", "toml")
 """Languages of blocks that a test runs or loads."""
 NOT_RUN = "sh"
 """Language of blocks for the reader's shell alone: an installation, a server, a cluster."""
-LANGUAGES = (*RUN, NOT_RUN, "text")
+LANGUAGES = (*RUN, NOT_RUN, "text", "mermaid")
 
 FENCED = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"^`(?P<file>\w+\.(?:py|toml))`")

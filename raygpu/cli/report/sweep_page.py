@@ -73,7 +73,8 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
 def _outcome(run: RunData) -> Section:
     """Return the plan against what happened."""
     summary = run.summary
-    planned = (run.config.get("trials") or 0) * run.config.get("repeats", 1) or None
+    per_set = run.config.get("repeats", 1) * (run.config.get("folds") or 1)
+    planned = (run.config.get("trials") or 0) * per_set or None
     rows: list[tuple[Any, ...]] = [("trials", planned, summary["num_trials"])]
     predicted = summary["predicted"]
     if predicted:
