@@ -25,12 +25,14 @@ LACKS = {
 
 
 def size_text(config: SweepConfig) -> str:
-    """Return the number of a sweep's trials as text, `64 trials` or `16 sets x 5 repeats = 80 trainings`."""
+    """Return the number of a sweep's trials as text, `64 trials` or `16 sets x 5 repeats x 3 folds = 240 trainings`."""
     if config.per_set == 1:
         return f"{config.trials} trials"
     number = (config.trials or 0) * config.per_set
     fewer = config.racing or config.stopping.algorithm != "none"
-    return f"{config.trials} sets x {config.per_set} repeats = {number} trainings{' at most' if fewer else ''}"
+    each = [f"{config.repeats} repeats"] if config.repeats > 1 else []
+    each += [f"{config.folds} folds"] if config.folds else []
+    return f"{config.trials} sets x {' x '.join(each)} = {number} trainings{' at most' if fewer else ''}"
 
 
 def rules_lines(config: SweepConfig) -> list[str]:
