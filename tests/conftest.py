@@ -24,6 +24,8 @@ import pytest
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster import ray_environment
 
+# Threads of torch that wait for each other give up the processor, in Ray's workers too: several tests share the cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Tests of one process start Rays of their own and join clusters; those of commands take this out.
 os.environ[ray_environment.ON_LOOPBACK] = "1"
 ray_environment.prepare()
