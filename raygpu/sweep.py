@@ -11,7 +11,7 @@ from pathlib import Path
 
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.flags import Arguments
-from raygpu.cli.plan_view import sweep_lines
+from raygpu.cli.plan_view import search_lines, sweep_lines
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster.sites import local_site
@@ -62,6 +62,7 @@ def run(
     config = prepared.config
     show = console.results if dry_run else console.lines  # the plan is the result of a dry run
     show(sweep_lines(config, simulated=config.cluster.is_local and not prepared.gpus))
+    show([*search_lines(config, prepared.space), *prepared.notes])
     console.warnings(prepared.left_out)
     source, code = find(config, source_folder)
     stages = Stages()

@@ -8,7 +8,9 @@ from raygpu.config import SweepConfig
 from raygpu.planning.estimates import Site
 from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
 from raygpu.planning.sweep_plan import Decision
+from raygpu.search.optuna_samplers import notes
 from raygpu.search.signature import ITS_OWN, Group, Signature, cut, differing
+from raygpu.search.space import Space
 
 NEEDS = {
     "fused": "only a TorchExperiment can be fused",
@@ -30,6 +32,16 @@ def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
         lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
     if simulated:
         lines.append("no NVIDIA GPU here: trials are packed onto one simulated device, on the CPU")
+    return lines
+
+
+def search_lines(config: SweepConfig, space: Space) -> list[str]:
+    """State what the search algorithm leaves to chance, and the starting points; empty where there is nothing to
+    say."""
+    lines = notes(config.search.algorithm, space)
+    if config.start and config.start_from is None:
+        count = len(config.start)
+        lines.append(f"start: tried first: {'1 set' if count == 1 else f'{count} sets'} of [[start]]")
     return lines
 
 
@@ -112,9 +124,8 @@ def fused_lines(
     if groups is None:
         return [
             *lines,
-            f"plan: optuna asks for {config.search.generation} trials at a time, so no array is wider than that; a"
-            " larger --search.generation makes wider arrays and learns less (median gap on a toy objective: .0035 at 8,"
-            " .0363 at 64)",
+            f"plan: {config.search.algorithm} asks for {config.search.generation} trials at a time, so no array is"
+            " wider than that; a larger --search.generation makes wider arrays and learns less",
         ]
     fused = {group.signature: group for group in groups if group.reason is None}
     numbers = cut({signature: len(group.trials) for signature, group in fused.items()}, arrays.slots)

@@ -144,9 +144,22 @@ class SweepConfig(TrialsConfig, StoredConfig):
     silence_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds without an epoch or report after which a trial hangs, and fails; an array is divided until the trial is
     found. It has to be longer than the first epoch with all that comes before it. Default: no limit."""
+    start: tuple[dict[str, Any], ...] = ()
+    """Sets of hyper-parameters that are tried first, complete or not; trials counts them."""
+    start_from: str | None = None
+    """Folder of another sweep whose best sets of hyper-parameters, as far as they fit [space], are tried first."""
+    start_best: Annotated[int, Field(ge=1)] = 5
+    """start_from: number of its best sets."""
     search: SearchSection = SearchSection()
     stopping: StoppingSection = StoppingSection()
     cluster: SweepClusterSection = SweepClusterSection()
+
+    @field_validator("start", mode="before")
+    @classmethod
+    def _tables(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple) or not all(isinstance(table, dict) and table for table in value):
+            raise ValueError("tables are wanted, as in [[start]] and, below it, lr = 0.1")
+        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepConfig:

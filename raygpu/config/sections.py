@@ -17,6 +17,9 @@ Precision = Literal["float32", "tf32", "bf16"]
 Way = Literal["process", "mps", "fused", "split", "threads"]
 """Way in which trainings share a GPU: processes side by side, the same under CUDA MPS, one array of models, one
 TensorFlow process with a logical device for each, or threads of one process."""
+Algorithm = Literal["random", "qmc", "grid", "tpe", "gp", "cmaes", "nsgaii", "optuna"]
+LEARNING: tuple[Algorithm, ...] = ("tpe", "gp", "cmaes", "nsgaii", "optuna")
+"""Search algorithms of Optuna, which draw a generation of trials by the results of the earlier ones."""
 ONE = "one_device"
 """Placement of all parts of a model on device 0, with which others are compared."""
 ALTERNATING = "alternating"
@@ -87,15 +90,22 @@ class ScriptSection(Section):
 class SearchSection(Section):
     """The choice of hyper-parameters."""
 
-    algorithm: Literal["random", "grid", "optuna"] = "random"
-    """random: drawn from [space]. grid: every combination of its choices. optuna: learns from earlier results."""
+    algorithm: Algorithm = "random"
+    """random: drawn from [space]. qmc: drawn evenly, a scrambled Sobol sequence. grid: every combination. tpe, gp,
+    cmaes, nsgaii: Optuna's samplers, which learn from earlier results. optuna: the earlier name of tpe."""
     generation: Annotated[int, Field(ge=1)] = 8
-    """optuna: trials asked for at once, before their results are told. Wider is faster and learns less."""
+    """tpe, gp, cmaes, nsgaii: trials asked for at once, before their results are told. Wider is faster and learns
+    less."""
+
+    @field_validator("algorithm")
+    @classmethod
+    def _by_its_name(cls, value: Algorithm) -> Algorithm:
+        return "tpe" if value == "optuna" else value
 
     @property
     def at_once(self) -> int | None:
         """Largest number of trials that the search gives out before it wants results; None for all of them."""
-        return self.generation if self.algorithm == "optuna" else None
+        return self.generation if self.algorithm in LEARNING else None
 
 
 class StoppingSection(Section):

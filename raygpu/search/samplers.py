@@ -1,4 +1,4 @@
-"""The choice of the next trial: a list drawn up front, or Optuna in generations.
+"""The choice of the next trial: a list drawn up front, or one of Optuna's samplers in generations.
 
 A `Sampler` knows nothing of Ray: the engines ask it for trials and tell it scores, in every mode alike.
 """
@@ -6,11 +6,16 @@ A `Sampler` knows nothing of Ray: the engines ask it for trials and tell it scor
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from raygpu.config import SweepConfig
+from raygpu.config.sections import LEARNING
 from raygpu.errors import BadInput
+from raygpu.search.optuna_samplers import enqueued, optuna_sampler, require, suggest_all
+from raygpu.search.quasi_random import quasi_random_trials
 from raygpu.search.space import Space, grid_trials, random_trials, trial_seed
+from raygpu.search.starting_points import starting_points
 from raygpu.search.trials import Trial
 
 
@@ -34,13 +39,18 @@ class Sampler(Protocol):
 
 
 def sampler(config: SweepConfig, space: Space) -> Sampler:
-    """Make the search that `[search]` names."""
-    if config.search.algorithm == "grid":
-        return DrawnTrials(grid_trials(space, config.trials, config.seed))
+    """Make the search that `[search]` names. Raises BadInput for a space or a starting point that it cannot take."""
+    algorithm, seed = config.search.algorithm, config.seed
+    starts = starting_points(space, config.start, config.trials)
+    if algorithm == "grid":
+        return DrawnTrials(grid_trials(space, config.trials, seed, starts))
     assert config.trials is not None  # the schema asks for it
-    if config.search.algorithm == "optuna":
-        return Generations(space, config.trials, config.search.generation, config.seed, config.maximize)
-    return DrawnTrials(random_trials(space, config.trials, config.seed))
+    if algorithm in LEARNING:
+        require(algorithm, space, several=False)
+        generation = config.search.generation
+        return Generations(space, config.trials, generation, seed, config.maximize, algorithm=algorithm, starts=starts)
+    draw = quasi_random_trials if algorithm == "qmc" else random_trials
+    return DrawnTrials(draw(space, config.trials, seed, starts))
 
 
 class DrawnTrials:
@@ -82,20 +92,30 @@ class Generations:
     The order in which trials end does not matter, so a search repeats as long as its scores rank equally.
     """
 
-    def __init__(self, space: Space, num_trials: int, generation: int, seed: int, maximize: bool) -> None:
+    def __init__(
+        self,
+        space: Space,
+        num_trials: int,
+        generation: int,
+        seed: int,
+        maximize: bool,
+        *,
+        algorithm: str = "tpe",
+        starts: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Begin a search. algorithm: name of one of Optuna's samplers. starts: values of the first trials; the sampler
+        draws what one leaves open."""
         import optuna
 
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space = space
         self.num_trials = num_trials
         self.generation = generation
         self.seed = seed
         self._failed = optuna.trial.TrialState.FAIL
-        self._study = optuna.create_study(
-            direction="maximize" if maximize else "minimize",
-            # constant_liar: the members of a generation keep away from each other.
-            sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True),
-        )
+        chosen = optuna_sampler(algorithm, space, seed=seed, generation=generation, several=False)
+        self._study = optuna.create_study(direction="maximize" if maximize else "minimize", sampler=chosen)
+        for start in starts:
+            self._study.enqueue_trial(enqueued(space, start))
         self._worst = -1e300 if maximize else 1e300
         self._given = 0
         self._asked: dict[str, Any] = {}
@@ -131,7 +151,7 @@ class Generations:
     def _open_generation(self) -> None:
         for index in range(self._given, min(self._given + self.generation, self.num_trials)):
             asked = self._study.ask()
-            trial = Trial(Trial.name(index), trial_seed(self.seed, index), self._suggest(asked))
+            trial = Trial(Trial.name(index), trial_seed(self.seed, index), suggest_all(self.space, asked))
             self._asked[trial.trial_id] = asked
             self._ready.append(trial)
 
@@ -144,32 +164,3 @@ class Generations:
                 self._study.tell(asked, score if math.isfinite(score) else self._worst)
         self._asked.clear()
         self._scores.clear()
-
-    def _suggest(self, asked: Any) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for parameter in self.space.parameters:
-            if parameter.active(values):
-                values[parameter.name] = _suggest(asked, parameter.name, parameter.kind, parameter.arguments)
-        return values
-
-
-def _suggest(asked: Any, name: str, kind: str, a: tuple[Any, ...]) -> Any:
-    """Draw one parameter by Optuna, with the meaning that Ray Tune gives its distribution."""
-    match kind:
-        case "constant":
-            return a[0]
-        case "choice":  # by place, since Optuna's categories must be scalars
-            return a[asked.suggest_categorical(name, list(range(len(a))))]
-        case "uniform" | "loguniform":
-            return asked.suggest_float(name, a[0], a[1], log=kind == "loguniform")
-        case "quniform":
-            return asked.suggest_float(name, a[0], a[1], step=a[2])
-        case "qloguniform":
-            return min(max(round(asked.suggest_float(name, a[0], a[1], log=True) / a[2]) * a[2], a[0]), a[1])
-        case "randint" | "lograndint":  # the upper bound is excluded
-            return asked.suggest_int(name, a[0], a[1] - 1, log=kind == "lograndint")
-        case "qrandint":
-            return asked.suggest_int(name, a[0], a[1], step=a[2])
-        case "qlograndint":
-            return min(max(round(asked.suggest_int(name, a[0], a[1], log=True) / a[2]) * a[2], a[0]), a[1])
-    raise AssertionError(kind)

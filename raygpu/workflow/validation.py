@@ -28,6 +28,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import LOCAL, Storage
 from raygpu.tracking.session import absolute
 from raygpu.tracking.stores import check
+from raygpu.workflow.starting_points import with_earlier_best
 
 AnyConfig = TypeVar("AnyConfig", bound=ProblemConfig)
 BF16 = (8, 0)
@@ -48,6 +49,8 @@ class Prepared:
     """This machine's nodes; None if the cluster is not local, and has to be asked."""
     left_out: list[str]
     """A line for each GPU that cannot be used."""
+    notes: list[str]
+    """Lines on starting points of another sweep."""
 
 
 def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepared:
@@ -56,11 +59,14 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
     stem: first part of the name of a sweep that is not named. Raises BadInput with a line for each fault.
     """
     faults: list[str] = []
+    notes: list[str] = []
     space = search = nodes = None
     chosen: list[Gpu] = []
     left_out: list[str] = []
     with _noted(faults):
         space = parse(config.space, config.search.algorithm)
+        if not resuming:
+            config, notes = with_earlier_best(config, space)
         search = sampler(config, space)
     with _noted(faults):
         if config.cluster.is_local:
@@ -74,7 +80,8 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
         raise BadInput(faults)
     assert space is not None
     assert search is not None
-    return Prepared(located.model_copy(update={"trials": search.num_trials}), space, search, chosen, nodes, left_out)
+    config = located.model_copy(update={"trials": search.num_trials})
+    return Prepared(config, space, search, chosen, nodes, left_out, notes)
 
 
 @dataclass(frozen=True, slots=True)
