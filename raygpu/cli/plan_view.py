@@ -8,6 +8,8 @@ from raygpu.config import SweepConfig
 from raygpu.planning.estimates import Site
 from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
 from raygpu.planning.sweep_plan import Decision
+from raygpu.search.halving import rungs
+from raygpu.search.hyperband import bracket_shares
 from raygpu.search.optuna_samplers import notes
 from raygpu.search.signature import ITS_OWN, Group, Signature, cut, differing
 from raygpu.search.space import Space
@@ -36,9 +38,11 @@ def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
 
 
 def search_lines(config: SweepConfig, space: Space) -> list[str]:
-    """State what the search algorithm leaves to chance, and the starting points; empty where there is nothing to
-    say."""
+    """State what the search algorithm leaves to chance, hyperband's brackets and the starting points; empty where there
+    is nothing to say."""
     lines = notes(config.search.algorithm, space)
+    if config.stopping.algorithm == "hyperband":
+        lines.append(_brackets(config))
     if config.start and config.start_from is None:
         count = len(config.start)
         lines.append(f"start: tried first: {'1 set' if count == 1 else f'{count} sets'} of [[start]]")
@@ -206,9 +210,29 @@ def _per_trial(made: DevicePlan) -> str:
 
 def _stopping(config: SweepConfig) -> str:
     stopping = config.stopping
+    rules = []
     match stopping.algorithm:
         case "halving":
-            return f"stopping by halving (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"
+            rules = [f"by halving (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"]
+        case "hyperband":
+            rules = [f"by hyperband (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"]
         case "median":
-            return f"stopping below the median (grace {stopping.grace_epochs})"
-    return "no early stopping"
+            rules = [f"below the median (grace {stopping.grace_epochs})"]
+    if stopping.patience is not None:
+        rules.append(f"after {_epochs(stopping.patience)} without improvement")
+    return f"stopping {' and '.join(rules)}" if rules else "no early stopping"
+
+
+def _epochs(count: int) -> str:
+    return "1 epoch" if count == 1 else f"{count} epochs"
+
+
+def _brackets(config: SweepConfig) -> str:
+    """Return a line on hyperband's brackets: the first rung of each, with its share of the trials."""
+    stopping = config.stopping
+    assert config.epochs is not None  # the schema asks for it
+    first = rungs(stopping.grace_epochs, stopping.reduction, config.epochs)
+    shares = bracket_shares(len(first), stopping.reduction, stopping.brackets)
+    begins = [*(f"after epoch {rung}" for rung in first), "never"]
+    parts = [f"{100 * share:.0f} % {begin}" for share, begin in zip(shares, begins, strict=False)]
+    return f"hyperband: trials are first compared: {', '.join(parts)}"

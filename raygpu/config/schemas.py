@@ -165,8 +165,10 @@ class SweepConfig(TrialsConfig, StoredConfig):
     def _consistent(self) -> SweepConfig:
         if self.trials is None and self.search.algorithm != "grid":
             raise ValueError('trials: not given; only search.algorithm = "grid" knows how many there are')
-        if self.epochs is None and self.stopping.algorithm == "halving":
-            raise ValueError("epochs: not given; stopping by halving needs the largest number of epochs")
+        if self.epochs is None and self.stopping.algorithm in ("halving", "hyperband"):
+            raise ValueError(
+                f"epochs: not given; stopping by {self.stopping.algorithm} needs the largest number of epochs"
+            )
         names = self.script.metrics
         if names and self.metric not in names and f"validation/{self.metric}" not in names:
             raise ValueError(f"metric: read {self.metric!r}; [script] metrics has: {', '.join(sorted(names))}")

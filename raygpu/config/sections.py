@@ -111,14 +111,21 @@ class SearchSection(Section):
 class StoppingSection(Section):
     """The rule that ends a trial before its last epoch."""
 
-    algorithm: Literal["none", "halving", "median"] = "none"
-    """halving: ASHA. median: stop below the median of the other trials' running means."""
+    algorithm: Literal["none", "halving", "hyperband", "median"] = "none"
+    """halving: ASHA. hyperband: ASHA in several brackets of trials, each with a later first rung, for scores that show
+    late. median: stop below the median of the other trials' running means."""
     grace_epochs: Annotated[int, Field(ge=1)] = 1
     """No trial is stopped before this many epochs."""
     reduction: Annotated[float, Field(gt=1)] = 3.0
-    """halving: one trial in this many survives each rung; rungs lie at grace_epochs x reduction^k."""
+    """halving, hyperband: one trial in this many survives each rung; rungs lie at grace_epochs x reduction^k."""
+    brackets: Annotated[int, Field(ge=1)] | None = None
+    """hyperband: number of brackets, those with the earliest first rungs. Default: all, one of which stops no trial."""
     min_trials: Annotated[int, Field(ge=1)] = 3
     """median: no trial is stopped before this many others have results."""
+    patience: Annotated[int, Field(ge=1)] | None = None
+    """Also stop a trial whose score has not improved for this many epochs, or reports. Default: never."""
+    min_delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """patience: the least by which a score has to be better to count as improved."""
 
 
 class DevicesSection(Section):

@@ -44,6 +44,12 @@ SHORTENED: Mapping[str, Mapping[str, str]] = {
         "raygpu pack conf/pack/digits.toml --advise": "--numbers 1,2 --rounds 1 --window-s 0.3",
         "raygpu pack conf/sweep/digits_cnn.toml": "--numbers 1,2 --rounds 1 --window-s 0.3",
     },
+    "search": {
+        "raygpu sweep conf/sweep/digits.toml --name digits": "--trials 4 --epochs 3",
+        "raygpu sweep conf/sweep/digits.toml --name finer --start-from runs/digits --start-best 3": (
+            "--trials 4 --epochs 3"
+        ),
+    },
     "studies": {
         "raygpu place conf/place/reviews.toml --data.synthetic": "--rounds 2",
         "raygpu pack conf/pack/digits.toml --advise": "--numbers 1,2 --rounds 1 --window-s 0.3",

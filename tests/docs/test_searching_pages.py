@@ -8,7 +8,18 @@ import pytest
 
 from tests.docs.run_blocks import run_page
 
-SEARCHING = ["sweeps", "packing", "python", "experiments", "studies", "fused", "results", "reliability", "exactness"]
+SEARCHING = [
+    "sweeps",
+    "search",
+    "packing",
+    "python",
+    "experiments",
+    "studies",
+    "fused",
+    "results",
+    "reliability",
+    "exactness",
+]
 
 
 @pytest.mark.slow
