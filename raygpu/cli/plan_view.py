@@ -28,13 +28,19 @@ def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
     direction = "highest" if config.maximize else "lowest"
     lines = [
         f"sweep {config.name}: {config.trials} trials of {config.code_name}{epochs}; {config.search.algorithm} search,"
-        f" {_stopping(config)}, {direction} {config.metric} wins",
+        f" {_stopping(config)}, {direction} {config.metric} wins{_further(config)}",
     ]
     if config.data.synthetic:
         lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
     if simulated:
         lines.append("no NVIDIA GPU here: trials are packed onto one simulated device, on the CPU")
     return lines
+
+
+def _further(config: SweepConfig) -> str:
+    """Return the further metrics, of whose front the end tells, as text; empty with a single metric."""
+    names = [f"{'highest' if more else 'lowest'} {name}" for name, more in config.further_metrics]
+    return f"; Pareto front with {' and '.join(names)}" if names else ""
 
 
 def search_lines(config: SweepConfig, space: Space) -> list[str]:

@@ -24,11 +24,13 @@ from raygpu.config.sections import (
     ScriptSection,
     SearchSection,
     Section,
+    StartTables,
     StoppingSection,
     SweepClusterSection,
     TrackingSection,
     Way,
 )
+from raygpu.config.several_metrics import require_metrics, with_first_metric
 from raygpu.config.source import PICKLED
 from raygpu.errors import BadInput
 from raygpu.storage import LOCAL, Storage
@@ -128,6 +130,10 @@ class SweepConfig(TrialsConfig, StoredConfig):
     """Number of trials. A grid runs whole without it."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
     """The metric that scores a trial, measured on the validation data."""
+    metrics: tuple[str, ...] = ()
+    """Several metrics, instead of metric: the first one scores a trial; of all of them the Pareto front is shown."""
+    directions: tuple[Direction, ...] = ()
+    """max or min for each of metrics. Default: what their names say."""
     score: Literal["last", "best"] = "last"
     """Epoch whose metric is a trial's score: the last, or the best, whose checkpoint is then the trial's.
     Stopping rules compare the trials' current epochs in either case."""
@@ -144,7 +150,7 @@ class SweepConfig(TrialsConfig, StoredConfig):
     silence_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds without an epoch or report after which a trial hangs, and fails; an array is divided until the trial is
     found. It has to be longer than the first epoch with all that comes before it. Default: no limit."""
-    start: tuple[dict[str, Any], ...] = ()
+    start: StartTables = ()
     """Sets of hyper-parameters that are tried first, complete or not; trials counts them."""
     start_from: str | None = None
     """Folder of another sweep whose best sets of hyper-parameters, as far as they fit [space], are tried first."""
@@ -154,12 +160,10 @@ class SweepConfig(TrialsConfig, StoredConfig):
     stopping: StoppingSection = StoppingSection()
     cluster: SweepClusterSection = SweepClusterSection()
 
-    @field_validator("start", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _tables(cls, value: Any) -> Any:
-        if not isinstance(value, list | tuple) or not all(isinstance(table, dict) and table for table in value):
-            raise ValueError("tables are wanted, as in [[start]] and, below it, lr = 0.1")
-        return value
+    def _first_metric(cls, values: Any) -> Any:
+        return with_first_metric(values) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _consistent(self) -> SweepConfig:
@@ -169,6 +173,7 @@ class SweepConfig(TrialsConfig, StoredConfig):
             raise ValueError(
                 f"epochs: not given; stopping by {self.stopping.algorithm} needs the largest number of epochs"
             )
+        require_metrics(self.metric, self.direction, self.metrics, self.directions)
         names = self.script.metrics
         if names and self.metric not in names and f"validation/{self.metric}" not in names:
             raise ValueError(f"metric: read {self.metric!r}; [script] metrics has: {', '.join(sorted(names))}")
@@ -178,6 +183,12 @@ class SweepConfig(TrialsConfig, StoredConfig):
     def maximize(self) -> bool:
         """Whether a larger score is better."""
         return maximizes(self.metric, self.direction)
+
+    @property
+    def further_metrics(self) -> tuple[tuple[str, bool], ...]:
+        """The metrics after the first one, each with whether a larger value is better."""
+        directions = self.directions or (None,) * len(self.metrics)
+        return tuple((name, maximizes(name, way)) for name, way in list(zip(self.metrics, directions, strict=True))[1:])
 
 
 class PackConfig(TrialsConfig):

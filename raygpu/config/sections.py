@@ -8,7 +8,7 @@ import re
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from raygpu.errors import HIDDEN, BadInput, redacted
 
@@ -85,6 +85,17 @@ class ScriptSection(Section):
             if not METRIC_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is no metric's name; allowed: letters, digits and _ . / -, as in test/loss")
         return value
+
+
+def _start_tables(value: Any) -> Any:
+    """Check that tables are given. Raises ValueError."""
+    if not isinstance(value, list | tuple) or not all(isinstance(table, dict) and table for table in value):
+        raise ValueError("tables are wanted, as in [[start]] and, below it, lr = 0.1")
+    return value
+
+
+StartTables = Annotated[tuple[dict[str, Any], ...], BeforeValidator(_start_tables)]
+"""Sets of hyper-parameters, each a table of its own."""
 
 
 class SearchSection(Section):

@@ -31,8 +31,8 @@ class Sampler(Protocol):
     def next(self) -> Trial | None:
         """Return the next trial; None while it depends on scores that are missing, and after the last one."""
 
-    def tell(self, trial_id: str, score: float | None) -> None:
-        """Take in a trial's score, or None for a trial that failed."""
+    def tell(self, trial_id: str, score: float | None, further: Sequence[float | None] = ()) -> None:
+        """Take in a trial's score, or None for a trial that failed. further: values of the further metrics."""
 
     def extend(self, larger: Any) -> None:
         """Go on to as many trials as another sampler of the same search has. Raises BadInput if it has other ones."""
@@ -46,7 +46,8 @@ def sampler(config: SweepConfig, space: Space) -> Sampler:
         return DrawnTrials(grid_trials(space, config.trials, seed, starts))
     assert config.trials is not None  # the schema asks for it
     if algorithm in LEARNING:
-        require(algorithm, space, several=False)
+        further = [more for _, more in config.further_metrics]
+        require(algorithm, space, several=bool(further))
         generation = config.search.generation
         return Generations(space, config.trials, generation, seed, config.maximize, algorithm=algorithm, starts=starts)
     draw = quasi_random_trials if algorithm == "qmc" else random_trials
@@ -73,7 +74,7 @@ class DrawnTrials:
         self._given += 1
         return self.trials[self._given - 1]
 
-    def tell(self, trial_id: str, score: float | None) -> None:
+    def tell(self, trial_id: str, score: float | None, further: Sequence[float | None] = ()) -> None:
         """Ignore the score: the trials are drawn already."""
 
     def extend(self, larger: DrawnTrials) -> None:
@@ -102,9 +103,10 @@ class Generations:
         *,
         algorithm: str = "tpe",
         starts: Sequence[Mapping[str, Any]] = (),
+        further: Sequence[bool] = (),
     ) -> None:
         """Begin a search. algorithm: name of one of Optuna's samplers. starts: values of the first trials; the sampler
-        draws what one leaves open."""
+        draws what one leaves open. further: of each further metric, whether more is better."""
         import optuna
 
         self.space = space
@@ -112,15 +114,19 @@ class Generations:
         self.generation = generation
         self.seed = seed
         self._failed = optuna.trial.TrialState.FAIL
-        chosen = optuna_sampler(algorithm, space, seed=seed, generation=generation, several=False)
-        self._study = optuna.create_study(direction="maximize" if maximize else "minimize", sampler=chosen)
+        maximized = [maximize, *further]
+        chosen = optuna_sampler(algorithm, space, seed=seed, generation=generation, several=bool(further))
+        self._study = optuna.create_study(
+            directions=["maximize" if more else "minimize" for more in maximized], sampler=chosen
+        )
         for start in starts:
             self._study.enqueue_trial(enqueued(space, start))
-        self._worst = -1e300 if maximize else 1e300
+        self._worst = [-1e300 if more else 1e300 for more in maximized]
         self._given = 0
         self._asked: dict[str, Any] = {}
         self._ready: list[Trial] = []
         self._scores: dict[str, float | None] = {}
+        self._further: dict[str, Sequence[float | None]] = {}
 
     @property
     def finished(self) -> bool:
@@ -139,10 +145,11 @@ class Generations:
         self._given += 1
         return self._ready.pop(0)
 
-    def tell(self, trial_id: str, score: float | None) -> None:
-        """Take in a trial's score, or None for a trial that failed."""
+    def tell(self, trial_id: str, score: float | None, further: Sequence[float | None] = ()) -> None:
+        """Take in a trial's score, or None for a trial that failed. further: values of the further metrics."""
         if trial_id in self._asked:
             self._scores[trial_id] = score
+            self._further[trial_id] = further
 
     def extend(self, larger: Generations) -> None:
         """Ask for as many trials as another search."""
@@ -158,9 +165,21 @@ class Generations:
     def _close_generation(self) -> None:
         for trial_id, asked in self._asked.items():
             score = self._scores[trial_id]
-            if score is None:
+            values = self._values(score, self._further.get(trial_id, ()))
+            if values is None:
                 self._study.tell(asked, state=self._failed)
-            else:  # Optuna leaves a trial that is told NaN or infinity running for ever
-                self._study.tell(asked, score if math.isfinite(score) else self._worst)
+            else:
+                self._study.tell(asked, values)
         self._asked.clear()
         self._scores.clear()
+        self._further.clear()
+
+    def _values(self, score: float | None, further: Sequence[float | None]) -> list[float] | None:
+        """Return what Optuna is told; None for a trial that failed. Optuna leaves a trial that is told NaN or infinity
+        running for ever."""
+        if score is None:
+            return None
+        if not math.isfinite(score):
+            return list(self._worst)
+        known = [value for value in further if value is not None]
+        return [score, *known] if len(known) == len(self._worst) - 1 else None

@@ -14,7 +14,7 @@ from raygpu.config import SweepConfig, TrainConfig
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Splits, num_samples, take
 from raygpu.planning.sweep_plan import Decision
-from raygpu.records import trials_csv
+from raygpu.records import objectives_csv, trials_csv
 from raygpu.records.best_trial import command_line
 from raygpu.records.clock import Stages
 from raygpu.records.json_files import rounded
@@ -74,6 +74,7 @@ def summarize(
         "plan": decision.plan.as_dict(),
         "predicted": decision.predicted,
         "best": _described(best, command_line(config, best.trial)) if best is not None else None,
+        **_several(records),
         "gpus": [
             {
                 "index": device.index,
@@ -92,6 +93,24 @@ def summarize(
         "arrays_s": {what: rounded(seconds, 2) for what, seconds in arrays_s.items()},
         "tracking": dict(tracking),
     }
+
+
+def _several(records: Records) -> dict[str, Any]:
+    """Return the summary's part on several metrics: their directions and the Pareto front; empty with a single one."""
+    scoring = records.scoring
+    if not scoring.further:
+        return {}
+    goals = [(scoring.metric, scoring.maximize), *scoring.further]
+    front = [
+        {
+            "trial_id": record.trial.trial_id,
+            "values": list(record.objectives or ()),
+            "hyperparameters": {name: plain(value) for name, value in record.trial.hyperparameters.items()},
+        }
+        for record in records.front()
+    ]
+    metrics = [{"metric": name, "direction": "max" if more else "min"} for name, more in goals]
+    return {"metrics": metrics, "front": front}
 
 
 def _described(best: TrialRecord, line: str | None) -> dict[str, Any]:
@@ -176,6 +195,9 @@ def write_files(
     by_id = sorted(records.by_id.values(), key=lambda record: record.trial.trial_id)
     folder.write_summary(summary)
     trials_csv.write(folder.trials_csv, by_id)
+    if config.metrics:
+        front = {record.trial.trial_id for record in records.front()}
+        objectives_csv.write(folder.objectives_csv, config.metrics, by_id, front)
     folder.write_failures(by_id)
     best = best_record(records)
     wanted = list(records.by_id) if config.keep == "all" else [best.trial.trial_id] if best else []

@@ -192,6 +192,8 @@ class SweepUnderWay:
             self.session.identity(interrupted=self.interrupted),
             arrays_s,
         )
+        for record in self.records.front():
+            self.session.writer.tag(record.trial.trial_id, {"raygpu.front": "true"})
         self.session.writer.finish()  # what waits is delivered while Ray ends
 
     def _leave(self, monitor: SweepMonitor, checkpoints: Mapping[str, str]) -> None:
@@ -281,6 +283,7 @@ class SweepUnderWay:
         best, failures = self.records.ranked()[:5], self.records.failures()
         if self.summary["best"] is not None:
             self.console.best(self.config.metric, best)
+            self.console.front(self.summary)
         curves = self.session.next_line()
         self.console.results(ending(self.summary, failures, self.folder, [curves, *report], self.interrupted))
         return Result(self.summary, self.folder.path, best, self.interrupted, failures)

@@ -228,6 +228,13 @@ def _located(config: AnyConfig, stem: str, faults: list[str], *, resuming: bool)
     """Return the configuration with a name and absolute paths, and add a fault for each path that cannot be used."""
     if isinstance(config, SweepConfig | TrainConfig) and not resuming and config.direction is None:
         faults += _direction_faults(config.metric)
+    if isinstance(config, SweepConfig) and not resuming and not config.directions:
+        faults += [
+            f"directions: not given, and {name!r} does not say whether more is better; give one for each metric, as in"
+            ' directions = ["max", "min"]'
+            for name, _ in config.further_metrics
+            if direction_of(name) is None
+        ]
     if config.command is not None:
         faults += _command_faults(config)
     uri = config.tracking.uri

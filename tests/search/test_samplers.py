@@ -166,3 +166,26 @@ def test_the_earlier_name_of_tpe_stays() -> None:
     config = config_of(search={"algorithm": "optuna"})
     assert config.search.algorithm == "tpe"
     assert config.search.at_once == 8
+
+
+@pytest.mark.parametrize(("algorithm", "num_trials"), [("tpe", 64), ("gp", 24), ("nsgaii", 24)])
+def test_several_metrics_in_one_search(algorithm: str, num_trials: int) -> None:
+    """Near 0 the first metric is best, near 1 the second one; what lies outside is beaten in both."""
+
+    def done(search: Generations) -> list[float]:
+        found: list[float] = []
+        while not search.finished:
+            generation = [trial for _ in range(8) if (trial := search.next()) is not None]
+            for number, trial in enumerate(generation):
+                x = trial.hyperparameters["x"]
+                further = (None,) if number == 3 else (abs(1 - x),)
+                search.tell(trial.trial_id, None if number == 2 else -abs(x), further)
+            found += [trial.hyperparameters["x"] for trial in generation]
+        return found
+
+    space = parse({"x": {"uniform": [-2.0, 2.0]}}, algorithm)
+    found = done(Generations(space, num_trials, 8, 0, True, algorithm=algorithm, further=[False]))
+    assert found == done(Generations(space, num_trials, 8, 0, True, algorithm=algorithm, further=[False]))
+    assert len(found) == num_trials
+    if algorithm == "tpe":  # chance puts three in ten there
+        assert sum(-0.1 <= x <= 1.1 for x in found[-16:]) > 10

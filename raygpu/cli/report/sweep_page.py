@@ -10,6 +10,7 @@ from raygpu.cli.formatting import duration, hyperparameters, sentences, throughp
 from raygpu.cli.report import gpu_figures
 from raygpu.cli.report.content import Page, Section, Table, configuration
 from raygpu.cli.report.curve_figures import best_so_far, curve_figures
+from raygpu.cli.report.front_figure import front_figures
 from raygpu.cli.report.search_figures import search_figures
 from raygpu.cli.report.time_figures import wall_time
 from raygpu.cli.under_use_view import under_use_lines
@@ -38,6 +39,7 @@ def sweep_page(run: RunData) -> Page:
     sections = [
         _outcome(run),
         _best(run),
+        *_front(run),
         _curves(run),
         _search(run),
         _gpus(run),
@@ -132,6 +134,12 @@ def _best(run: RunData) -> Section:
         commands = [run.summary["best"]["command_line"]]
     note = f"Best: {best[0].trial_id} with {hyperparameters(best[0].hyperparameters)}. To train it again:"
     return Section("best", "Best trials", [note], [_table(run, best, "by score")], code="\n".join(commands))
+
+
+def _front(run: RunData) -> list[Section]:
+    """Return the section on several metrics; none for a sweep with one."""
+    figures = front_figures(run)
+    return [Section("front", "Pareto front", figures=figures)] if figures else []
 
 
 def _table(run: RunData, trials: list[TrialRow], caption: str) -> Table:

@@ -135,7 +135,8 @@ class ArraySearcher(Searcher):
         left = [name for name in order.trial_ids if self._is_left(name) or (error and not order.fused)]
         for name in order.trial_ids:
             if name not in left:
-                self.sampler.tell(name, self.live.records.by_id[name].score)
+                record = self.live.records.by_id[name]
+                self.sampler.tell(name, record.score, record.further)
         if not left:
             return
         lost = error and overdue is None and not self.live.interrupts.count
