@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from raygpu.cli.architecture_view import architecture_lines
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.flags import Arguments
 from raygpu.cli.plan_view import search_lines, sweep_lines
@@ -19,6 +20,7 @@ from raygpu.engines.profiling.measurer import Measurer
 from raygpu.errors import BadInput
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
+from raygpu.search.architectures import architectures
 from raygpu.tracking.session import open_store
 from raygpu.workflow.planner import Planner
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
@@ -77,6 +79,8 @@ def run(
         console.lines(found.notes)
         stages.end("data")
         groups = grouped(config, prepared.space, prepared.sampler, source, code, found.splits)
+        if groups.sharing == "fused":
+            show(architecture_lines(architectures(prepared.space, groups.groups), drawn=groups.drawn))
         measurer = Measurer(config, source, code, found.splits, groups.groups)
         planner = Planner(config, prepared.sampler.num_trials, groups, measurer, show)
         if prepared.nodes is not None:

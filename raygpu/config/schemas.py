@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -169,10 +170,9 @@ class SweepConfig(TrialsConfig, StoredConfig):
     def _consistent(self) -> SweepConfig:
         if self.trials is None and self.search.algorithm != "grid":
             raise ValueError('trials: not given; only search.algorithm = "grid" knows how many there are')
-        if self.epochs is None and self.stopping.algorithm in ("halving", "hyperband"):
-            raise ValueError(
-                f"epochs: not given; stopping by {self.stopping.algorithm} needs the largest number of epochs"
-            )
+        rule = self.stopping.algorithm
+        if self.epochs is None and rule in ("halving", "hyperband"):
+            raise ValueError(f"epochs: not given; stopping by {rule} needs the largest number of epochs")
         require_metrics(self.metric, self.direction, self.metrics, self.directions)
         names = self.script.metrics
         if names and self.metric not in names and f"validation/{self.metric}" not in names:
@@ -187,8 +187,8 @@ class SweepConfig(TrialsConfig, StoredConfig):
     @property
     def further_metrics(self) -> tuple[tuple[str, bool], ...]:
         """The metrics after the first one, each with whether a larger value is better."""
-        directions = self.directions or (None,) * len(self.metrics)
-        return tuple((name, maximizes(name, way)) for name, way in list(zip(self.metrics, directions, strict=True))[1:])
+        pairs = zip_longest(self.metrics[1:], self.directions[1:])
+        return tuple((name, maximizes(name, direction)) for name, direction in pairs)
 
 
 class PackConfig(TrialsConfig):

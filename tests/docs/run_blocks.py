@@ -46,6 +46,7 @@ SHORTENED: Mapping[str, Mapping[str, str]] = {
     },
     "search": {
         "raygpu sweep conf/sweep/digits.toml --name digits": "--trials 4 --epochs 3",
+        "raygpu sweep conf/sweep/digits_architectures.toml --name architectures": "--trials 6 --epochs 2",
         "raygpu sweep conf/sweep/digits.toml --name finer --start-from runs/digits --start-best 3": (
             "--trials 4 --epochs 3"
         ),
