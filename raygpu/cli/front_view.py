@@ -31,7 +31,7 @@ def front_lines(
         values = [f"{number:.6g}" for number in row["values"]]
         rows.append([row["trial_id"], *values, *(value(row["hyperparameters"].get(name)) for name in names)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"the Pareto front of {goals}: {trials} that no other one beats in every metric"]
+    lines = [f"Pareto front of {goals}: {trials}"]
     for first, *others in rows:
         cells = [text.rjust(size) for text, size in zip(others, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *cells])[:width])

@@ -14,7 +14,7 @@ def row(number: int) -> dict[str, Any]:
 
 def test_a_front_in_columns() -> None:
     assert front_lines(METRICS, [row(0), row(1)], None) == [
-        "the Pareto front of max accuracy, min latency_ms: 2 trials that no other one beats in every metric",
+        "Pareto front of max accuracy, min latency_ms: 2 trials",
         "trial  accuracy  latency_ms   lr  layers",
         "t0000       0.9           5  0.1       2",
         "t0001      0.89         4.9  0.1       2",
