@@ -9,9 +9,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from raygpu.cli.architecture_view import architecture_lines
 from raygpu.cli.command import Command, Outcome
 from raygpu.cli.flags import Arguments
-from raygpu.cli.plan_view import sweep_lines
+from raygpu.cli.plan_view import search_lines, sweep_lines
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster.sites import local_site
@@ -19,6 +20,7 @@ from raygpu.engines.profiling.measurer import Measurer
 from raygpu.errors import BadInput
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
+from raygpu.search.architectures import architectures
 from raygpu.tracking.session import open_store
 from raygpu.workflow.planner import Planner
 from raygpu.workflow.population import require_population
@@ -63,6 +65,7 @@ def run(
     config = prepared.config
     show = console.results if dry_run else console.lines  # the plan is the result of a dry run
     show(sweep_lines(config, simulated=config.cluster.is_local and not prepared.gpus))
+    show([*search_lines(config, prepared.space), *prepared.notes])
     console.warnings(prepared.left_out)
     source, code = find(config, source_folder)
     stages = Stages()
@@ -78,6 +81,8 @@ def run(
         stages.end("data")
         groups = grouped(config, prepared.space, prepared.sampler, source, code, found.splits, found.folds)
         console.lines(require_population(config, prepared.space, prepared.sampler, source, groups.groups))
+        if groups.sharing == "fused":
+            show(architecture_lines(architectures(prepared.space, groups.groups), drawn=groups.drawn))
         measurer = Measurer(config, source, code, found.splits, groups.groups)
         planner = Planner(config, prepared.sampler.num_trials, groups, measurer, show)
         if prepared.nodes is not None:

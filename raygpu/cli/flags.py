@@ -158,6 +158,8 @@ def expected(annotation: object) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join(expected(argument) for argument in arguments if argument is not type(None))
+    if origin is tuple:
+        return "words by commas"
     if hasattr(annotation, "__metadata__"):
         return expected(arguments[0])
     if arguments:

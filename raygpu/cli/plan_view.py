@@ -9,8 +9,12 @@ from raygpu.config import SweepConfig
 from raygpu.planning.estimates import Site
 from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
 from raygpu.planning.sweep_plan import Decision
+from raygpu.search.halving import rungs
+from raygpu.search.hyperband import bracket_shares
+from raygpu.search.optuna_samplers import notes
 from raygpu.search.repeats import given_at_once
 from raygpu.search.signature import ITS_OWN, Group, Signature, cut, differing
+from raygpu.search.space import Space
 
 NEEDS = {
     "fused": "only a TorchExperiment can be fused",
@@ -26,13 +30,31 @@ def sweep_lines(config: SweepConfig, *, simulated: bool) -> list[str]:
     direction = "highest" if config.maximize else "lowest"
     lines = [
         f"sweep {config.name}: {size_text(config)} of {config.code_name}{epochs}; {config.search.algorithm} search,"
-        f" {_stopping(config)}, {direction} {config.metric} wins",
+        f" {_stopping(config)}, {direction} {config.metric} wins{_further(config)}",
     ]
     lines += rules_lines(config)
     if config.data.synthetic:
         lines.append("data: synthetic, made up to measure speed; the scores mean nothing")
     if simulated:
         lines.append("no NVIDIA GPU here: trials are packed onto one simulated device, on the CPU")
+    return lines
+
+
+def _further(config: SweepConfig) -> str:
+    """Return the further metrics, of whose front the end tells, as text; empty with a single metric."""
+    names = [f"{'highest' if more else 'lowest'} {name}" for name, more in config.further_metrics]
+    return f"; Pareto front with {' and '.join(names)}" if names else ""
+
+
+def search_lines(config: SweepConfig, space: Space) -> list[str]:
+    """State what the search algorithm leaves to chance, hyperband's brackets and the starting points; empty where there
+    is nothing to say."""
+    lines = notes(config.search.algorithm, space)
+    if config.stopping.algorithm == "hyperband":
+        lines.append(_brackets(config))
+    if config.start and config.start_from is None:
+        count = len(config.start)
+        lines.append(f"start: tried first: {'1 set' if count == 1 else f'{count} sets'} of [[start]]")
     return lines
 
 
@@ -115,9 +137,8 @@ def fused_lines(
     if groups is None:
         return [
             *lines,
-            f"plan: optuna asks for {given_at_once(config)} trials at a time, so no array is wider than that; a"
-            " larger --search.generation makes wider arrays and learns less (median gap on a toy objective: .0035 at 8,"
-            " .0363 at 64)",
+            f"plan: {config.search.algorithm} asks for {given_at_once(config)} trials at a time, so no array is"
+            " wider than that; a larger --search.generation makes wider arrays and learns less",
         ]
     fused = {group.signature: group for group in groups if group.reason is None}
     numbers = cut({signature: len(group.trials) for signature, group in fused.items()}, arrays.slots)
@@ -198,11 +219,31 @@ def _per_trial(made: DevicePlan) -> str:
 
 def _stopping(config: SweepConfig) -> str:
     stopping = config.stopping
+    rules = []
     match stopping.algorithm:
         case "halving":
-            return f"stopping by halving (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"
+            rules = [f"by halving (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"]
+        case "hyperband":
+            rules = [f"by hyperband (grace {stopping.grace_epochs}, one in {stopping.reduction:g} survives)"]
         case "median":
-            return f"stopping below the median (grace {stopping.grace_epochs})"
+            rules = [f"below the median (grace {stopping.grace_epochs})"]
+    if stopping.patience is not None:
+        rules.append(f"after {_epochs(stopping.patience)} without improvement")
     if config.population.interval is not None:
         return f"a population compared every {config.population.interval} epochs"
-    return "no early stopping"
+    return f"stopping {' and '.join(rules)}" if rules else "no early stopping"
+
+
+def _epochs(count: int) -> str:
+    return "1 epoch" if count == 1 else f"{count} epochs"
+
+
+def _brackets(config: SweepConfig) -> str:
+    """Return a line on hyperband's brackets: the first rung of each, with its share of the trials."""
+    stopping = config.stopping
+    assert config.epochs is not None  # the schema asks for it
+    first = rungs(stopping.grace_epochs, stopping.reduction, config.epochs)
+    shares = bracket_shares(len(first), stopping.reduction, stopping.brackets)
+    begins = [*(f"after epoch {rung}" for rung in first), "never"]
+    parts = [f"{100 * share:.0f} % {begin}" for share, begin in zip(shares, begins, strict=False)]
+    return f"hyperband: trials are first compared: {', '.join(parts)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.table import Table
 from rich.text import Text
@@ -11,6 +11,7 @@ from rich.text import Text
 from raygpu.cli.bars import bar, curve, labelled
 from raygpu.cli.console import LiveConsole
 from raygpu.cli.formatting import cut, duration, hyperparameters, left, score_text, throughput, value
+from raygpu.cli.front_view import front_lines
 from raygpu.cli.set_view import progress, table
 from raygpu.records.set_records import SetRecord
 from raygpu.records.trial_records import Device, Leader, Snapshot
@@ -167,6 +168,11 @@ class SweepConsole(LiveConsole):
             cells = [text.rjust(width) for text, width in zip(others, widths[1:], strict=True)]
             line = "  ".join([first.ljust(widths[0]), *cells])
             self.result(cut(line, self.console.width) if self.console.is_terminal else line)
+
+    def front(self, summary: Mapping[str, Any]) -> None:
+        """Print the Pareto front; nothing with a single metric. summary: content of `summary.json`."""
+        width = self.console.width if self.console.is_terminal else None
+        self.results(front_lines(summary.get("metrics", []), summary.get("front", []), width))
 
 
 def gpu_facts(s: Snapshot, device: Device, readings: Readings, alone: Mapping[int, float]) -> list[str]:

@@ -22,7 +22,7 @@ from raygpu.config.schemas import BalanceConfig, PackConfig, PlaceConfig, Proble
 from raygpu.config.sections import Section
 from raygpu.errors import BadInput, redacted
 
-TABLES_OF_VALUES = ("space", "hyperparameters", "changes", "placements", "source", "script.metrics")
+TABLES_OF_VALUES = ("space", "hyperparameters", "changes", "placements", "source", "script.metrics", "start")
 """Fields without flags of their own, since their keys are names that a person chooses."""
 MAX_BYTES = 2**20
 """Size of the largest configuration file."""

@@ -10,7 +10,7 @@ PARTS = {"loss": "min", "error": "min", "entropy": "min", "perplexity": "min", "
 """Parts of words that say it, as in logloss."""
 MIN = (
     "mae mse rmse msle rmsle mape smape err nll ppl bpc wer cer fid kl kld divergence distance regret cost brier ece"
-    " rank misses mistakes"
+    " rank misses mistakes latency flops"
 )
 MAX = (
     "acc auc auroc auprc prauc f1 fbeta precision recall sensitivity specificity score r2 dice iou miou jaccard map ap"

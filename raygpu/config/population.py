@@ -95,7 +95,7 @@ def require_fitting(
     if stopping != "none":
         raise ValueError(
             f"stopping: read {stopping!r} beside a population, whose worst trials go on with the best ones' parameters;"
-            ' stopping.algorithm = "none" is wanted'
+            ' stopping.algorithm = "none" without patience is wanted'
         )
     if in_parts:
         raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -25,11 +26,13 @@ from raygpu.config.sections import (
     ScriptSection,
     SearchSection,
     Section,
+    StartTables,
     StoppingSection,
     SweepClusterSection,
     TrackingSection,
     Way,
 )
+from raygpu.config.several_metrics import require_metrics, with_first_metric
 from raygpu.config.source import PICKLED
 from raygpu.errors import BadInput
 from raygpu.storage import LOCAL, Storage
@@ -138,6 +141,10 @@ class SweepConfig(TrialsConfig, StoredConfig):
     than 5 repeats."""
     metric: Annotated[str, Field(min_length=1)] = "loss"
     """The metric that scores a trial, measured on the validation data."""
+    metrics: tuple[str, ...] = ()
+    """Several metrics, instead of metric: the first one scores a trial; of all of them the Pareto front is shown."""
+    directions: tuple[Direction, ...] = ()
+    """max or min for each of metrics. Default: what their names say."""
     score: Literal["last", "best"] = "last"
     """Epoch whose metric is a trial's score: the last, or the best, whose checkpoint is then the trial's.
     Stopping rules compare the trials' current epochs in either case."""
@@ -157,21 +164,38 @@ class SweepConfig(TrialsConfig, StoredConfig):
     silence_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds without an epoch or report after which a trial hangs, and fails; an array is divided until the trial is
     found. It has to be longer than the first epoch with all that comes before it. Default: no limit."""
+    start: StartTables = ()
+    """Sets of hyper-parameters that are tried first, complete or not; trials counts them."""
+    start_from: str | None = None
+    """Folder of another sweep whose best sets of hyper-parameters, as far as they fit [space], are tried first."""
+    start_best: Annotated[int, Field(ge=1)] = 5
+    """start_from: number of its best sets."""
     search: SearchSection = SearchSection()
     stopping: StoppingSection = StoppingSection()
     population: PopulationSection = PopulationSection()
     cluster: SweepClusterSection = SweepClusterSection()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _first_metric(cls, values: Any) -> Any:
+        return with_first_metric(values) if isinstance(values, dict) else values
+
     @model_validator(mode="after")
     def _consistent(self) -> SweepConfig:
         if self.trials is None and self.search.algorithm != "grid":
             raise ValueError('trials: not given; only search.algorithm = "grid" knows how many there are')
-        if self.epochs is None and self.stopping.algorithm == "halving":
-            raise ValueError("epochs: not given; stopping by halving needs the largest number of epochs")
+        rule = self.stopping.algorithm
+        if self.epochs is None and rule in ("halving", "hyperband"):
+            raise ValueError(f"epochs: not given; stopping by {rule} needs the largest number of epochs")
         if self.racing and self.per_set <= RACED_FROM:
             raise ValueError(
                 f"racing: read true; it decides once sets have {RACED_FROM} repeats, so there have to be more"
             )
+        if self.per_set > 1 and self.stopping.patience is not None:
+            raise ValueError("stopping.patience: would stop each repeat at its own epoch; leave out it, or repeats")
+        if self.per_set > 1 and self.metrics:
+            raise ValueError("metrics: several have no mean over repeats and folds yet; leave out them, or repeats")
+        require_metrics(self.metric, self.direction, self.metrics, self.directions)
         names = self.script.metrics
         if names and self.metric not in names and f"validation/{self.metric}" not in names:
             raise ValueError(f"metric: read {self.metric!r}; [script] metrics has: {', '.join(sorted(names))}")
@@ -179,7 +203,8 @@ class SweepConfig(TrialsConfig, StoredConfig):
 
     @model_validator(mode="after")
     def _population_fits(self) -> SweepConfig:
-        others = self.stopping.algorithm, self.search.algorithm, self.search.at_once is not None
+        rule = self.stopping.algorithm if self.stopping.patience is None else "patience"
+        others = rule, self.search.algorithm, self.search.at_once is not None
         require_fitting(self.population, self.epochs, *others, is_script=self.experiment is None, per_set=self.per_set)
         return self
 
@@ -192,6 +217,12 @@ class SweepConfig(TrialsConfig, StoredConfig):
     def per_set(self) -> int:
         """Number of trainings of each set of hyper-parameters."""
         return self.repeats * (self.folds or 1)
+
+    @property
+    def further_metrics(self) -> tuple[tuple[str, bool], ...]:
+        """The metrics after the first one, each with whether a larger value is better."""
+        pairs = zip_longest(self.metrics[1:], self.directions[1:])
+        return tuple((name, maximizes(name, direction)) for name, direction in pairs)
 
 
 class PackConfig(TrialsConfig):

@@ -8,7 +8,7 @@ import re
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from raygpu.errors import HIDDEN, BadInput, redacted
 
@@ -17,6 +17,9 @@ Precision = Literal["float32", "tf32", "bf16"]
 Way = Literal["process", "mps", "fused", "split", "threads"]
 """Way in which trainings share a GPU: processes side by side, the same under CUDA MPS, one array of models, one
 TensorFlow process with a logical device for each, or threads of one process."""
+Algorithm = Literal["random", "qmc", "grid", "tpe", "gp", "cmaes", "nsgaii", "optuna"]
+LEARNING: tuple[Algorithm, ...] = ("tpe", "gp", "cmaes", "nsgaii", "optuna")
+"""Search algorithms of Optuna, which draw a generation of trials by the results of the earlier ones."""
 ONE = "one_device"
 """Placement of all parts of a model on device 0, with which others are compared."""
 ALTERNATING = "alternating"
@@ -84,31 +87,56 @@ class ScriptSection(Section):
         return value
 
 
+def _start_tables(value: Any) -> Any:
+    """Check that tables are given. Raises ValueError."""
+    if not isinstance(value, list | tuple) or not all(isinstance(table, dict) and table for table in value):
+        raise ValueError("tables are wanted, as in [[start]] and, below it, lr = 0.1")
+    return value
+
+
+StartTables = Annotated[tuple[dict[str, Any], ...], BeforeValidator(_start_tables)]
+"""Sets of hyper-parameters, each a table of its own."""
+
+
 class SearchSection(Section):
     """The choice of hyper-parameters."""
 
-    algorithm: Literal["random", "grid", "optuna"] = "random"
-    """random: drawn from [space]. grid: every combination of its choices. optuna: learns from earlier results."""
+    algorithm: Algorithm = "random"
+    """random: drawn from [space]. qmc: drawn evenly, a scrambled Sobol sequence. grid: every combination. tpe, gp,
+    cmaes, nsgaii: Optuna's samplers, which learn from earlier results. optuna: the earlier name of tpe."""
     generation: Annotated[int, Field(ge=1)] = 8
-    """optuna: trials asked for at once, before their results are told. Wider is faster and learns less."""
+    """tpe, gp, cmaes, nsgaii: trials asked for at once, before their results are told. Wider is faster and learns
+    less."""
+
+    @field_validator("algorithm")
+    @classmethod
+    def _by_its_name(cls, value: Algorithm) -> Algorithm:
+        return "tpe" if value == "optuna" else value
 
     @property
     def at_once(self) -> int | None:
         """Largest number of trials that the search gives out before it wants results; None for all of them."""
-        return self.generation if self.algorithm == "optuna" else None
+        return self.generation if self.algorithm in LEARNING else None
 
 
 class StoppingSection(Section):
     """The rule that ends a trial before its last epoch."""
 
-    algorithm: Literal["none", "halving", "median"] = "none"
-    """halving: ASHA. median: stop below the median of the other trials' running means."""
+    algorithm: Literal["none", "halving", "hyperband", "median"] = "none"
+    """halving: ASHA. hyperband: ASHA in several brackets of trials, each with a later first rung, for scores that show
+    late. median: stop below the median of the other trials' running means."""
     grace_epochs: Annotated[int, Field(ge=1)] = 1
     """No trial is stopped before this many epochs."""
     reduction: Annotated[float, Field(gt=1)] = 3.0
-    """halving: one trial in this many survives each rung; rungs lie at grace_epochs x reduction^k."""
+    """halving, hyperband: one trial in this many survives each rung; rungs lie at grace_epochs x reduction^k."""
+    brackets: Annotated[int, Field(ge=1)] | None = None
+    """hyperband: number of brackets, those with the earliest first rungs. Default: all, one of which stops no trial."""
     min_trials: Annotated[int, Field(ge=1)] = 3
     """median: no trial is stopped before this many others have results."""
+    patience: Annotated[int, Field(ge=1)] | None = None
+    """Also stop a trial whose score has not improved for this many epochs, or reports. Default: never."""
+    min_delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """patience: the least by which a score has to be better to count as improved."""
 
 
 class DevicesSection(Section):

@@ -8,6 +8,7 @@ from typing import Any
 
 from raygpu.config import read_toml
 from raygpu.config.command_names import typed
+from raygpu.config.schemas import maximizes
 from raygpu.errors import BadInput
 from raygpu.planning.profiles import Profile
 from raygpu.planning.under_use import UnderUse, under_use
@@ -68,7 +69,7 @@ class RunData:
     @property
     def maximize(self) -> bool:
         """Whether a higher metric is better."""
-        return bool(self.config.get("direction", "min") == "max")
+        return maximizes(self.config.get("metric", "loss"), self.config.get("direction"))
 
     @classmethod
     def load(cls, folder: RunDirectory) -> RunData:

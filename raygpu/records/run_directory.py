@@ -105,6 +105,11 @@ class RunDirectory:
         return self.path / "population.jsonl"
 
     @property
+    def objectives_csv(self) -> Path:
+        """File of each trial's metrics, of a sweep with several."""
+        return self.path / "objectives.csv"
+
+    @property
     def timeline(self) -> Path:
         """File of the curves, the trials' stays on the GPUs and the GPUs' readings, for the report."""
         return self.path / "timeline.jsonl"

@@ -20,6 +20,7 @@ from raygpu.records.set_records import SetRecord, ranked_sets
 from raygpu.records.snapshot import Leader as Leader
 from raygpu.records.snapshot import Snapshot as Snapshot
 from raygpu.records.sweep_pace import SweepPace
+from raygpu.search.objectives import front
 from raygpu.search.repeats import Repetition
 from raygpu.search.trials import Change, EpochResult, Scoring, Status, Trial, TrialRecord
 
@@ -162,7 +163,9 @@ class Records:
                 record.metrics = dict(result.metrics)
                 record.diverged = self.scoring.diverged(result.metrics)
                 with suppress(UnknownMetric):
-                    record.standing.take(self.scoring, result)
+                    is_best = record.standing.take(self.scoring, result)
+                    if self.scoring.which == "last" or is_best:
+                        record.further = self.scoring.further_values(result.metrics)
                     self._draw(trial_id, record)
                 if result.num_samples is not None and result.train_s is not None:
                     record.samples_seen += result.num_samples
@@ -287,6 +290,14 @@ class Records:
         with self._lock:
             scored = [r for r in self.by_id.values() if r.score is not None and r.status != "failed"]
         return sorted(scored, key=self._rank)
+
+    def front(self) -> list[TrialRecord]:
+        """Return the trials of the Pareto front, the best in the first metric first; empty with a single metric."""
+        if not self.scoring.further:
+            return []
+        found = [(record, values) for record in self.ranked() if (values := record.objectives) is not None]
+        maximize = [self.scoring.maximize, *(more for _, more in self.scoring.further)]
+        return [found[place][0] for place in front([values for _, values in found], maximize)]
 
     def count(self, *statuses: Status) -> int:
         """Count the trials of these statuses, without those that diverged."""

@@ -8,7 +8,7 @@ from bisect import insort
 from collections.abc import Iterable, Sequence
 
 
-def rungs(grace_epochs: int, reduction: float, max_epochs: int) -> list[int]:
+def rungs(grace_epochs: float, reduction: float, max_epochs: int) -> list[int]:
     """Return the epochs below `max_epochs` at which losers are dropped: grace_epochs x reduction^k, rounded up.
 
     ASHA, Li et al., MLSys 2020, with no further brackets (s = 0).
@@ -21,7 +21,7 @@ def rungs(grace_epochs: int, reduction: float, max_epochs: int) -> list[int]:
     return sorted(set(found))
 
 
-def mean_epochs(grace_epochs: int, reduction: float, max_epochs: int) -> float:
+def mean_epochs(grace_epochs: float, reduction: float, max_epochs: int) -> float:
     """Return the mean number of epochs of a trial, if one trial in `reduction` survives each rung."""
     bounds = [0, *rungs(grace_epochs, reduction, max_epochs), max_epochs]
     return sum((end - start) / reduction**k for k, (start, end) in enumerate(itertools.pairwise(bounds)))
@@ -34,7 +34,7 @@ class Halving:
     again about a trial, as after a lost worker, it gives the same answer.
     """
 
-    def __init__(self, grace_epochs: int, reduction: float, max_epochs: int, *, maximize: bool) -> None:
+    def __init__(self, grace_epochs: float, reduction: float, max_epochs: int, *, maximize: bool) -> None:
         self.quantile = (1 - 1 / reduction) * 100 / 100  # as rounded on the way through numpy's percentiles
         self.sign = 1 if maximize else -1
         epochs = rungs(min(grace_epochs, max_epochs), reduction, max_epochs)

@@ -194,8 +194,13 @@ class Repeats:
             self._give_rounds()
         return self._queue.pop(0) if self._queue else None
 
-    def tell(self, trial_id: str, score: float | None, *, stopped: bool = False) -> None:
-        """Take in a training's score, or None for one that failed. stopped: whether it was stopped early."""
+    def tell(
+        self, trial_id: str, score: float | None, further: Sequence[float | None] = (), *, stopped: bool = False
+    ) -> None:
+        """Take in a training's score, or None for one that failed. stopped: whether it was stopped early.
+
+        further: nothing, since repeats are for a single metric.
+        """
         found = self._sets.get(trial_id.partition("-")[0])
         if found is None:
             return

@@ -1,4 +1,4 @@
-"""The choice of the next trial: a list drawn up front, or Optuna in generations.
+"""The choice of the next trial: a list drawn up front, or one of Optuna's samplers in generations.
 
 A `Sampler` knows nothing of Ray: the engines ask it for trials and tell it scores, in every mode alike.
 """
@@ -6,11 +6,16 @@ A `Sampler` knows nothing of Ray: the engines ask it for trials and tell it scor
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from raygpu.config import SweepConfig
+from raygpu.config.sections import LEARNING
 from raygpu.errors import BadInput
+from raygpu.search.optuna_samplers import enqueued, optuna_sampler, require, suggest_all
+from raygpu.search.quasi_random import quasi_random_trials
 from raygpu.search.space import Space, grid_trials, random_trials, trial_seed
+from raygpu.search.starting_points import starting_points
 from raygpu.search.trials import Trial
 
 
@@ -28,21 +33,27 @@ class Sampler(Protocol):
     def next(self) -> Trial | None:
         """Return the next trial; None while it depends on scores that are missing, and after the last one."""
 
-    def tell(self, trial_id: str, score: float | None) -> None:
-        """Take in a trial's score, or None for a trial that failed."""
+    def tell(self, trial_id: str, score: float | None, further: Sequence[float | None] = ()) -> None:
+        """Take in a trial's score, or None for a trial that failed. further: values of the further metrics."""
 
     def extend(self, larger: Any) -> None:
         """Go on to as many trials as another sampler of the same search has. Raises BadInput if it has other ones."""
 
 
 def sampler(config: SweepConfig, space: Space) -> Sampler:
-    """Make the search that `[search]` names."""
-    if config.search.algorithm == "grid":
-        return DrawnTrials(grid_trials(space, config.trials, config.seed))
+    """Make the search that `[search]` names. Raises BadInput for a space or a starting point that it cannot take."""
+    algorithm, seed = config.search.algorithm, config.seed
+    starts = starting_points(space, config.start, config.trials)
+    if algorithm == "grid":
+        return DrawnTrials(grid_trials(space, config.trials, seed, starts))
     assert config.trials is not None  # the schema asks for it
-    if config.search.algorithm == "optuna":
-        return Generations(space, config.trials, config.search.generation, config.seed, config.maximize)
-    return DrawnTrials(random_trials(space, config.trials, config.seed))
+    if algorithm in LEARNING:
+        further = [more for _, more in config.further_metrics]
+        require(algorithm, space, several=bool(further))
+        generation = config.search.generation
+        return Generations(space, config.trials, generation, seed, config.maximize, algorithm=algorithm, starts=starts)
+    draw = quasi_random_trials if algorithm == "qmc" else random_trials
+    return DrawnTrials(draw(space, config.trials, seed, starts))
 
 
 class DrawnTrials:
@@ -65,7 +76,7 @@ class DrawnTrials:
         self._given += 1
         return self.trials[self._given - 1]
 
-    def tell(self, trial_id: str, score: float | None) -> None:
+    def tell(self, trial_id: str, score: float | None, further: Sequence[float | None] = ()) -> None:
         """Ignore the score: the trials are drawn already."""
 
     def extend(self, larger: DrawnTrials) -> None:
@@ -84,25 +95,40 @@ class Generations:
     The order in which trials end does not matter, so a search repeats as long as its scores rank equally.
     """
 
-    def __init__(self, space: Space, num_trials: int, generation: int, seed: int, maximize: bool) -> None:
+    def __init__(
+        self,
+        space: Space,
+        num_trials: int,
+        generation: int,
+        seed: int,
+        maximize: bool,
+        *,
+        algorithm: str = "tpe",
+        starts: Sequence[Mapping[str, Any]] = (),
+        further: Sequence[bool] = (),
+    ) -> None:
+        """Begin a search. algorithm: name of one of Optuna's samplers. starts: values of the first trials; the sampler
+        draws what one leaves open. further: of each further metric, whether more is better."""
         import optuna
 
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.space = space
         self.num_trials = num_trials
         self.generation = generation
         self.seed = seed
         self._failed = optuna.trial.TrialState.FAIL
+        maximized = [maximize, *further]
+        chosen = optuna_sampler(algorithm, space, seed=seed, generation=generation, several=bool(further))
         self._study = optuna.create_study(
-            direction="maximize" if maximize else "minimize",
-            # constant_liar: the members of a generation keep away from each other.
-            sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True),
+            directions=["maximize" if more else "minimize" for more in maximized], sampler=chosen
         )
-        self._worst = -1e300 if maximize else 1e300
+        for start in starts:
+            self._study.enqueue_trial(enqueued(space, start))
+        self._worst = [-1e300 if more else 1e300 for more in maximized]
         self._given = 0
         self._asked: dict[str, Any] = {}
         self._ready: list[Trial] = []
         self._scores: dict[str, float | None] = {}
+        self._further: dict[str, Sequence[float | None]] = {}
 
     @property
     def finished(self) -> bool:
@@ -121,10 +147,11 @@ class Generations:
         self._given += 1
         return self._ready.pop(0)
 
-    def tell(self, trial_id: str, score: float | None) -> None:
-        """Take in a trial's score, or None for a trial that failed."""
+    def tell(self, trial_id: str, score: float | None, further: Sequence[float | None] = ()) -> None:
+        """Take in a trial's score, or None for a trial that failed. further: values of the further metrics."""
         if trial_id in self._asked:
             self._scores[trial_id] = score
+            self._further[trial_id] = further
 
     def extend(self, larger: Generations) -> None:
         """Ask for as many trials as another search."""
@@ -133,45 +160,28 @@ class Generations:
     def _open_generation(self) -> None:
         for index in range(self._given, min(self._given + self.generation, self.num_trials)):
             asked = self._study.ask()
-            trial = Trial(Trial.name(index), trial_seed(self.seed, index), self._suggest(asked))
+            trial = Trial(Trial.name(index), trial_seed(self.seed, index), suggest_all(self.space, asked))
             self._asked[trial.trial_id] = asked
             self._ready.append(trial)
 
     def _close_generation(self) -> None:
         for trial_id, asked in self._asked.items():
             score = self._scores[trial_id]
-            if score is None:
+            values = self._values(score, self._further.get(trial_id, ()))
+            if values is None:
                 self._study.tell(asked, state=self._failed)
-            else:  # Optuna leaves a trial that is told NaN or infinity running for ever
-                self._study.tell(asked, score if math.isfinite(score) else self._worst)
+            else:
+                self._study.tell(asked, values)
         self._asked.clear()
         self._scores.clear()
+        self._further.clear()
 
-    def _suggest(self, asked: Any) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for parameter in self.space.parameters:
-            if parameter.active(values):
-                values[parameter.name] = _suggest(asked, parameter.name, parameter.kind, parameter.arguments)
-        return values
-
-
-def _suggest(asked: Any, name: str, kind: str, a: tuple[Any, ...]) -> Any:
-    """Draw one parameter by Optuna, with the meaning that Ray Tune gives its distribution."""
-    match kind:
-        case "constant":
-            return a[0]
-        case "choice":  # by place, since Optuna's categories must be scalars
-            return a[asked.suggest_categorical(name, list(range(len(a))))]
-        case "uniform" | "loguniform":
-            return asked.suggest_float(name, a[0], a[1], log=kind == "loguniform")
-        case "quniform":
-            return asked.suggest_float(name, a[0], a[1], step=a[2])
-        case "qloguniform":
-            return min(max(round(asked.suggest_float(name, a[0], a[1], log=True) / a[2]) * a[2], a[0]), a[1])
-        case "randint" | "lograndint":  # the upper bound is excluded
-            return asked.suggest_int(name, a[0], a[1] - 1, log=kind == "lograndint")
-        case "qrandint":
-            return asked.suggest_int(name, a[0], a[1], step=a[2])
-        case "qlograndint":
-            return min(max(round(asked.suggest_int(name, a[0], a[1], log=True) / a[2]) * a[2], a[0]), a[1])
-    raise AssertionError(kind)
+    def _values(self, score: float | None, further: Sequence[float | None]) -> list[float] | None:
+        """Return what Optuna is told; None for a trial that failed. Optuna leaves a trial that is told NaN or infinity
+        running for ever."""
+        if score is None:
+            return None
+        if not math.isfinite(score):
+            return list(self._worst)
+        known = [value for value in further if value is not None]
+        return [score, *known] if len(known) == len(self._worst) - 1 else None

@@ -22,13 +22,15 @@ from typing import Any
 import numpy as np
 
 from raygpu.config import literal, suggestion
+from raygpu.config.sections import LEARNING
 from raygpu.errors import BadInput
 from raygpu.search.trials import Trial
 
 Draw = Callable[[np.random.Generator, tuple[Any, ...]], Any]
 
 
-def _quantized(value: float, step: float) -> float:
+def quantized(value: float, step: float) -> float:
+    """Return the multiple of a step that lies nearest to a value."""
     # Rounding to the step's own decimals turns 0.30000000000000004 into 0.3.
     return round(round(value / step) * step, 12)
 
@@ -39,15 +41,15 @@ def _loguniform(rng: np.random.Generator, low: float, high: float) -> float:
 
 _DRAWS: dict[str, Draw] = {
     "uniform": lambda rng, a: float(rng.uniform(a[0], a[1])),
-    "quniform": lambda rng, a: min(max(_quantized(rng.uniform(a[0], a[1]), a[2]), a[0]), a[1]),
+    "quniform": lambda rng, a: min(max(quantized(rng.uniform(a[0], a[1]), a[2]), a[0]), a[1]),
     "loguniform": lambda rng, a: _loguniform(rng, a[0], a[1]),
-    "qloguniform": lambda rng, a: min(max(_quantized(_loguniform(rng, a[0], a[1]), a[2]), a[0]), a[1]),
+    "qloguniform": lambda rng, a: min(max(quantized(_loguniform(rng, a[0], a[1]), a[2]), a[0]), a[1]),
     "randn": lambda rng, a: float(rng.normal(a[0], a[1])),
-    "qrandn": lambda rng, a: _quantized(rng.normal(a[0], a[1]), a[2]),
+    "qrandn": lambda rng, a: quantized(rng.normal(a[0], a[1]), a[2]),
     "randint": lambda rng, a: int(rng.integers(a[0], a[1])),
     "qrandint": lambda rng, a: int(a[0] + a[2] * rng.integers(0, (a[1] - a[0]) // a[2] + 1)),
     "lograndint": lambda rng, a: min(int(_loguniform(rng, a[0], a[1])), a[1] - 1),
-    "qlograndint": lambda rng, a: int(min(max(_quantized(_loguniform(rng, a[0], a[1]), a[2]), a[0]), a[1])),
+    "qlograndint": lambda rng, a: int(min(max(quantized(_loguniform(rng, a[0], a[1]), a[2]), a[0]), a[1])),
     "choice": lambda rng, a: a[int(rng.integers(len(a)))],
 }
 _NUM_ARGUMENTS = {name: 3 if name.startswith("q") else 2 for name in _DRAWS if name != "choice"}
@@ -133,12 +135,13 @@ class Space:
 
     parameters: tuple[Parameter, ...]
 
-    def draw(self, seed: int, index: int) -> dict[str, Any]:
-        """Draw the hyper-parameters of trial `index` of a random search."""
+    def draw(self, seed: int, index: int, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Draw the hyper-parameters of trial `index` of a random search. given: values that are not drawn."""
         values: dict[str, Any] = {}
         for parameter in self.parameters:
             if parameter.active(values):
-                values[parameter.name] = parameter.draw(seed, index)
+                known = given is not None and parameter.name in given
+                values[parameter.name] = given[parameter.name] if known else parameter.draw(seed, index)  # type: ignore[index]
         return values
 
     def grid(self) -> Iterator[dict[str, Any]]:
@@ -164,19 +167,31 @@ def trial_seed(seed: int, index: int) -> int:
     return int(np.random.SeedSequence([seed, index]).generate_state(1)[0] >> 1)
 
 
-def random_trials(space: Space, count: int, seed: int) -> list[Trial]:
-    """Draw the trials of a random search: the same for the same seed, and the first ones of any larger count."""
-    return [Trial(Trial.name(i), trial_seed(seed, i), space.draw(seed, i)) for i in range(count)]
+def random_trials(space: Space, count: int, seed: int, starts: Sequence[Mapping[str, Any]] = ()) -> list[Trial]:
+    """Draw the trials of a random search: the same for the same seed, and the first ones of any larger count.
+
+    starts: values of the first trials; what one leaves open is drawn.
+    """
+    given = [*starts[:count], *({} for _ in range(count - len(starts)))]
+    return [Trial(Trial.name(i), trial_seed(seed, i), space.draw(seed, i, own)) for i, own in enumerate(given)]
 
 
-def grid_trials(space: Space, count: int | None, seed: int) -> list[Trial]:
+def grid_trials(space: Space, count: int | None, seed: int, starts: Sequence[Mapping[str, Any]] = ()) -> list[Trial]:
     """Return the trials of a grid search: all combinations in the grid's order, or a sample of `count`.
 
-    A sample is in the order of its seeded draw: the first ones of any larger sample.
+    A sample is in the order of its seeded draw: the first ones of any larger sample. starts: the combinations that have
+    these values come first.
     """
     points = list(space.grid())
     if count is not None and count < len(points):
-        points = [points[i] for i in np.random.default_rng(seed).permutation(len(points))[:count]]
+        points = [points[i] for i in np.random.default_rng(seed).permutation(len(points))]
+
+    def place(point: Mapping[str, Any]) -> int:
+        """Return the number of the first start that a combination agrees with."""
+        agree = (i for i, own in enumerate(starts) if all(point.get(name) == value for name, value in own.items()))
+        return next(agree, len(starts))
+
+    points = sorted(points, key=place)[:count]
     return [Trial(Trial.name(i), trial_seed(seed, i), point) for i, point in enumerate(points)]
 
 
@@ -232,8 +247,8 @@ def _parameter(name: str, value: Any, algorithm: str) -> Parameter:
         raise ValueError(f"{kind} has no end of values; a grid takes choice, grid_search, randint and qrandint")
     if algorithm != "grid" and kind == "grid_search":
         raise ValueError('grid_search needs search.algorithm = "grid"; otherwise write choice')
-    if algorithm == "optuna" and kind in ("randn", "qrandn"):
-        raise ValueError(f"optuna has no {kind}; write uniform or quniform")
+    if algorithm in LEARNING and kind in ("randn", "qrandn"):
+        raise ValueError(f"{algorithm} has no {kind}; write uniform or quniform")
     return parameter
 
 

@@ -101,11 +101,23 @@ class Scoring:
     metric: str
     maximize: bool
     which: Which = "last"
+    further: tuple[tuple[str, bool], ...] = ()
+    """Further metrics of a sweep with several, each with whether more is better."""
 
     @classmethod
     def of(cls, config: SweepConfig) -> Scoring:
         """Return the scoring of a sweep's trials."""
-        return cls(config.metric, config.maximize, config.score)
+        return cls(config.metric, config.maximize, config.score, config.further_metrics)
+
+    def further_values(self, metrics: Mapping[str, float]) -> tuple[float | None, ...]:
+        """Return the values of the further metrics in an epoch's; None for one that is missing or not finite."""
+        found = (metrics.get(name, metrics.get(f"validation/{name}")) for name, _ in self.further)
+        return tuple(value if value is not None and math.isfinite(value) else None for value in found)
+
+    def require_further(self, metrics: Mapping[str, float]) -> None:
+        """Raise UnknownMetric if an epoch's metrics lack a further one."""
+        for name, maximize in self.further:
+            Scoring(name, maximize).key(metrics)
 
     def key(self, names: Mapping[str, object]) -> str:
         """Return the reported name that `metric` stands for: itself or `validation/<metric>`. Raises UnknownMetric."""
@@ -172,6 +184,8 @@ class Standing:
             if self.last is None:
                 scoring.key(result.metrics)  # raises
             return False
+        if self.last is None:
+            scoring.require_further(result.metrics)
         self.last, self.last_epoch = score, result.epoch
         if not scoring.better(score, self.best):
             return False
@@ -237,6 +251,16 @@ class TrialRecord:
         """Hyper-parameters with their present values: in a population they change."""
         hp = self.trial.hyperparameters
         return hp if not self.changes else {**hp, **self.changes[-1].values}
+
+    further: tuple[float | None, ...] = ()
+    """Values of the sweep's further metrics at the epoch of the score; None for one that is not finite."""
+
+    @property
+    def objectives(self) -> tuple[float, ...] | None:
+        """The score and the further metrics; None unless all of them are finite."""
+        values = (self.score, *self.further)
+        finite = tuple(value for value in values if value is not None and math.isfinite(value))
+        return finite if len(finite) == len(values) and self.status != "failed" and not self.diverged else None
 
     @property
     def best_epoch(self) -> int | None:

@@ -357,9 +357,10 @@ def report_files(folder: RunDirectory) -> list[tuple[Path, str | None]]:
 
 def flat(config: ProblemConfig) -> dict[str, Any]:
     """Return the configuration as MLflow parameters, by dotted name, without its `tracking` section, and without
-    `script` where none is trained."""
+    `script` where none is trained and starting points where there are none."""
     flat: dict[str, Any] = {}
     left_out = {"tracking", *(["script"] if config.command is None else [])}
+    left_out |= set() if getattr(config, "start", ()) else {"start", "start_best"}
     for name, value in config.model_dump(exclude_none=True, exclude=left_out).items():
         if isinstance(value, dict):
             flat |= {f"{name}.{key}": inner for key, inner in value.items()}

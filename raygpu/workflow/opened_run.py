@@ -161,6 +161,13 @@ class SweepRun(_Run):
         exact = {"score": best["score"], "hyperparameters": best["hyperparameters"]}  # not rounded by the table
         return replace(trial, **exact, standard_error=best.get("standard_error"))
 
+    @property
+    def front(self) -> list[SweepTrial]:
+        """The trials of the Pareto front, the best in the first metric first; empty for a sweep with one metric."""
+        by_id = {trial.trial_id: trial for trial in self.trials}
+        rows = self.summary.get("front", [])
+        return [replace(by_id[row["trial_id"]], hyperparameters=row["hyperparameters"]) for row in rows]
+
     def _lines(self) -> list[str]:
         summary, best = self.summary, self.best
         counts = ", ".join(f"{summary[name]} {word}" for name, word in COUNTS.items())

@@ -14,7 +14,7 @@ from raygpu.config import SweepConfig, TrainConfig
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, take
 from raygpu.planning.sweep_plan import Decision
-from raygpu.records import population_file, sets_csv, trials_csv
+from raygpu.records import objectives_csv, population_file, sets_csv, trials_csv
 from raygpu.records.best_trial import command_line
 from raygpu.records.clock import Stages
 from raygpu.records.json_files import rounded
@@ -80,6 +80,7 @@ def summarize(
         "plan": decision.plan.as_dict(),
         "predicted": decision.predicted,
         "best": _described(records, best, command_line(config, best.trial)) if best is not None else None,
+        **_several(records),
         "gpus": [
             {
                 "index": device.index,
@@ -112,6 +113,24 @@ def _of_sets(records: Records) -> dict[str, Any]:
         "left_out": len(records.saved),
         "comparison": comparison.as_dict() if comparison is not None else None,
     }
+
+
+def _several(records: Records) -> dict[str, Any]:
+    """Return the summary's part on several metrics: their directions and the Pareto front; empty with a single one."""
+    scoring = records.scoring
+    if not scoring.further:
+        return {}
+    goals = [(scoring.metric, scoring.maximize), *scoring.further]
+    front = [
+        {
+            "trial_id": record.trial.trial_id,
+            "values": list(record.objectives or ()),
+            "hyperparameters": {name: plain(value) for name, value in record.trial.hyperparameters.items()},
+        }
+        for record in records.front()
+    ]
+    metrics = [{"metric": name, "direction": "max" if more else "min"} for name, more in goals]
+    return {"metrics": metrics, "front": front}
 
 
 def _described(records: Records, best: TrialRecord, line: str | None) -> dict[str, Any]:
@@ -212,6 +231,9 @@ def write_files(
     by_id = sorted(records.by_id.values(), key=lambda record: record.trial.trial_id)
     folder.write_summary(summary)
     trials_csv.write(folder.trials_csv, by_id)
+    if config.metrics:
+        front = {record.trial.trial_id for record in records.front()}
+        objectives_csv.write(folder.objectives_csv, config.metrics, by_id, front)
     folder.write_failures(by_id)
     if config.population.interval is not None:
         population_file.write(folder.population, {record.trial.trial_id: record.changes for record in by_id})

@@ -202,6 +202,8 @@ class SweepUnderWay:
             arrays_s,
         )
         self._log_incomplete_sets()
+        for record in self.records.front():
+            self.session.writer.tag(record.trial.trial_id, {"raygpu.front": "true"})
         self.session.writer.finish()  # what waits is delivered while Ray ends
 
     def _score_winner(self, context: SweepContext) -> None:
@@ -320,6 +322,7 @@ class SweepUnderWay:
             ranked, splits = records.ranked(), self.found.splits
             if has_best:
                 self.console.best(metric, ranked[:NUM_BEST])
+                self.console.front(self.summary)
                 num_validation = (
                     num_samples(splits.validation_inputs)
                     if splits is not None and not self.config.data.synthetic

@@ -30,6 +30,7 @@ from raygpu.storage import LOCAL, Storage
 from raygpu.tracking.session import absolute
 from raygpu.tracking.stores import check
 from raygpu.workflow.population import population_faults
+from raygpu.workflow.starting_points import with_earlier_best
 
 AnyConfig = TypeVar("AnyConfig", bound=ProblemConfig)
 BF16 = (8, 0)
@@ -50,6 +51,8 @@ class Prepared:
     """This machine's nodes; None if the cluster is not local, and has to be asked."""
     left_out: list[str]
     """A line for each GPU that cannot be used."""
+    notes: list[str]
+    """Lines on starting points of another sweep."""
 
 
 def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepared:
@@ -58,11 +61,14 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
     stem: first part of the name of a sweep that is not named. Raises BadInput with a line for each fault.
     """
     faults: list[str] = []
+    notes: list[str] = []
     space = search = nodes = None
     chosen: list[Gpu] = []
     left_out: list[str] = []
     with _noted(faults):
         space = parse(config.space, config.search.algorithm)
+        if not resuming:
+            config, notes = with_earlier_best(config, space)
         base = sampler(config, space)
         faults += population_faults(config, space, getattr(base, "trials", ()))
         search = repeated(base, config)
@@ -78,8 +84,8 @@ def prepare(config: SweepConfig, stem: str, *, resuming: bool = False) -> Prepar
         raise BadInput(faults)
     assert space is not None
     assert search is not None
-    num_sets = search.num_trials // config.per_set
-    return Prepared(located.model_copy(update={"trials": num_sets}), space, search, chosen, nodes, left_out)
+    config = located.model_copy(update={"trials": search.num_trials // config.per_set})
+    return Prepared(config, space, search, chosen, nodes, left_out, notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +232,13 @@ def _located(config: AnyConfig, stem: str, faults: list[str], *, resuming: bool)
     """Return the configuration with a name and absolute paths, and add a fault for each path that cannot be used."""
     if isinstance(config, SweepConfig | TrainConfig) and not resuming and config.direction is None:
         faults += _direction_faults(config.metric)
+    if isinstance(config, SweepConfig) and not resuming and not config.directions:
+        faults += [
+            f"directions: not given, and {name!r} does not say whether more is better; give one for each metric, as in"
+            ' directions = ["max", "min"]'
+            for name, _ in config.further_metrics
+            if direction_of(name) is None
+        ]
     if config.command is not None:
         faults += _command_faults(config)
     uri = config.tracking.uri

@@ -47,6 +47,13 @@ SHORTENED: Mapping[str, Mapping[str, str]] = {
     "repeats": {
         "raygpu sweep conf/sweep/digits_repeats.toml --name repeats --gpu.mode fused": "--trials 3 --epochs 2",
     },
+    "search": {
+        "raygpu sweep conf/sweep/digits.toml --name digits": "--trials 4 --epochs 3",
+        "raygpu sweep conf/sweep/digits_architectures.toml --name architectures": "--trials 6 --epochs 2",
+        "raygpu sweep conf/sweep/digits.toml --name finer --start-from runs/digits --start-best 3": (
+            "--trials 4 --epochs 3"
+        ),
+    },
     "studies": {
         "raygpu place conf/place/reviews.toml --data.synthetic": "--rounds 2",
         "raygpu pack conf/pack/digits.toml --advise": "--numbers 1,2 --rounds 1 --window-s 0.3",

@@ -11,6 +11,7 @@ from tests.docs.run_blocks import run_page
 SEARCHING = [
     "sweeps",
     "repeats",
+    "search",
     "packing",
     "python",
     "experiments",

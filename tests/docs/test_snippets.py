@@ -21,7 +21,15 @@ from tests.docs.test_basic_pages import BASIC
 from tests.docs.test_searching_pages import SEARCHING
 from tests.docs.test_training_pages import TRAINING
 
-NUM_NOT_RUN = {"README": 1, "tutorial": 2, "cluster": 1, "kubernetes": 4, "slurm": 4, "studies": 2, "report": 1}
+NUM_NOT_RUN = {
+    "README": 1,
+    "tutorial": 2,
+    "cluster": 1,
+    "kubernetes": 4,
+    "slurm": 4,
+    "studies": 2,
+    "report": 1,
+}
 """Blocks of a page that no test runs; none on the other pages."""
 FRAGMENT = {"experiment": "mine:Mine", "trials": 4, "metric": "accuracy", "space": {"lr": 0.1}}
 """Configuration that a page's fragment is a part of."""

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from ray import cloudpickle
 
-from raygpu.search.samplers import DrawnTrials, Generations
+from raygpu.config import SweepConfig
+from raygpu.search.samplers import DrawnTrials, Generations, sampler
 from raygpu.search.space import parse, random_trials
 from raygpu.search.trials import Trial
 
@@ -84,6 +86,34 @@ def test_conditions_hold() -> None:
         assert hp["batch_size"] == 32
 
 
+def search_of(algorithm: str, **options: Any) -> Generations:
+    if algorithm == "cmaes":
+        pytest.importorskip("cmaes")
+    num_trials = 16 if algorithm == "gp" else 24  # a Gaussian process takes seconds
+    return Generations(SPACE, num_trials, 8, 3, False, algorithm=algorithm, **options)
+
+
+@pytest.mark.parametrize("algorithm", ["tpe", "gp", "cmaes", "nsgaii"])
+def test_every_sampler_repeats_itself_begins_with_the_starts_and_goes_on_after_a_stop(algorithm: str) -> None:
+    starts = [{"x": 0.5, "kind": "far", "extra": 0.25}, {"n": 2}]
+    whole = run(search_of(algorithm, starts=starts), reverse=True)
+    first, second = (trial.hyperparameters for trial in whole[:2])
+    assert (first["x"], first["kind"], first["extra"]) == (0.5, "far", 0.25)
+    assert second["n"] == 2
+    assert len({trial.hyperparameters["x"] for trial in whole}) > 8, "nsgaii crosses earlier ones"
+    search = search_of(algorithm, starts=starts)
+    for trial in [search.next() for _ in range(8)]:
+        search.tell(trial.trial_id, objective(trial))
+    assert run(cloudpickle.loads(cloudpickle.dumps(search))) == whole[8:]
+
+
+@pytest.mark.parametrize(("algorithm", "known"), [("tpe", 16), ("gp", 12), ("cmaes", 16)])
+def test_every_sampler_learns(algorithm: str, known: int) -> None:
+    learned = run(search_of(algorithm))[known:]
+    random = random_trials(SPACE, 24, seed=3)[known : known + len(learned)]
+    assert sum(map(objective, learned)) < sum(map(objective, random))
+
+
 @pytest.mark.parametrize("score", [None, math.inf, math.nan])
 def test_a_trial_that_failed_or_diverged_does_not_block(score: float | None) -> None:
     search = Generations(SPACE, 4, 2, seed=0, maximize=False)
@@ -98,3 +128,64 @@ def test_a_search_goes_on_after_a_stop() -> None:
         search.tell(trial.trial_id, objective(trial))
     copy = cloudpickle.loads(cloudpickle.dumps(search))
     assert run(copy) == run(search)
+
+
+def config_of(**values: Any) -> SweepConfig:
+    given = {"experiment": "m:f", "trials": 6, "metric": "loss", "space": {"x": {"uniform": [0, 1]}, "k": KINDS}}
+    return SweepConfig.model_validate(given | values)
+
+
+KINDS = {"choice": ["a", "b"]}
+
+
+@pytest.mark.parametrize("algorithm", ["random", "qmc", "tpe", "nsgaii"])
+def test_starts_count_as_trials_in_every_search(algorithm: str) -> None:
+    config = config_of(search={"algorithm": algorithm, "generation": 6}, start=[{"x": 0.5}, {"k": "b", "x": 0.25}])
+    search = sampler(config, parse(config.space, config.search.algorithm))
+    trials = [search.next() for _ in range(6)]
+    assert search.finished
+    assert [trial and trial.hyperparameters["x"] for trial in trials[:2]] == [0.5, 0.25]
+    assert trials[1] is not None
+    assert trials[1].hyperparameters["k"] == "b"
+
+
+def test_a_grid_begins_with_the_combinations_of_the_starts() -> None:
+    space = {"a": {"choice": [1, 2, 3]}, "b": {"choice": [4, 5]}}
+    config = config_of(search={"algorithm": "grid"}, space=space, start=[{"a": 3}, {"a": 1, "b": 5}], trials=None)
+    search = sampler(config, parse(space, "grid"))
+    assert isinstance(search, DrawnTrials)
+    pairs = [(trial.hyperparameters["a"], trial.hyperparameters["b"]) for trial in search.trials]
+    assert pairs == [(3, 4), (3, 5), (1, 5), (1, 4), (2, 4), (2, 5)]
+    fewer = sampler(config.model_copy(update={"trials": 4}), parse(space, "grid"))
+    assert isinstance(fewer, DrawnTrials)
+    assert len(fewer.trials) == 4
+    assert [trial.hyperparameters["a"] for trial in fewer.trials[:3]] == [3, 3, 1]
+
+
+def test_the_earlier_name_of_tpe_stays() -> None:
+    config = config_of(search={"algorithm": "optuna"})
+    assert config.search.algorithm == "tpe"
+    assert config.search.at_once == 8
+
+
+@pytest.mark.parametrize(("algorithm", "num_trials"), [("tpe", 64), ("gp", 24), ("nsgaii", 24)])
+def test_several_metrics_in_one_search(algorithm: str, num_trials: int) -> None:
+    """Near 0 the first metric is best, near 1 the second one; what lies outside is beaten in both."""
+
+    def done(search: Generations) -> list[float]:
+        found: list[float] = []
+        while not search.finished:
+            generation = [trial for _ in range(8) if (trial := search.next()) is not None]
+            for number, trial in enumerate(generation):
+                x = trial.hyperparameters["x"]
+                further = (None,) if number == 3 else (abs(1 - x),)
+                search.tell(trial.trial_id, None if number == 2 else -abs(x), further)
+            found += [trial.hyperparameters["x"] for trial in generation]
+        return found
+
+    space = parse({"x": {"uniform": [-2.0, 2.0]}}, algorithm)
+    found = done(Generations(space, num_trials, 8, 0, True, algorithm=algorithm, further=[False]))
+    assert found == done(Generations(space, num_trials, 8, 0, True, algorithm=algorithm, further=[False]))
+    assert len(found) == num_trials
+    if algorithm == "tpe":  # chance puts three in ten there
+        assert sum(-0.1 <= x <= 1.1 for x in found[-16:]) > 10

@@ -10,6 +10,7 @@ from raygpu.cli.formatting import duration, hyperparameters, score_text, sentenc
 from raygpu.cli.report import gpu_figures
 from raygpu.cli.report.content import Page, Section, Table, configuration, test_facts
 from raygpu.cli.report.curve_figures import best_so_far, curve_figures
+from raygpu.cli.report.front_figure import front_figures
 from raygpu.cli.report.population_figures import is_population, population_section
 from raygpu.cli.report.search_figures import search_figures
 from raygpu.cli.report.set_figures import sets_section
@@ -41,6 +42,7 @@ def sweep_page(run: RunData) -> Page:
     sections = [
         _outcome(run),
         _best(run),
+        *_front(run),
         _curves(run),
         _search(run),
         population_section(run),
@@ -146,6 +148,12 @@ def _best(run: RunData) -> Section:
     began = ", which began with" if is_population(run) else " with"
     note = f"Best: {best[0].trial_id}{began} {hyperparameters(best[0].hyperparameters)}. To train it again:"
     return Section("best", "Best trials", [note], [_table(run, best, "by score")], code="\n".join(commands))
+
+
+def _front(run: RunData) -> list[Section]:
+    """Return the section on several metrics; none for a sweep with one."""
+    figures = front_figures(run)
+    return [Section("front", "Pareto front", figures=figures)] if figures else []
 
 
 def _table(run: RunData, trials: list[TrialRow], caption: str) -> Table:

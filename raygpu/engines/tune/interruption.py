@@ -15,6 +15,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from raygpu.engines.cluster import ray_environment
 from raygpu.engines.cluster.cluster import SETTLE_S, head_answers
+from raygpu.engines.tune.kept_workers import KeptWorkers
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.records.interrupts import noted_interrupts
 
@@ -53,11 +54,17 @@ def _watch_ray(live: LiveSweep, over: threading.Event) -> None:
 
 class PausingScheduler(FIFOScheduler):
     """Tune scheduler that pauses each trial with a checkpoint once the sweep is to stop; until then first come, first
-    served."""
+    served. It keeps workers while the search waits for results."""
 
     def __init__(self, live: LiveSweep) -> None:
         super().__init__()
         self.live = live
+        self.workers = KeptWorkers(live)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Keep the trial's worker if the search will give more trials."""
+        super().on_trial_complete(tune_controller, trial, result)
+        self.workers.ended(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Pause the trial if the sweep is to stop."""
@@ -65,6 +72,7 @@ class PausingScheduler(FIFOScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Return the next trial to run; none if the sweep is to stop."""
+        self.workers.update(tune_controller.get_live_trials())
         return None if self.live.stopping else super().choose_trial_to_run(tune_controller)
 
 

@@ -12,6 +12,9 @@ from ray.tune.utils.serialization import TuneFunctionDecoder
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 
+MANY_WORKERS = 1_000_000
+"""More workers than a sweep has."""
+
 
 def withhold_credentials() -> None:
     """Keep Tune from copying credentials into each worker's description, which Ray lists and logs.
@@ -36,3 +39,12 @@ def load_experiment_state(content: bytes) -> Any:
     if options.keys() - inspect.signature(TuneFunctionDecoder.__init__).parameters.keys():
         options = {}
     return json.loads(content, cls=TuneFunctionDecoder, **options)
+
+
+def keep_idle_workers(controller: Any, request: Any, *, keep: bool) -> None:
+    """Let Tune keep the workers of a request for resources that have no trial, or end them at its next step.
+
+    Tune keeps as many idle workers as trials are staged with their request, and has no setting for more.
+    """
+    cache = controller._actor_cache
+    (cache.increase_max if keep else cache.decrease_max)(request, MANY_WORKERS)

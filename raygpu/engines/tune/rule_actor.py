@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from raygpu.engines.cluster.pinned import pinned
+from raygpu.search.patience import reasons
 from raygpu.search.stopping import Rule
 
 
@@ -14,9 +15,10 @@ class RuleActor:
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
 
-    def decide(self, epoch: int, scores: list[tuple[str, float]]) -> list[str]:
-        """Return the ids of the trials that stop after this epoch. scores: trial ids with their scores."""
-        return list(self._rule.decide(epoch, scores))
+    def decide(self, epoch: int, scores: list[tuple[str, float]]) -> dict[str, str | None]:
+        """Return the ids of the trials that stop after this epoch, each with the reason; None if it is that of the
+        sweep's rule. scores: trial ids with their scores."""
+        return dict(reasons(self._rule, epoch, scores))
 
     def forget(self, trial_ids: list[str]) -> None:
         """Remove the scores of trials that are trained again from the beginning."""

@@ -163,7 +163,8 @@ class ArraySearcher(Searcher):
     def _tell(self, name: str, score: float | None) -> None:
         """Tell the sampler a trial's score, None of a failed one; it may leave out other trials of the same set."""
         if not isinstance(self.sampler, Repeats):
-            return self.sampler.tell(name, score)
+            further = self.live.records.by_id[name].further if score is not None else ()
+            return self.sampler.tell(name, score, further)
         status, _ = self.live.ending.get(name, (self.live.records.by_id[name].status, None))
         self.sampler.tell(name, score, stopped=score is not None and status == "stopped")
         self._count()

@@ -267,19 +267,20 @@ class ArrayTrainable(tune.Trainable):
         if epoch == shared.epochs and ending:
             arrays.audit(min(ending, key=self.kept.rank))
         stopped = self._stopped(epoch, [name for name in results if name not in ending])
-        self._end(ending | dict.fromkeys(stopped, shared.stop_reason), reports)
+        self._end(ending | stopped, reports)
 
-    def _stopped(self, epoch: int, names: Sequence[str]) -> Sequence[str]:
-        """Ask the stopping rule, at its epochs, which of these members stop."""
+    def _stopped(self, epoch: int, names: Sequence[str]) -> dict[str, str | None]:
+        """Ask the stopping rule, at its epochs, which of these members stop; return the reason of each."""
         rule, decisions = self.shared.rule, self.shared.decision_epochs
         names = [name for name in names if is_screened(name)]
         if rule is None or not names or (decisions is not None and epoch not in decisions):
-            return []
+            return {}
+        scores = [(name, self.kept.last(name)) for name in names]
         try:
-            stopped: list[str] = ray.get(rule.decide.remote(epoch, [(name, self.kept.last(name)) for name in names]))
+            stopped: dict[str, str | None] = ray.get(rule.decide.remote(epoch, scores))
         except RayError as error:
             raise RuleLost("the actor of the stopping rule was lost") from error
-        return stopped
+        return {name: reason or self.shared.stop_reason for name, reason in stopped.items()}
 
     def _end(self, ending: Mapping[str, str | None], reports: dict[str, MemberReport]) -> None:
         """End members. ending: the reason why each was stopped, None for one that finished."""

@@ -59,7 +59,7 @@ def test_a_resumed_sweep_knows_the_scores_that_were_compared(
         state = pickle.loads(pickle.dumps(ArrayCallback(LiveSweep(context, shares, None, asked)).get_state()))
         resumed = rule_actor(rule(**stopping))
         ArrayCallback(LiveSweep(context, shares, None, resumed)).set_state(state)
-        assert ray.get(resumed.decide.remote(1, [("t3", 0.5)])) == ["t3"]
+        assert ray.get(resumed.decide.remote(1, [("t3", 0.5)])) == {"t3": None}
 
 
 def test_epochs_of_a_rule() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,7 +89,7 @@ class Told:
         self.num_drawn += 1
         return Trial(Trial.name(self.num_drawn - 1), 0, {})
 
-    def tell(self, name: str, score: float | None) -> None:
+    def tell(self, name: str, score: float | None, further: Sequence[float | None] = ()) -> None:
         self.scores[name] = score
 
 

@@ -1,0 +1,48 @@
+"""Workers between two generations: they wait for the next trials instead of being ended and started again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from typing import Any
+
+from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.engines.tune.private_api import keep_idle_workers
+
+
+class KeptWorkers:
+    """Decides when Tune keeps workers that have no trial.
+
+    Tune ends a worker that has no trial, but for a single one, if no trial waits for its share of a GPU. A search that
+    waits for the results of a generation would so lose its workers, each of which takes seconds to start.
+    """
+
+    def __init__(self, live: LiveSweep) -> None:
+        self.live = live
+        self._controller: Any = None
+        self._requests: set[Any] = set()
+        """Requests for resources of the workers so far."""
+        self._kept: frozenset[Any] = frozenset()
+        """Requests whose idle workers Tune keeps."""
+
+    def ended(self, controller: Any, trial: Any) -> None:
+        """Note the trial's worker, just before Tune decides on it. controller: of Tune."""
+        self._controller = controller
+        self._requests.add(trial.placement_group_factory)
+        self.update(controller.get_live_trials())
+
+    def update(self, trials: Iterable[Any]) -> None:
+        """Keep idle workers, or let them go. trials: those of Tune that have not ended."""
+        if self._controller is None or self.live.config.search.at_once is None:
+            return
+        is_over = self.live.stopping or len(self.live.trials) >= self.live.records.num_trials
+        waiting = {trial.placement_group_factory for trial in trials if trial.status == "PENDING"}
+        kept = frozenset() if is_over else kept_requests(self._requests, waiting)
+        for request in kept ^ self._kept:
+            keep_idle_workers(self._controller, request, keep=request in kept)
+        self._kept = kept
+
+
+def kept_requests(requests: Iterable[Any], waiting: Set[Any]) -> frozenset[Any]:
+    """Return the requests whose idle workers stay: those beside which no trial waits for another one, since an idle
+    worker would hold what it needs."""
+    return frozenset(request for request in requests if waiting <= {request})

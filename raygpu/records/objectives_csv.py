@@ -1,0 +1,49 @@
+"""`objectives.csv` of a sweep with several metrics: a row for each trial that has all of them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raygpu.errors import BadInput
+from raygpu.search.trials import TrialRecord
+
+OWN = ("id", "front")
+"""Columns before those of the metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectivesRow:
+    """A trial with its metrics."""
+
+    trial_id: str
+    on_front: bool
+    """Whether no other trial beats it in every metric."""
+    values: tuple[float, ...]
+
+
+def write(path: Path, metrics: Sequence[str], records: Sequence[TrialRecord], front: Collection[str]) -> None:
+    """Write the file. front: ids of the trials on the Pareto front."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*OWN, *metrics])
+        for record in records:
+            if (values := record.objectives) is not None:
+                trial_id = record.trial.trial_id
+                writer.writerow([trial_id, "yes" if trial_id in front else "no", *values])
+
+
+def read(path: Path) -> tuple[list[str], list[ObjectivesRow]]:
+    """Return the metrics and the rows; none without the file. Raises BadInput if it is damaged."""
+    if not path.is_file():
+        return [], []
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))
+    try:
+        metrics = rows[0][len(OWN) :]
+        found = [ObjectivesRow(row[0], row[1] == "yes", tuple(map(float, row[len(OWN) :]))) for row in rows[1:]]
+    except (ValueError, IndexError) as error:
+        raise BadInput(f"{path}: {error!r}; --resume writes it anew") from error
+    return metrics, found

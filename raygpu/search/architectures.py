@@ -1,0 +1,79 @@
+"""How many programs a search space makes: the architectures that its trials can have, and what they cost arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raygpu.experiment import ALL_NAMES
+from raygpu.search.signature import Group
+from raygpu.search.space import Parameter, Space
+
+MOST = 100_000
+"""Number of signatures from which they are no longer counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architectures:
+    """The signatures of a sweep's trials."""
+
+    names: tuple[str, ...]
+    """Hyper-parameters of the signature that vary."""
+    num_signatures: int
+    """Number of signatures among the trials at hand."""
+    num_trials: int
+    """Number of these trials."""
+    possible: int | None
+    """Number of signatures that the space can make; None if there is no end of them."""
+    endless: tuple[str, ...]
+    """Hyper-parameters of the signature that have no end of values."""
+
+    @property
+    def mean_width(self) -> float:
+        """Mean number of trials of one signature: members of an array, if one place trains them all."""
+        return self.num_trials / self.num_signatures
+
+
+def architectures(space: Space, groups: Sequence[Group]) -> Architectures | None:
+    """Return the signatures of these groups' trials; None if nothing that varies is part of a signature."""
+    names = {name for group in groups for name, _ in group.signature.values if name != ALL_NAMES}
+    own = [p for p in space.parameters if p.name in names and p.kind != "constant"]
+    if not own or not groups:
+        return None
+    endless = tuple(parameter.name for parameter in own if parameter.options() is None)
+    signatures = {group.signature for group in groups}
+    num_trials = sum(len(group.trials) for group in groups)
+    possible = None if endless else num_signatures(space, names)
+    return Architectures(tuple(p.name for p in own), len(signatures), num_trials, possible, endless)
+
+
+def num_signatures(space: Space, names: Collection[str]) -> int | None:
+    """Return the number of combinations of these hyper-parameters, each with what it depends on; None for no end, or
+    for more than MOST."""
+    wanted = _with_parents(space, names)
+    found: set[tuple[tuple[str, str], ...]] = set()
+
+    def extend(values: dict[str, Any], rest: tuple[Parameter, ...]) -> bool:
+        """Add every combination that begins with these values; return whether there is an end."""
+        if not rest:
+            found.add(tuple((name, repr(value)) for name, value in values.items() if name in names))
+            return len(found) <= MOST
+        first, others = rest[0], rest[1:]
+        if not first.active(values):
+            return extend(values, others)
+        options = first.options()
+        return options is not None and all(extend({**values, first.name: option}, others) for option in options)
+
+    return len(found) if extend({}, wanted) else None
+
+
+def _with_parents(space: Space, names: Collection[str]) -> tuple[Parameter, ...]:
+    by_name = {parameter.name: parameter for parameter in space.parameters}
+    wanted, left = set[str](), list(names)
+    while left:
+        name = left.pop()
+        if name in by_name and name not in wanted:
+            wanted.add(name)
+            left += by_name[name].when
+    return tuple(parameter for parameter in space.parameters if parameter.name in wanted)

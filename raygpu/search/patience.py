@@ -1,0 +1,100 @@
+"""Patience: stop a trial whose own score has not improved for some epochs, alone or beside another stopping rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+PATIENCE = "patience"
+"""Reason recorded for a trial that patience stops."""
+
+
+class StoppingRule(Protocol):
+    """A rule that compares trials."""
+
+    def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
+        """Return the trials, among these, that stop after this epoch. scores: by trial id, finite."""
+
+    def forget(self, trial_ids: Iterable[str]) -> None:
+        """Remove trials whose scores were wrong; they report again."""
+
+
+class Patience:
+    """The rule of Keras' `EarlyStopping`, for each trial by itself.
+
+    A trial stops after `patience` epochs in which its score was not better than its best by more than `min_delta`, but
+    not before epoch `grace_epochs`. Asked again about an epoch, as after a lost worker, it gives the same answer.
+    """
+
+    def __init__(self, patience: int, min_delta: float, grace_epochs: int, *, maximize: bool) -> None:
+        self.patience = patience
+        self.min_delta = min_delta
+        self.grace_epochs = grace_epochs
+        self.sign = 1 if maximize else -1
+        self._trials: dict[str, _Trial] = {}
+
+    def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
+        """Return the trials, among these, that stop after this epoch. scores: by trial id, finite."""
+        stopped = []
+        for trial_id, score in scores:
+            own = self._trials.setdefault(trial_id, _Trial())
+            if epoch > own.last_epoch:
+                own.take(epoch, self.sign * score, self.min_delta)
+            last_better = max((better for better in own.better if better <= epoch), default=epoch)
+            if epoch >= self.grace_epochs and epoch - last_better >= self.patience:
+                stopped.append(trial_id)
+        return frozenset(stopped)
+
+    def forget(self, trial_ids: Iterable[str]) -> None:
+        """Remove trials whose scores were wrong; they report again."""
+        for trial_id in trial_ids:
+            self._trials.pop(trial_id, None)
+
+
+@dataclass(slots=True)
+class _Trial:
+    best: float = -math.inf
+    last_epoch: int = 0
+    better: list[int] = field(default_factory=list)
+    """Epochs at which the score improved."""
+
+    def take(self, epoch: int, value: float, min_delta: float) -> None:
+        """Take in a score, the higher the better."""
+        self.last_epoch = epoch
+        if not self.better or value > self.best + min_delta:
+            self.best = value
+            self.better.append(epoch)
+
+
+class WithPatience:
+    """A stopping rule together with patience. rule: None for patience alone."""
+
+    def __init__(self, rule: StoppingRule | None, patience: Patience) -> None:
+        self.rule = rule
+        self.patience = patience
+
+    def decide(self, epoch: int, scores: Sequence[tuple[str, float]]) -> frozenset[str]:
+        """Return the trials, among these, that stop after this epoch. scores: by trial id, finite."""
+        return frozenset(self.reasons(epoch, scores))
+
+    def reasons(self, epoch: int, scores: Sequence[tuple[str, float]]) -> Mapping[str, str | None]:
+        """Return the trials that stop, each with the reason; None for a trial that the other rule stops."""
+        impatient: dict[str, str | None] = dict.fromkeys(self.patience.decide(epoch, scores), PATIENCE)
+        by_rule = self.rule.decide(epoch, scores) if self.rule is not None else frozenset()
+        return impatient | dict.fromkeys(by_rule)
+
+    def forget(self, trial_ids: Iterable[str]) -> None:
+        """Remove trials whose scores were wrong; they report again."""
+        names = list(trial_ids)
+        self.patience.forget(names)
+        if self.rule is not None:
+            self.rule.forget(names)
+
+
+def reasons(rule: StoppingRule, epoch: int, scores: Sequence[tuple[str, float]]) -> Mapping[str, str | None]:
+    """Return the trials that a rule stops after this epoch, each with its reason; None if it is the rule's own."""
+    if isinstance(rule, WithPatience):
+        return rule.reasons(epoch, scores)
+    return dict.fromkeys(rule.decide(epoch, scores))

@@ -1,0 +1,38 @@
+"""The best sets of hyper-parameters of an earlier sweep, as starting points of a new one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raygpu.config import SweepConfig
+from raygpu.errors import BadInput
+from raygpu.records import trials_csv
+from raygpu.records.run_directory import RunDirectory
+from raygpu.search.space import Space
+from raygpu.search.starting_points import fitting
+
+
+def with_earlier_best(config: SweepConfig, space: Space) -> tuple[SweepConfig, list[str]]:
+    """Return the configuration with the sets that `start_from` names among its starting points, and lines on them.
+
+    They are kept in the new sweep's configuration, so that a resume does not need the earlier folder. Raises BadInput.
+    """
+    if config.start_from is None:
+        return config, []
+    folder = RunDirectory.existing(config.start_from, flag="start_from")
+    earlier = folder.read_config()
+    rows = [row for row in trials_csv.read(folder.trials_csv) if row.finite]
+    rows.sort(key=lambda row: ((-1 if earlier.maximize else 1) * (row.score or 0.0), row.trial_id))
+    names: list[str] = []
+    points: list[dict[str, Any]] = []
+    for row in rows:
+        point = fitting(space, row.hyperparameters)
+        if point is not None and point not in points and len(points) < config.start_best:
+            points.append(point)
+            names.append(row.trial_id)
+    if not points:
+        why = "no trial has a finite score" if not rows else f"no set of its {len(rows)} trials fits this [space]"
+        raise BadInput(f"start_from: {config.start_from}: {why}; leave it out, or name another sweep's folder")
+    sets = "the best set" if len(points) == 1 else f"the {len(points)} best sets"
+    lines = [f"start: tried first: {sets} of {folder.name} by {earlier.metric} that fit [space]: {', '.join(names)}"]
+    return config.model_copy(update={"start": (*config.start, *points)}), lines

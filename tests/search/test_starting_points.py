@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raygpu.errors import BadInput
+from raygpu.search.space import parse, random_trials
+from raygpu.search.starting_points import fitting, starting_points, value_in
+
+SPACE = parse(
+    {
+        "lr": {"loguniform": [1e-3, 1.0]},
+        "layers": {"choice": [1, 2]},
+        "width2": {"choice": [32, 64], "when": {"layers": 2}},
+        "units": {"qrandint": [8, 64, 8]},
+        "keep": {"quniform": [0.0, 1.0, 0.1]},
+        "n": {"randint": [1, 5]},
+        "flag": {"choice": [True, False]},
+        "batch_size": 32,
+    }
+)
+
+
+def test_complete_and_partial_sets() -> None:
+    tables = [{"lr": 1, "layers": 2, "width2": 64}, {"units": 16}, {"units": 16}]
+    assert starting_points(SPACE, tables, 8) == [{"lr": 1.0, "layers": 2, "width2": 64}, {"units": 16}]
+
+
+@pytest.mark.parametrize(
+    ("table", "fault"),
+    [
+        ({"lr": 5.0}, "start 1: lr: read 5.0; [space] has 0.001 to 1.0"),
+        ({"lr": "fast"}, "start 1: lr: read 'fast'; a finite number is wanted"),
+        ({"layers": 3}, "start 1: layers: read 3; [space] has 1, 2"),
+        ({"n": 5}, "start 1: n: read 5; [space] has 1 to 4"),
+        ({"n": 1.5}, "start 1: n: read 1.5; a whole number is wanted"),
+        ({"units": 12}, "start 1: units: read 12; [space] has multiples of 8"),
+        ({"keep": 0.25}, "start 1: keep: read 0.25; [space] has multiples of 0.1"),
+        ({"flag": 1}, "start 1: flag: read 1; [space] has True, False"),
+        ({"batch_size": 64}, "start 1: batch_size: read 64; [space] has 32"),
+        ({"lrr": 0.1}, "start 1: no hyper-parameter 'lrr' in [space] (did you mean 'lr'?)"),
+        ({"width2": 32}, "start 1: width2: exists with layers = 2 alone; give that, too, or leave width2 out"),
+        (
+            {"width2": 32, "layers": 1},
+            "start 1: width2: exists with layers = 2 alone; give that, too, or leave width2 out",
+        ),
+    ],
+)
+def test_a_value_outside_the_space_is_refused_in_a_line(table: dict[str, Any], fault: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        starting_points(SPACE, [table], 8)
+    assert list(refused.value.faults) == [fault]
+
+
+def test_more_sets_than_trials_are_refused() -> None:
+    with pytest.raises(BadInput, match="start: read 2 sets; trials = 1"):
+        starting_points(SPACE, [{"n": 1}, {"n": 2}], 1)
+
+
+@given(st.integers(0, 1000))
+def test_every_draw_of_the_space_is_a_starting_point(seed: int) -> None:
+    """Also as a run's file has it, where true is text."""
+    (trial,) = random_trials(SPACE, 1, seed)
+    values = dict(trial.hyperparameters)
+    assert starting_points(SPACE, [values], 1) == [values]
+    assert fitting(SPACE, values | {"flag": str(values["flag"])}) == values
+
+
+def test_sets_of_another_search() -> None:
+    assert fitting(SPACE, {"lr": 0.1, "dropout": 0.5}) == {"lr": 0.1}
+    assert fitting(SPACE, {"lr": 10.0}) is None
+    assert fitting(SPACE, {"dropout": 0.5, "batch_size": 32}) is None
+
+
+def test_whole_numbers_for_floats_become_floats() -> None:
+    assert isinstance(value_in(SPACE.parameters[0], 1), float)

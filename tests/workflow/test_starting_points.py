@@ -1,0 +1,74 @@
+"""The best sets of an earlier sweep, read from its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raygpu.config import SweepConfig
+from raygpu.errors import BadInput
+from raygpu.records import trials_csv
+from raygpu.records.run_directory import RunDirectory
+from raygpu.search.space import parse
+from raygpu.search.trials import Trial, TrialRecord
+from raygpu.workflow.starting_points import with_earlier_best
+
+SETS: list[tuple[float | None, dict[str, Any]]] = [
+    (0.8, {"lr": 0.1, "name": "1"}),
+    (0.9, {"lr": 0.5, "name": "1"}),
+    (None, {"lr": 0.2, "name": "1"}),
+    (0.95, {"lr": 50.0, "name": "1"}),
+    (0.9, {"lr": 0.5, "name": "1"}),
+    (0.7, {"lr": 0.3, "name": "two"}),
+]
+
+
+def config_of(**values: Any) -> SweepConfig:
+    space = {"lr": {"uniform": [0, 100]}, "name": {"choice": ["1", "two"]}}
+    given = {"experiment": "m:f", "trials": 6, "metric": "accuracy", "direction": "max", "space": space}
+    return SweepConfig.model_validate(given | values)
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> str:
+    folder = RunDirectory.create(tmp_path, "earlier")
+    folder.write_config(config_of(), tmp_path)
+    records = [
+        TrialRecord(Trial(Trial.name(i), 0, values), "finished" if score else "failed", score)
+        for i, (score, values) in enumerate(SETS)
+    ]
+    trials_csv.write(folder.trials_csv, records)
+    return str(folder.path)
+
+
+SPACE = {"lr": {"uniform": [0, 1]}, "name": {"choice": ["1", "two"]}, "new": {"uniform": [0, 1]}}
+
+
+def test_the_best_that_fit_come_after_those_of_the_file(earlier: str) -> None:
+    """t0003 lies outside, t0004 is the same as t0001, and t0002 has no score; the text "1" stays text."""
+    config = config_of(space=SPACE, start_from=earlier, start_best=2, start=[{"new": 0.5}])
+    found, lines = with_earlier_best(config, parse(SPACE))
+    assert found.start == ({"new": 0.5}, {"lr": 0.5, "name": "1"}, {"lr": 0.1, "name": "1"})
+    assert lines == ["start: tried first: the 2 best sets of earlier by accuracy that fit [space]: t0001, t0000"]
+
+
+def test_a_sweep_that_minimizes_begins_with_the_lowest(earlier: str) -> None:
+    folder = RunDirectory.existing(earlier)
+    folder.change_config({"direction": "min"})
+    found, _ = with_earlier_best(config_of(space=SPACE, start_from=earlier, start_best=1), parse(SPACE))
+    assert found.start == ({"lr": 0.3, "name": "two"},)
+
+
+def test_without_a_folder_nothing_changes() -> None:
+    config = config_of()
+    assert with_earlier_best(config, parse(config.space)) == (config, [])
+
+
+def test_no_fitting_set_and_no_sweep_are_refused_in_a_line(earlier: str, tmp_path: Path) -> None:
+    space = {"lr": {"uniform": [200, 300]}}
+    with pytest.raises(BadInput, match="no set of its 5 trials fits this"):
+        with_earlier_best(config_of(space=space, start_from=earlier), parse(space))
+    with pytest.raises(BadInput, match=r"start_from: .* is no sweep's folder"):
+        with_earlier_best(config_of(start_from=str(tmp_path)), parse(SPACE))
