@@ -20,8 +20,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import raygpu
+from raygpu.config import BalanceConfig, PackConfig, PlaceConfig, SweepConfig, TrainConfig
 from raygpu.config.loading import TABLES_OF_VALUES
-from raygpu.config.schemas import BalanceConfig, PackConfig, PlaceConfig, SweepConfig, TrainConfig
 from raygpu.config.sections import Section
 
 FOLDER = Path(__file__).parent / "reference"

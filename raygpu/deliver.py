@@ -21,6 +21,7 @@ from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, load
 from raygpu.config.command_names import as_typed, typed
 from raygpu.errors import BadInput, RaygpuError, TrackingError
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.scratch import fetched
 from raygpu.storage import Storage
 from raygpu.workflow.run_presentation import presentation
 
@@ -83,7 +84,7 @@ def _checkpoint(summary: Mapping[str, Any]) -> AbstractContextManager[Path | Non
     """Return the checkpoint of a production training as a folder on this machine; None if there is none any more."""
     if summary["checkpoint"] is None or not (kept := Storage(summary["checkpoint"])).is_dir():
         return nullcontext()
-    return kept.fetched()
+    return fetched(kept)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

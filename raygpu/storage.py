@@ -2,7 +2,7 @@
 
     storage = Storage.at("s3://bucket/runs") / "digits-1"
     storage.upload(Path("runs/digits-1/config.toml"))
-    with storage.fetched() as folder: ...
+    storage.download(folder)
 
 Object storage is read and written by pyarrow, as by Ray Tune and Ray Train: credentials and the server's address come
 from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL ...).
@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from raygpu import scratch
 from raygpu.errors import BadInput, RaygpuError, one_line, redacted
 
 BEGUN_IN = Path.cwd()
@@ -220,17 +218,6 @@ class Storage:
         system, path = (self / name)._at()
         with _told(self):
             system.delete_file(path)
-
-    @contextmanager
-    def fetched(self) -> Iterator[Path]:
-        """Yield the content as a folder of this machine: the folder itself on disk, a temporary copy of object
-        storage."""
-        if self.path is not None:
-            yield self.path
-            return
-        with tempfile.TemporaryDirectory(prefix="fetched-", dir=scratch.home()) as folder:
-            self.download(Path(folder))
-            yield Path(folder)
 
     def _at(self) -> tuple[Any, str]:
         """Return pyarrow's file system, and the folder's path in it."""

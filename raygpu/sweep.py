@@ -64,18 +64,14 @@ def run(
     prepared = prepare(config, stem, resuming=resume is not None)
     config = prepared.config
     show = console.results if dry_run else console.lines  # the plan is the result of a dry run
-    show(sweep_lines(config, simulated=config.cluster.is_local and not prepared.gpus))
-    show([*search_lines(config, prepared.space), *prepared.notes])
+    simulated = config.cluster.is_local and not prepared.gpus
+    show([*sweep_lines(config, simulated=simulated), *search_lines(config, prepared.space), *prepared.notes])
     console.warnings(prepared.left_out)
     source, code = find(config, source_folder)
     stages = Stages()
     stages.end("start")
-    with (
-        ray_starting(
-            config, prepared.gpus, source_folder, console.line, apart=apart(config), wanted=not dry_run
-        ) as starting,
-        faults_printed_first(),
-    ):
+    ray = ray_starting(config, prepared.gpus, source_folder, console.line, apart=apart(config), wanted=not dry_run)
+    with ray as starting, faults_printed_first():
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
         console.lines(found.notes)
         stages.end("data")

@@ -19,8 +19,8 @@ from raygpu.config.sections import TrackingSection
 from raygpu.config.source import code_folder
 from raygpu.errors import BadInput
 from raygpu.records.clock import Stages
+from raygpu.records.device import SIMULATED
 from raygpu.records.run_directory import RunDirectory
-from raygpu.records.trial_records import SIMULATED
 from raygpu.storage import Storage
 from raygpu.tracking.session import open_store
 from raygpu.workflow.promotion import promoted

@@ -11,9 +11,9 @@ from raygpu.planning.batch_balancing import BalanceResult, Curve, MeasuredSplit,
 from raygpu.planning.confidence import Interval
 from raygpu.planning.placements import MeasuredPlacement, Operation, StepProfile, Turn, compare
 from raygpu.planning.profiles import Point, Profile, Subject
+from raygpu.records.device import Device
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
-from raygpu.records.trial_records import Device
 from raygpu.workflow import balance_results
 from tests.report_cases import folder_of
 

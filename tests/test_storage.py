@@ -13,6 +13,7 @@ import pytest
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.scratch import fetched
 from raygpu.storage import Storage, _file_system
 from tests.services.s3 import BUCKET, s3
 from tests.tracking.services import free_port
@@ -66,7 +67,7 @@ def test_folders_go_there_and_come_back(storage: Storage, tree: Path, tmp_path: 
     assert (storage / "inner").parent == storage
     storage.download(tmp_path / "back")
     assert contents(tmp_path / "back") == contents(tree)
-    with storage.fetched() as folder:
+    with fetched(storage) as folder:
         assert contents(folder) == contents(tree)
     assert folder.exists() == (storage.path is not None), "a copy goes, the folder itself stays"
 
@@ -90,7 +91,7 @@ def test_what_is_not_there(storage: Storage, tmp_path: Path) -> None:
 
 def test_it_is_tried_before_it_is_used(storage: Storage) -> None:
     storage.check()
-    with storage.fetched() as folder:
+    with fetched(storage) as folder:
         assert list(folder.iterdir()) == [], "nothing of the trial is left"
 
 

@@ -86,8 +86,9 @@ def search(way: str, model: str, trials: Sequence[Trial], arguments: argparse.Na
     section = PopulationSection(interval=arguments.interval)
     parameters = changing(section, space)
     names = [parameter.name for parameter in parameters]
-    settings = Settings(arguments.epochs, torch.get_num_threads(), "float32", Path())
-    array = TorchArray(experiment, splits, trials, settings, changing=names if way == "population" else ())
+    free = tuple(names) if way == "population" else ()
+    settings = Settings(arguments.epochs, torch.get_num_threads(), "float32", Path(), changing=free)
+    array = TorchArray(experiment, splits, trials, settings)
     array.audits = False
     population = Population(
         section, parameters, populations(trials, names), epochs=arguments.epochs, seed=trials[0].seed, maximize=False

@@ -21,8 +21,8 @@ from raygpu import sweep, train
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.cli.training_view import TrainConsole
 from raygpu.config import SweepConfig, TrainConfig, load
+from raygpu.records.snapshot import Snapshot
 from raygpu.records.training_progress import History
-from raygpu.records.trial_records import Snapshot
 
 SWEEPS: dict[str, dict[str, str]] = {
     "fused": {"trials": "150", "epochs": "60", "gpu.mode": "fused", "stopping.algorithm": "none"},

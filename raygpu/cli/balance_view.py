@@ -10,7 +10,7 @@ from raygpu.cli.formatting import aligned, throughput
 from raygpu.planning.batch_balancing import LARGEST_PART, BalanceResult, MeasuredSplit, relative
 from raygpu.planning.batches import num_batches
 from raygpu.planning.confidence import interval, spread_text
-from raygpu.records.trial_records import Device
+from raygpu.records.device import Device
 
 READINGS = {"util_pct": ("util", "{:.0f} %"), "power_w": ("power", "{:.0f} W"), "temperature_c": ("temp", "{:.0f} °C")}
 """Columns for readings that a GPU supports: their title and format."""

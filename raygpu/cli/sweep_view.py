@@ -13,8 +13,9 @@ from raygpu.cli.console import LiveConsole
 from raygpu.cli.formatting import cut, duration, hyperparameters, left, score_text, throughput, value
 from raygpu.cli.front_view import front_lines
 from raygpu.cli.set_view import progress, table
+from raygpu.records.device import Device
 from raygpu.records.set_records import SetRecord
-from raygpu.records.trial_records import Device, Leader, Snapshot
+from raygpu.records.snapshot import Leader, Snapshot
 from raygpu.search.trials import TrialRecord
 
 CURVE = 12

@@ -13,9 +13,9 @@ from raygpu.cli.console import LiveConsole
 from raygpu.cli.formatting import duration, hyperparameters, left, throughput
 from raygpu.config import TrainConfig
 from raygpu.planning.batches import NoiseScale
+from raygpu.records.device import Device
 from raygpu.records.score_on_test import ScoreOnTest
 from raygpu.records.training_progress import History
-from raygpu.records.trial_records import Device
 
 CURVE = 24
 """Characters of the metric's curve."""

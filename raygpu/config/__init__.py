@@ -5,17 +5,9 @@ code by its name. Imports `errors`, `storage` and `experiment`; never torch, Ten
 """
 
 from raygpu.config.loading import fields, literal, load, read_toml, suggestion, validated
-from raygpu.config.schemas import (
-    NAME_PATTERN,
-    BalanceConfig,
-    PackConfig,
-    PlaceConfig,
-    ProblemConfig,
-    StoredConfig,
-    SweepConfig,
-    TrainConfig,
-    TrialsConfig,
-)
+from raygpu.config.problem_schema import NAME_PATTERN, ProblemConfig, StoredConfig, TrialsConfig
+from raygpu.config.schemas import BalanceConfig, PackConfig, PlaceConfig, TrainConfig
+from raygpu.config.sweep_schema import SweepConfig
 
 __all__ = [
     "NAME_PATTERN",

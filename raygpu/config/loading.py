@@ -18,8 +18,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from raygpu.config.command_names import typed
-from raygpu.config.schemas import BalanceConfig, PackConfig, PlaceConfig, ProblemConfig, SweepConfig, TrainConfig
+from raygpu.config.problem_schema import ProblemConfig
+from raygpu.config.schemas import BalanceConfig, PackConfig, PlaceConfig, TrainConfig
 from raygpu.config.sections import Section
+from raygpu.config.sweep_schema import SweepConfig
 from raygpu.errors import BadInput, redacted
 
 TABLES_OF_VALUES = ("space", "hyperparameters", "changes", "placements", "source", "script.metrics", "start")

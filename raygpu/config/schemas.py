@@ -1,17 +1,15 @@
-"""The schemas of `conf/*.toml`, one for each command. Every field but `[space]` is also a flag."""
+"""The schemas of `conf/*.toml` but for a sweep's, one for each command. Every field but `[space]` is also a flag."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from itertools import zip_longest
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from raygpu.config.metric_direction import direction_of
-from raygpu.config.population import PopulationSection, require_fitting, require_rising
+from raygpu.config.population import require_rising
+from raygpu.config.problem_schema import NAME_PATTERN, ProblemConfig, StoredConfig, TrialsConfig, maximizes
 from raygpu.config.sections import (
     ALTERNATING,
     ONE,
@@ -19,210 +17,9 @@ from raygpu.config.sections import (
     WAYS,
     CheckpointSection,
     ClusterSection,
-    DataSection,
-    DevicesSection,
     Direction,
-    GpuSection,
-    ScriptSection,
-    SearchSection,
-    Section,
-    StartTables,
-    StoppingSection,
-    SweepClusterSection,
-    TrackingSection,
     Way,
 )
-from raygpu.config.several_metrics import require_metrics, with_first_metric
-from raygpu.config.source import PICKLED
-from raygpu.errors import BadInput
-from raygpu.storage import LOCAL, Storage
-
-RACED_FROM = 5
-"""Fewest repeats by which racing can rule out a set: of n pairs, its test reaches 0.5 ** n at best."""
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-
-
-def maximizes(metric: str, direction: Direction | None) -> bool:
-    """Return whether a larger score is better; without a direction, by the metric's name."""
-    return (direction or direction_of(metric)) != "min"
-
-
-class ProblemConfig(Section):
-    """Fields of every command: the code to train, its data and its devices."""
-
-    name: Annotated[str, Field(pattern=NAME_PATTERN, max_length=100)] | None = None
-    """The name of the run and of its folder under runs_dir. Default: the file's name and the time."""
-    experiment: str | None = None
-    """Code to train: "package.module:Name" or "path/to/file.py:name", a class or a function."""
-    command: str | None = None
-    """Script to train: "python train.py --lr {lr}". {trial_id}, {seed} and {epochs} exist too, and with
-    folds {fold}, from 0, and {folds}."""
-    epochs: Annotated[int, Field(ge=1)] | None = None
-    """Epochs of each trial; of a function or script, the number of reports after which it is stopped."""
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
-    """Decides the trials, their initial parameters and their order of data."""
-    runs_dir: str = "runs"
-    """The folder that holds the runs' folders."""
-    data: DataSection = DataSection()
-    gpu: DevicesSection = DevicesSection()
-    tracking: TrackingSection = TrackingSection()
-
-    COMMAND: ClassVar[str] = ""
-    """Name of the command."""
-    TABLE: ClassVar[str] = ""
-    """Name of the table that holds the hyper-parameters."""
-    REFUSED: ClassVar[Mapping[str, str]] = {}
-    """Keys that this command refuses instead of leaving them out, and why."""
-
-    @property
-    def code_name(self) -> str:
-        """Name of the code for a person: the experiment's, of one from a notebook its class's, or the command."""
-        if self.experiment is not None and self.experiment.endswith(PICKLED):
-            return Path(self.experiment).stem.rpartition("-")[0]
-        return self.experiment or str(self.command)
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if (self.experiment is None) == (self.command is None):
-            raise ValueError('give either experiment = "module:Name" or command = "python train.py --lr {lr}"')
-        return self
-
-
-class StoredConfig(ProblemConfig):
-    """Fields of commands whose results go where workers of other nodes can write too."""
-
-    storage: str = LOCAL
-    """Storage of results and checkpoints: local (runs_dir, on this machine), a folder that all nodes share, or object
-    storage by its URI, s3://BUCKET/FOLDER; credentials come from the environment of every node."""
-
-    @field_validator("storage")
-    @classmethod
-    def _known_storage(cls, value: str) -> str:
-        try:
-            Storage.at(value)
-        except BadInput as error:
-            raise ValueError(str(error).partition("; ")[2]) from error
-        return value
-
-
-class TrialsConfig(ProblemConfig):
-    """Trainings that share GPUs, with hyper-parameters from a space."""
-
-    profiles: str | None = None
-    """The folder of kept profiles. Default: raygpu/profiles in the user's cache folder."""
-    space: dict[str, Any] = Field(default_factory=dict)
-    """The search space: a distribution or a constant for each hyper-parameter."""
-    script: ScriptSection = ScriptSection()
-    gpu: GpuSection = GpuSection()
-
-    TABLE: ClassVar[str] = "space"
-
-    @model_validator(mode="after")
-    def _has_script(self) -> Self:
-        if self.command is None and self.script != ScriptSection():
-            raise ValueError(
-                f'script: is for a command, as in command = "python train.py"; leave it out for {self.experiment}'
-            )
-        return self
-
-
-class SweepConfig(TrialsConfig, StoredConfig):
-    """A search over hyper-parameters, packed on fractions of a GPU."""
-
-    COMMAND: ClassVar[str] = "sweep"
-
-    trials: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Number of trials. A grid runs whole without it."""
-    repeats: Annotated[int, Field(ge=1, le=100)] = 1
-    """Number of trainings of each set of hyper-parameters, with other seeds; the set's score is their mean. `trials`
-    counts sets."""
-    racing: bool = False
-    """Give no more repeats to a set that is clearly worse than the leading one, by a signed-rank test. It needs more
-    than 5 repeats."""
-    metric: Annotated[str, Field(min_length=1)] = "loss"
-    """The metric that scores a trial, measured on the validation data."""
-    metrics: tuple[str, ...] = ()
-    """Several metrics, instead of metric: the first one scores a trial; of all of them the Pareto front is shown."""
-    directions: tuple[Direction, ...] = ()
-    """max or min for each of metrics. Default: what their names say."""
-    score: Literal["last", "best"] = "last"
-    """Epoch whose metric is a trial's score: the last, or the best, whose checkpoint is then the trial's.
-    Stopping rules compare the trials' current epochs in either case."""
-    direction: Direction | None = None
-    """max or min. Default: what the metric's name says, as loss, error, mae, or accuracy, f1, score; others need it."""
-    folds: Annotated[int, Field(ge=2)] | None = None
-    """Cross-validation: cut training and validation data into this many folds, stratified by class. Each set of
-    hyper-parameters is trained once for each fold, on all but this fold, and validated on it. Default: no folds."""
-    keep: Literal["best", "all"] = "best"
-    """Checkpoints that stay in the run's folder: the best trial's, or every trial's."""
-    checkpoint_s: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds between a running trial's checkpoints, from which a lost or interrupted trial goes on."""
-    fail_fast: bool = True
-    """Stop once the first trials, at least 3 and as many as run at once, have all failed with one kind of error."""
-    trial_timeout_s: Annotated[float, Field(gt=0)] | None = None
-    """Seconds that a trial, or the array that it is fused into, may take; then it fails. Default: no limit."""
-    silence_timeout_s: Annotated[float, Field(gt=0)] | None = None
-    """Seconds without an epoch or report after which a trial hangs, and fails; an array is divided until the trial is
-    found. It has to be longer than the first epoch with all that comes before it. Default: no limit."""
-    start: StartTables = ()
-    """Sets of hyper-parameters that are tried first, complete or not; trials counts them."""
-    start_from: str | None = None
-    """Folder of another sweep whose best sets of hyper-parameters, as far as they fit [space], are tried first."""
-    start_best: Annotated[int, Field(ge=1)] = 5
-    """start_from: number of its best sets."""
-    search: SearchSection = SearchSection()
-    stopping: StoppingSection = StoppingSection()
-    population: PopulationSection = PopulationSection()
-    cluster: SweepClusterSection = SweepClusterSection()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _first_metric(cls, values: Any) -> Any:
-        return with_first_metric(values) if isinstance(values, dict) else values
-
-    @model_validator(mode="after")
-    def _consistent(self) -> SweepConfig:
-        if self.trials is None and self.search.algorithm != "grid":
-            raise ValueError('trials: not given; only search.algorithm = "grid" knows how many there are')
-        rule = self.stopping.algorithm
-        if self.epochs is None and rule in ("halving", "hyperband"):
-            raise ValueError(f"epochs: not given; stopping by {rule} needs the largest number of epochs")
-        if self.racing and self.per_set <= RACED_FROM:
-            raise ValueError(
-                f"racing: read true; it decides once sets have {RACED_FROM} repeats, so there have to be more"
-            )
-        if self.per_set > 1 and self.stopping.patience is not None:
-            raise ValueError("stopping.patience: would stop each repeat at its own epoch; leave out it, or repeats")
-        if self.per_set > 1 and self.metrics:
-            raise ValueError("metrics: several have no mean over repeats and folds yet; leave out them, or repeats")
-        require_metrics(self.metric, self.direction, self.metrics, self.directions)
-        names = self.script.metrics
-        if names and self.metric not in names and f"validation/{self.metric}" not in names:
-            raise ValueError(f"metric: read {self.metric!r}; [script] metrics has: {', '.join(sorted(names))}")
-        return self
-
-    @model_validator(mode="after")
-    def _population_fits(self) -> SweepConfig:
-        rule = self.stopping.algorithm if self.stopping.patience is None else "patience"
-        others = rule, self.search.algorithm, self.search.at_once is not None
-        require_fitting(self.population, self.epochs, *others, is_script=self.experiment is None, per_set=self.per_set)
-        return self
-
-    @property
-    def maximize(self) -> bool:
-        """Whether a larger score is better."""
-        return maximizes(self.metric, self.direction)
-
-    @property
-    def per_set(self) -> int:
-        """Number of trainings of each set of hyper-parameters."""
-        return self.repeats * (self.folds or 1)
-
-    @property
-    def further_metrics(self) -> tuple[tuple[str, bool], ...]:
-        """The metrics after the first one, each with whether a larger value is better."""
-        pairs = zip_longest(self.metrics[1:], self.directions[1:])
-        return tuple((name, maximizes(name, direction)) for name, direction in pairs)
 
 
 class PackConfig(TrialsConfig):

@@ -22,7 +22,7 @@ from raygpu.devices import nvml
 from raygpu.devices.mps_control import PROGRAM, Control, program, until
 from raygpu.errors import RaygpuError
 from raygpu.planning.gpu_shares import MAX_MPS_CLIENTS
-from raygpu.scratch import private_folder
+from raygpu.records.scratch import private_folder
 
 MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 """Environment variable of an MPS client with its memory limit on each of its GPUs, by index."""

@@ -10,8 +10,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from raygpu import scratch
 from raygpu.planning.training_need import Need
+from raygpu.records import scratch
 
 FILE = "activity.json"
 

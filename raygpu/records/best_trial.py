@@ -1,14 +1,58 @@
-"""A sweep's trial as the values of a production training's configuration: the content of `best.toml`."""
+"""`best.toml`, a sweep's best trial as the values of a production training's configuration."""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from raygpu.config import SweepConfig
+import tomli_w
+
+from raygpu.config import SweepConfig, read_toml
+from raygpu.records.run_directory import RunDirectory
 from raygpu.search.command_line import filled
-from raygpu.search.trials import Trial
+from raygpu.search.trials import Trial, TrialRecord
+
+
+def write_best(
+    folder: RunDirectory,
+    config: SweepConfig,
+    best: TrialRecord,
+    *,
+    score: Mapping[str, Any] | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the file.
+
+    score: that of the trial's set, as the summary has it; by default the trial's own. values: those that differ from
+    the trial's own, as the schedule of a population's winner.
+    """
+    own = training_values(
+        config,
+        folder.name,
+        best.trial,
+        score=best.score,
+        score_epoch=best.score_epoch,
+        epochs=config.epochs or best.epochs,
+        of_set=score,
+    )
+    given = dict(values or {})
+    source = own["source"] | given.pop("source", {})
+    folder.best_toml.write_text(tomli_w.dumps({**own, **given, "source": source}))
+
+
+def add_to_best(folder: RunDirectory, source: Mapping[str, Any]) -> None:
+    """Add values to the file's `source`, which says where the best trial comes from."""
+    values = read_toml(folder.best_toml)
+    values["source"] = {**values["source"], **source}
+    folder.best_toml.write_text(tomli_w.dumps(values))
+
+
+def drop_best(folder: RunDirectory) -> None:
+    """Delete the best trial's files, for instance when the best trial of an interrupted sweep has diverged since."""
+    folder.best_toml.unlink(missing_ok=True)
+    shutil.rmtree(folder.best, ignore_errors=True)
 
 
 def training_values(

@@ -8,7 +8,7 @@ from typing import Any
 
 from raygpu.config import read_toml
 from raygpu.config.command_names import typed
-from raygpu.config.schemas import maximizes
+from raygpu.config.problem_schema import maximizes
 from raygpu.errors import BadInput
 from raygpu.planning.profiles import Profile
 from raygpu.planning.under_use import UnderUse, under_use

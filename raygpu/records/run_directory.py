@@ -21,7 +21,6 @@ from raygpu.config import ProblemConfig, SweepConfig, load, read_toml
 from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, redacted
 from raygpu.records import run_lock
-from raygpu.records.best_trial import training_values
 from raygpu.records.json_files import as_json, read_json
 from raygpu.search.trials import Trial, TrialRecord
 from raygpu.storage import LOCAL, Storage, is_job
@@ -382,41 +381,3 @@ class RunDirectory:
     def read_summary(self) -> dict[str, Any] | None:
         """Return the content of `summary.json`; None of a run without an end. Raises BadInput if it is damaged."""
         return read_json(self.summary, "--resume writes it anew")
-
-    def write_best(
-        self,
-        config: SweepConfig,
-        best: TrialRecord,
-        *,
-        score: Mapping[str, Any] | None = None,
-        values: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Write `best.toml`: the best trial, ready for a production training.
-
-        score: that of its set, as the summary has it; by default the trial's own. values: those of it that differ from
-        the trial's own, as the schedule of a population's winner.
-        """
-        own = training_values(
-            config,
-            self.name,
-            best.trial,
-            score=best.score,
-            score_epoch=best.score_epoch,
-            epochs=config.epochs or best.epochs,
-            of_set=score,
-        )
-        given = dict(values or {})
-        source = own["source"] | given.pop("source", {})
-        self.best_toml.write_text(tomli_w.dumps({**own, **given, "source": source}))
-
-    def add_to_best(self, source: Mapping[str, Any]) -> None:
-        """Add values to the `source` of `best.toml`, which says where the best trial comes from."""
-        values = read_toml(self.best_toml)
-        values["source"] = {**values["source"], **source}
-        self.best_toml.write_text(tomli_w.dumps(values))
-
-    def drop_best(self) -> None:
-        """Delete the best trial's files, for instance when the best trial of an interrupted sweep has diverged
-        since."""
-        self.best_toml.unlink(missing_ok=True)
-        shutil.rmtree(self.best, ignore_errors=True)

@@ -11,8 +11,8 @@ from typing import Literal
 from raygpu.planning.batches import NoiseScale
 from raygpu.records.clock import command_age_s
 from raygpu.records.curve import Curve
+from raygpu.records.device import Device
 from raygpu.records.training_pace import TrainingPace
-from raygpu.records.trial_records import Device
 from raygpu.search.trials import EpochResult, Scoring
 
 Wish = Literal["", "checkpoint", "stop"]

@@ -8,7 +8,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
@@ -16,15 +15,14 @@ from raygpu.errors import UnknownMetric, kind, last_line
 from raygpu.planning.schedule import Schedule
 from raygpu.records.clock import command_age_s
 from raygpu.records.curve import Curve
+from raygpu.records.device import Device
 from raygpu.records.set_records import SetRecord, ranked_sets
-from raygpu.records.snapshot import Leader as Leader
-from raygpu.records.snapshot import Snapshot as Snapshot
+from raygpu.records.snapshot import Leader, Snapshot
 from raygpu.records.sweep_pace import SweepPace
 from raygpu.search.objectives import front
 from raygpu.search.repeats import Repetition
 from raygpu.search.trials import Change, EpochResult, Scoring, Status, Trial, TrialRecord
 
-SIMULATED = "one simulated GPU"
 SINGLE = Repetition()
 LEADERS = 3
 """Number of the best trials in a snapshot."""
@@ -32,23 +30,6 @@ RATE_S = 5.0
 """Seconds over which samples are counted for the throughput of trials that have not reported yet."""
 ESTIMATE_S = 1.0
 """Seconds between two estimates of the time left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU of the sweep, or the simulated one."""
-
-    index: int
-    """Index over all nodes of the sweep."""
-    node_id: str
-    local_id: str
-    """Ray's name of the device on its node: a number or a UUID."""
-    name: str
-    uuid: str | None = None
-    memory_gib: float | None = None
-    """Memory of the whole device."""
-    rgu: float | None = None
-    """Worth in Reference GPU Units; None if unknown."""
 
 
 def diverged(record: TrialRecord) -> bool:

@@ -1,4 +1,4 @@
-"""How many programs a search space makes: the architectures that its trials can have, and what they cost arrays."""
+"""The architectures of a search space: how many its trials can have, and what that costs arrays."""
 
 from __future__ import annotations
 

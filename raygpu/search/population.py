@@ -43,7 +43,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the trials of one worker are to do before their next epoch."""
+    """Orders to the trials of one worker, for before their next epoch."""
 
     changes: Mapping[str, Change] = field(default_factory=dict)
     """By trial id; the others go on unchanged."""

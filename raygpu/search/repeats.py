@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Literal
 
 from raygpu.config import SweepConfig
-from raygpu.config.schemas import RACED_FROM
+from raygpu.config.sweep_schema import RACED_FROM
 from raygpu.search.racing import is_worse
 from raygpu.search.samplers import DrawnTrials, Sampler
 from raygpu.search.space import Space, random_trials, trial_seed

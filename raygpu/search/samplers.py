@@ -48,10 +48,10 @@ def sampler(config: SweepConfig, space: Space) -> Sampler:
         return DrawnTrials(grid_trials(space, config.trials, seed, starts))
     assert config.trials is not None  # the schema asks for it
     if algorithm in LEARNING:
-        further = [more for _, more in config.further_metrics]
-        require(algorithm, space, several=bool(further))
+        maximize = [config.maximize, *(more for _, more in config.further_metrics)]
+        require(algorithm, space, several=len(maximize) > 1)
         generation = config.search.generation
-        return Generations(space, config.trials, generation, seed, config.maximize, algorithm=algorithm, starts=starts)
+        return Generations(space, config.trials, generation, seed, maximize, algorithm=algorithm, starts=starts)
     draw = quasi_random_trials if algorithm == "qmc" else random_trials
     return DrawnTrials(draw(space, config.trials, seed, starts))
 
@@ -101,14 +101,16 @@ class Generations:
         num_trials: int,
         generation: int,
         seed: int,
-        maximize: bool,
+        maximize: Sequence[bool],
         *,
         algorithm: str = "tpe",
         starts: Sequence[Mapping[str, Any]] = (),
-        further: Sequence[bool] = (),
     ) -> None:
-        """Begin a search. algorithm: name of one of Optuna's samplers. starts: values of the first trials; the sampler
-        draws what one leaves open. further: of each further metric, whether more is better."""
+        """Begin a search.
+
+        maximize: of each metric, whether more is better. algorithm: name of one of Optuna's samplers. starts: values of
+        the first trials; the sampler draws what one leaves open.
+        """
         import optuna
 
         self.space = space
@@ -116,14 +118,13 @@ class Generations:
         self.generation = generation
         self.seed = seed
         self._failed = optuna.trial.TrialState.FAIL
-        maximized = [maximize, *further]
-        chosen = optuna_sampler(algorithm, space, seed=seed, generation=generation, several=bool(further))
+        chosen = optuna_sampler(algorithm, space, seed=seed, generation=generation, several=len(maximize) > 1)
         self._study = optuna.create_study(
-            directions=["maximize" if more else "minimize" for more in maximized], sampler=chosen
+            directions=["maximize" if more else "minimize" for more in maximize], sampler=chosen
         )
         for start in starts:
             self._study.enqueue_trial(enqueued(space, start))
-        self._worst = [-1e300 if more else 1e300 for more in maximized]
+        self._worst = [-1e300 if more else 1e300 for more in maximize]
         self._given = 0
         self._asked: dict[str, Any] = {}
         self._ready: list[Trial] = []
@@ -183,5 +184,9 @@ class Generations:
             return None
         if not math.isfinite(score):
             return list(self._worst)
+        if len(further) != len(self._worst) - 1:
+            raise ValueError(
+                f"further: read {len(further)} values; the search has {len(self._worst) - 1} further metrics"
+            )
         known = [value for value in further if value is not None]
-        return [score, *known] if len(known) == len(self._worst) - 1 else None
+        return [score, *known] if len(known) == len(further) else None

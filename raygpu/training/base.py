@@ -47,6 +47,8 @@ class Settings:
     """Whether the files that a script writes stay in `folder`; those of a measurement do not."""
     folds: int | None = None
     """Number of folds of the cross-validation, which a function or script is told; None without one."""
+    changing: tuple[str, ...] = ()
+    """Hyper-parameters that may change while an array trains, in a population."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from raygpu.config import BalanceConfig, TrainConfig
 from raygpu.errors import redacted
 from raygpu.planning.batch_balancing import BalanceResult, relative
 from raygpu.planning.confidence import Interval
+from raygpu.records.device import Device
 from raygpu.records.json_files import rounded
-from raygpu.records.trial_records import Device
 
 
 def summary(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 
-from raygpu import scratch
 from raygpu.devices import host, mig, nvml
 from raygpu.devices.nvml import Clock, Gpu, Memory
 from raygpu.devices.rgu import rgu
@@ -21,7 +20,7 @@ from raygpu.devices.selection import shown
 from raygpu.devices.telemetry import GpuWindow, Telemetry
 from raygpu.errors import BadInput
 from raygpu.planning.gpu_room import Room
-from raygpu.records import activity
+from raygpu.records import activity, scratch
 from raygpu.records.activity import Activity
 
 WINDOW_S = 0.5

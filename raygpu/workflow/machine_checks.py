@@ -14,11 +14,11 @@ from pathlib import Path
 
 import psutil
 
-from raygpu import scratch
 from raygpu.devices import disk
 from raygpu.devices.nvml import GIB
 from raygpu.engines.cluster.ray_files import where
 from raygpu.errors import one_line
+from raygpu.records import scratch
 from raygpu.workflow.diagnosis import Check
 
 LEAST_SHM_GIB = 1.0

@@ -20,6 +20,7 @@ from raygpu.planning.profiles import Profile
 from raygpu.records import sets_csv
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.scratch import fetched
 from raygpu.records.sets_csv import SetRow
 from raygpu.records.trial_files import kept_files
 from raygpu.reporting import Kept
@@ -215,7 +216,7 @@ class TrainRun(_Run):
         kept = self.summary["checkpoint"]
         if kept is None:
             raise BadInput(f"{self.folder} has no checkpoint")
-        with Storage.at(kept).fetched() as checkpoint:
+        with fetched(Storage.at(kept)) as checkpoint:
             return _model(self.config, self.directory, checkpoint, self.config.hyperparameters)
 
     def __repr__(self) -> str:

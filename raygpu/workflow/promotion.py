@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raygpu import scratch
 from raygpu.config import SweepConfig, load, read_toml
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
+from raygpu.records import scratch
 from raygpu.records.best_trial import training_values
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.repeats import Repetition

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygpu import scratch
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import TrackingError, one_line
 from raygpu.experiment import Arrays, Splits, take
+from raygpu.records import scratch
 
 if TYPE_CHECKING:
     from raygpu.tracking.runs import RunTree

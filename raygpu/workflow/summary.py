@@ -15,7 +15,7 @@ from raygpu.errors import one_line
 from raygpu.experiment import Experiment, take
 from raygpu.planning.sweep_plan import Decision
 from raygpu.records import objectives_csv, population_file, sets_csv, trials_csv
-from raygpu.records.best_trial import command_line
+from raygpu.records.best_trial import add_to_best, command_line, drop_best, write_best
 from raygpu.records.clock import Stages
 from raygpu.records.json_files import rounded
 from raygpu.records.kept_checkpoints import keep_checkpoints, kept_epoch
@@ -246,11 +246,11 @@ def write_files(
         _keep_files(folder, records, wanted)
     lines: list[str] = []
     if best is None:
-        folder.drop_best()
+        drop_best(folder)
     else:
-        folder.write_best(config, best, score=set_score(records, best), values=_schedule_of(config, records, best))
+        write_best(folder, config, best, score=set_score(records, best), values=_schedule_of(config, records, best))
         if (tested := ScoreOnTest.read(summary.get(TEST))) is not None:
-            folder.add_to_best(tested.metrics)
+            add_to_best(folder, tested.metrics)
         lines += _unlike(folder, best)
         if isinstance(found.code, Experiment) and found.splits is not None:
             try:

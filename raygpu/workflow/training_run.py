@@ -21,6 +21,7 @@ from raygpu.experiment import take
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
+from raygpu.records.scratch import fetched
 from raygpu.records.timeline import TRAINING, Timeline
 from raygpu.records.training_progress import History, Progress
 from raygpu.reporting import Kept
@@ -281,7 +282,7 @@ class TrainingRun:
         self.stages.end("ray_end")
         disk.wait_and_say(ray_files.disks(self.folder.path), self.console.warn, lambda: interrupted)
         try:
-            with ended.kept.fetched() if ended.kept is not None else nullcontext() as checkpoint:
+            with fetched(ended.kept) if ended.kept is not None else nullcontext() as checkpoint:
                 self.history.best = best_of(checkpoint) if ended.best is not None and checkpoint is not None else None
                 summary = summarize_training(
                     self.config,

@@ -27,6 +27,7 @@ from raygpu.experiment import (
     num_samples,
     take,
 )
+from raygpu.records.scratch import fetched
 from raygpu.search.space import Space, listed
 from raygpu.search.trials import Scoring, Trial
 from raygpu.storage import Storage
@@ -312,7 +313,7 @@ def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoi
     splits = found.splits
     assert splits is not None
     try:
-        with checkpoint.fetched() as folder:
+        with fetched(checkpoint) as folder:
             trained_model(found.source, found.code, lambda: splits, hyperparameters, folder)
     except Exception as error:
         model = f"{found.source.name} with these hyper-parameters"

@@ -9,7 +9,7 @@ import pytest
 from raygpu.cli import balance_view
 from raygpu.cli.balance_view import Step
 from raygpu.planning.batch_balancing import BalanceResult, Curve, MeasuredSplit, PredictedSplit
-from raygpu.records.trial_records import Device
+from raygpu.records.device import Device
 
 DEVICES = [Device(0, "node", "0", "A100"), Device(1, "node", "1", "T4")]
 

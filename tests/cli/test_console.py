@@ -15,7 +15,7 @@ from raygpu.cli.console import Detail, LiveConsole, shown_detail
 from raygpu.cli.flags import Arguments
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import PackConfig
-from raygpu.records.trial_records import Snapshot
+from raygpu.records.snapshot import Snapshot
 
 STATE = Snapshot(
     elapsed_s=65, num_trials=8000, running=2000, finished=300, stopped=100, failed=100, diverged=100, best=None,

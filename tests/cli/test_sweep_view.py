@@ -10,7 +10,8 @@ from rich.console import Console
 
 from raygpu.cli.formatting import duration
 from raygpu.cli.sweep_view import SweepConsole, gpu_facts, plain
-from raygpu.records.trial_records import Device, Leader, Snapshot
+from raygpu.records.device import Device
+from raygpu.records.snapshot import Leader, Snapshot
 from raygpu.search.trials import Standing, Trial, TrialRecord
 from tests.repeat_cases import sets_of
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from raygpu import scratch
 from raygpu.planning.scaling_laws import Affine
 from raygpu.planning.training_need import Need
-from raygpu.records import activity
+from raygpu.records import activity, scratch
 from raygpu.records.activity import Activity
 
 OTHER = """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raygpu.config import SweepConfig, TrainConfig
-from raygpu.records.best_trial import training_values
+from raygpu.records.best_trial import training_values, write_best
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trials import EpochResult, Scoring, Trial, TrialRecord
 
@@ -27,7 +27,7 @@ def test_a_file_has_what_the_trial_was(tmp_path: Path) -> None:
     folder = RunDirectory.create(tmp_path, "mine")
     record = TrialRecord(TRIAL, score=0.5)
     record.standing.take(Scoring("loss", maximize=False), EpochResult(4, {"loss": 0.5}))
-    folder.write_best(config(direction="min"), record)
+    write_best(folder, config(direction="min"), record)
     values = tomllib.loads(folder.best_toml.read_text())
     assert values == {
         "experiment": "a:B",

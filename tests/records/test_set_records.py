@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from raygpu.records.device import Device
 from raygpu.records.set_records import compared, ranked_sets
-from raygpu.records.trial_records import Device, Records
+from raygpu.records.trial_records import Records
 from raygpu.search.repeats import Repetition
 from raygpu.search.trials import EpochResult, Scoring, Trial
 from tests.repeat_cases import records, repeat, sets_of

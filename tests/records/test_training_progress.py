@@ -13,8 +13,8 @@ from raygpu.config import TrainConfig
 from raygpu.engines.cluster.prometheus import TRAINING_SAMPLES, of_training
 from raygpu.planning.worker_placement import Placing
 from raygpu.records.clock import Stages
+from raygpu.records.device import Device
 from raygpu.records.training_progress import Best, History, Progress, Restored
-from raygpu.records.trial_records import Device
 from raygpu.search.trials import EpochResult, Scoring
 from raygpu.workflow.summary import summarize_training
 

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from raygpu.records.trial_records import Device, Records
+from raygpu.records.device import Device
+from raygpu.records.trial_records import Records
 from raygpu.search.trials import EpochResult, Scoring, Trial, TrialRecord
 
 DEVICES = [Device(0, "node", "0", "T4"), Device(1, "node", "1", "T4")]

@@ -158,7 +158,7 @@ def test_a_set_with_a_failed_repeat_gets_no_other_until_it_is_trained_again():
 
 
 def test_optunas_generations_are_told_means():
-    search = Repeats(Generations(SPACE, 5, 2, 0, maximize=True), Repetition(3), seed=0, maximize=True)
+    search = Repeats(Generations(SPACE, 5, 2, 0, maximize=[True]), Repetition(3), seed=0, maximize=True)
     given, sizes = [], []
     while round_ := drawn(search):
         sizes.append(len(round_))

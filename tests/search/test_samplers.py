@@ -50,7 +50,7 @@ def test_drawn_gives_its_list_and_ends() -> None:
 
 
 def test_generations_wait_for_their_scores() -> None:
-    search = Generations(SPACE, num_trials=7, generation=3, seed=0, maximize=False)
+    search = Generations(SPACE, num_trials=7, generation=3, seed=0, maximize=[False])
     first = [search.next() for _ in range(3)]
     assert None not in first
     assert search.next() is None
@@ -65,20 +65,20 @@ def test_generations_wait_for_their_scores() -> None:
 
 
 def test_the_order_in_which_trials_end_does_not_matter() -> None:
-    forwards = run(Generations(SPACE, 24, 6, seed=3, maximize=False))
-    backwards = run(Generations(SPACE, 24, 6, seed=3, maximize=False), reverse=True)
+    forwards = run(Generations(SPACE, 24, 6, seed=3, maximize=[False]))
+    backwards = run(Generations(SPACE, 24, 6, seed=3, maximize=[False]), reverse=True)
     assert forwards == backwards
     assert [trial.trial_id for trial in forwards] == [Trial.name(i) for i in range(24)]
 
 
 def test_it_learns() -> None:
-    learned = run(Generations(SPACE, 64, 8, seed=0, maximize=False))
+    learned = run(Generations(SPACE, 64, 8, seed=0, maximize=[False]))
     random = random_trials(SPACE, 64, seed=0)
     assert sum(map(objective, learned[32:])) < sum(map(objective, random[32:]))
 
 
 def test_conditions_hold() -> None:
-    for trial in run(Generations(SPACE, 24, 8, seed=1, maximize=False)):
+    for trial in run(Generations(SPACE, 24, 8, seed=1, maximize=[False])):
         hp = trial.hyperparameters
         assert ("extra" in hp) == (hp["kind"] == "far")
         assert hp["n"] in (1, 2, 3)
@@ -90,7 +90,7 @@ def search_of(algorithm: str, **options: Any) -> Generations:
     if algorithm == "cmaes":
         pytest.importorskip("cmaes")
     num_trials = 16 if algorithm == "gp" else 24  # a Gaussian process takes seconds
-    return Generations(SPACE, num_trials, 8, 3, False, algorithm=algorithm, **options)
+    return Generations(SPACE, num_trials, 8, 3, [False], algorithm=algorithm, **options)
 
 
 @pytest.mark.parametrize("algorithm", ["tpe", "gp", "cmaes", "nsgaii"])
@@ -116,14 +116,14 @@ def test_every_sampler_learns(algorithm: str, known: int) -> None:
 
 @pytest.mark.parametrize("score", [None, math.inf, math.nan])
 def test_a_trial_that_failed_or_diverged_does_not_block(score: float | None) -> None:
-    search = Generations(SPACE, 4, 2, seed=0, maximize=False)
+    search = Generations(SPACE, 4, 2, seed=0, maximize=[False])
     for trial in (search.next(), search.next()):
         search.tell(trial.trial_id, score)
     assert search.next() is not None
 
 
 def test_a_search_goes_on_after_a_stop() -> None:
-    search = Generations(SPACE, 16, 4, seed=0, maximize=False)
+    search = Generations(SPACE, 16, 4, seed=0, maximize=[False])
     for trial in [search.next() for _ in range(4)]:
         search.tell(trial.trial_id, objective(trial))
     copy = cloudpickle.loads(cloudpickle.dumps(search))
@@ -184,8 +184,25 @@ def test_several_metrics_in_one_search(algorithm: str, num_trials: int) -> None:
         return found
 
     space = parse({"x": {"uniform": [-2.0, 2.0]}}, algorithm)
-    found = done(Generations(space, num_trials, 8, 0, True, algorithm=algorithm, further=[False]))
-    assert found == done(Generations(space, num_trials, 8, 0, True, algorithm=algorithm, further=[False]))
+    found = done(Generations(space, num_trials, 8, 0, [True, False], algorithm=algorithm))
+    assert found == done(Generations(space, num_trials, 8, 0, [True, False], algorithm=algorithm))
     assert len(found) == num_trials
     if algorithm == "tpe":  # chance puts three in ten there
         assert sum(-0.1 <= x <= 1.1 for x in found[-16:]) > 10
+
+
+def test_a_search_with_several_metrics_learns_from_all_of_them() -> None:
+    values = {"experiment": "a:B", "trials": 64, "metrics": ["loss", "cost"], "space": {"x": {"uniform": [0.0, 1.0]}}}
+    config = SweepConfig.model_validate(
+        {**values, "directions": ["min", "min"], "search": {"algorithm": "tpe", "generation": 8}}
+    )
+    search = sampler(config, parse(config.space))
+    drawn: list[Trial] = []
+    while not search.finished:
+        while (trial := search.next()) is not None:
+            drawn.append(trial)
+        for trial in drawn[-8:]:
+            x = trial.hyperparameters["x"]
+            search.tell(trial.trial_id, (x - 0.7) ** 2, ((x - 0.8) ** 2,))
+    late = [trial.hyperparameters["x"] for trial in drawn[32:]]
+    assert sum(0.65 <= x <= 0.85 for x in late) > 16, "the front lies between both minima"

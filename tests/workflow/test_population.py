@@ -10,7 +10,8 @@ import pytest
 from raygpu.config import SweepConfig, TrainConfig, validated
 from raygpu.errors import BadInput
 from raygpu.records.best_trial import training_values
-from raygpu.records.trial_records import Device, Records
+from raygpu.records.device import Device
+from raygpu.records.trial_records import Records
 from raygpu.search.signature import Group, Signature
 from raygpu.search.space import Space, parse, random_trials
 from raygpu.search.trials import Change, EpochResult, Scoring, Trial

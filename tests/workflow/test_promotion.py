@@ -9,6 +9,7 @@ import pytest
 from raygpu.config import SweepConfig
 from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
+from raygpu.records.best_trial import write_best
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trials import Trial, TrialRecord
 from raygpu.workflow.promotion import promoted
@@ -19,7 +20,7 @@ def folder(tmp_path: Path) -> RunDirectory:
     made = RunDirectory.create(tmp_path, "night")
     config = SweepConfig.model_validate({"experiment": "tests.cases:ramp", "trials": 1, "epochs": 1, "space": {"x": 1}})
     made.write_config(config, tmp_path)
-    made.write_best(config, TrialRecord(Trial("t0000", 0, {"x": 1}), "finished"))
+    write_best(made, config, TrialRecord(Trial("t0000", 0, {"x": 1}), "finished"))
     return made
 
 

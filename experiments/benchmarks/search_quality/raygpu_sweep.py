@@ -17,7 +17,7 @@ from experiments.benchmarks.search_quality.problems import Score
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
-from raygpu.records.trial_records import Snapshot
+from raygpu.records.snapshot import Snapshot
 
 TRIALS = 5000
 """More than any of the times allows."""

@@ -18,7 +18,6 @@ from typing import Any
 
 import ray
 
-from raygpu import scratch
 from raygpu.config.source import Source
 from raygpu.devices.gpu_monitor import GpuMonitor
 from raygpu.devices.nvml import Gpu, Reading
@@ -27,7 +26,8 @@ from raygpu.engines.cluster import leftovers, ray_files, runtime_env
 from raygpu.engines.cluster.local_nodes import ExtraNode, end
 from raygpu.errors import BadInput, one_line
 from raygpu.planning.gpu_shares import Node
-from raygpu.records.trial_records import SIMULATED, Device
+from raygpu.records import scratch
+from raygpu.records.device import SIMULATED, Device
 from raygpu.storage import PROBE, Storage
 
 CONNECT_S = 2.0

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from raygpu import scratch
 from raygpu.engines.cluster import runtime_env
 from raygpu.errors import BadInput, RaygpuError, one_line
+from raygpu.records import scratch
 from raygpu.records.submitted_job import Submission, SubmittedJob
 
 PACKAGE = "raygpu_job"

@@ -22,7 +22,7 @@ from raygpu.engines.cluster.private_api import own_process_groups
 from raygpu.engines.cluster.ray_files import keep_token_private, own_files, sessions
 from raygpu.errors import RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
-from raygpu.records.trial_records import SIMULATED, Device
+from raygpu.records.device import SIMULATED, Device
 from raygpu.storage import JOB_VARIABLE
 
 HIDDEN = "-1"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from raygpu.devices.mps import Access, Mps, NoMps
-from raygpu.records.trial_records import Device
+from raygpu.records.device import Device
 
 END_S = 20.0
 """Seconds for trials to end by themselves: a killed client can take the server and its neighbours along."""

@@ -19,8 +19,10 @@ from typing import Any, get_args
 from ray.util.metrics import Gauge
 
 from raygpu.devices.nvml import GIB, Reading
+from raygpu.records.device import Device
+from raygpu.records.snapshot import Snapshot
 from raygpu.records.training_progress import History, Progress
-from raygpu.records.trial_records import Device, Records, Snapshot, diverged
+from raygpu.records.trial_records import Records, diverged
 from raygpu.search.trials import Status
 
 EXPORT_S = 2.0

@@ -8,9 +8,9 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from raygpu import scratch
 from raygpu.errors import RaygpuError
-from raygpu.scratch import private_folder
+from raygpu.records import scratch
+from raygpu.records.scratch import private_folder
 
 SESSIONS = "/tmp/raygpu-ray-{}"
 """Folder of the sessions of a user's local Rays, by user id; short, for the paths of sockets have 107 bytes at most.

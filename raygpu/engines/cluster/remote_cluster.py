@@ -26,7 +26,7 @@ from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.pinned import pinned, visible_of_raylet
 from raygpu.errors import BadInput, RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
-from raygpu.records.trial_records import Device
+from raygpu.records.device import Device
 from raygpu.storage import PROBE, Storage, StorageError, is_job
 
 ACCELERATOR = "accelerator_type:"

@@ -17,6 +17,7 @@ from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.cluster.cluster import PlacementRequest
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits
+from raygpu.records.scratch import fetched
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.training.base import Settings, surroundings
@@ -85,7 +86,7 @@ def _scored(
             work.limit()
         settings = Settings(1, work.threads, work.precision, Path(tempfile.gettempdir()))
         for name, (trial, uri) in models.items():
-            with Storage(uri).fetched() as checkpoint:
+            with fetched(Storage(uri)) as checkpoint:
                 found[name] = model_scores(work.source, code, tested, trial, checkpoint, settings)
     except Exception as error:  # noqa: BLE001 - the user's code: whatever it raises is the message
         return {}, traceback.format_exc(), is_out_of_memory(error)

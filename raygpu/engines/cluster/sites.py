@@ -9,7 +9,7 @@ from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.planning.estimates import Site
 from raygpu.planning.gpu_shares import Node
-from raygpu.records.trial_records import SIMULATED
+from raygpu.records.device import SIMULATED
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster

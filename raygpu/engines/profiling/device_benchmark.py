@@ -21,7 +21,7 @@ from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import RaygpuError, last_line
 from raygpu.planning.batch_balancing import Curve, Ended, reduce_shares
 from raygpu.planning.worker_placement import Placing
-from raygpu.records.trial_records import Device
+from raygpu.records.device import Device
 
 LEAD_S = 0.2
 """Seconds between the request for a window and its start, for all processes to receive it."""

@@ -19,7 +19,7 @@ from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.profiling.probe_actor import Fault, Made, spawn
 from raygpu.engines.profiling.workload import Workload
-from raygpu.records.trial_records import Device
+from raygpu.records.device import Device
 from raygpu.search.trials import Trial
 from raygpu.training.base import surroundings
 

@@ -16,13 +16,13 @@ from typing import Any
 import ray
 import ray.train
 
-from raygpu import scratch
 from raygpu.devices import disk
 from raygpu.engines.train.rank_group import LastAnswer, RankGroup, WorkerTask, failures_reported
 from raygpu.engines.train.worker_reports import Saved
 from raygpu.experiment import Splits
-from raygpu.records import activity
+from raygpu.records import activity, scratch
 from raygpu.records.activity import Activity
+from raygpu.records.scratch import fetched
 from raygpu.records.training_progress import Best, Progress, Restored, Wish
 from raygpu.storage import Storage
 from raygpu.training.base import ProductionTraining
@@ -155,7 +155,7 @@ class _Keeper:
                 ended = kept.get("ended", False) or kept["epoch"] >= self.task.epochs
                 self.restored = Restored(kept["epoch"], self.metrics, self.best, ended)
         elif self.task.warm_start is not None:
-            with Storage(self.task.warm_start).fetched() as path:
+            with fetched(Storage(self.task.warm_start)) as path:
                 self.training.load_parameters(path)
 
     def due(self, progress: Progress) -> bool:

@@ -54,8 +54,9 @@ class ArraySequence(ABC):
 
     def _settings(self, folder: Path | None = None) -> Settings:
         own = folder or Path(tempfile.gettempdir())
-        shared = self.shared
-        return Settings(shared.epochs, self.part.threads_per_trial, shared.precision, own, folds=shared.folds)
+        shared, threads = self.shared, self.part.threads_per_trial
+        changing = shared.population.changing if shared.population is not None else ()
+        return Settings(shared.epochs, threads, shared.precision, own, folds=shared.folds, changing=changing)
 
     def current(self) -> Array | None:
         """Return the array to train now: the next one if all trials of the last have ended; None at the end."""

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raygpu import scratch
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.evolution import Evolution
@@ -17,6 +16,7 @@ from raygpu.engines.tune.fused_arrays import FusedArrays
 from raygpu.engines.tune.population_actor import Port
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.errors import RaygpuError
+from raygpu.records import scratch
 from raygpu.records.trial_files import WORK
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage

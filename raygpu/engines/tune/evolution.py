@@ -14,9 +14,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from raygpu import scratch
 from raygpu.engines.tune.array_checkpoint import POPULATION
 from raygpu.engines.tune.population_actor import begun_values
+from raygpu.records import scratch
+from raygpu.records.scratch import fetched
 from raygpu.search.population import Donor, Orders, Reached, Report
 from raygpu.search.trials import Change, EpochResult, Trial
 from raygpu.storage import Storage, StorageError
@@ -42,7 +43,7 @@ class PopulationPort(Protocol):
 
 @dataclass(slots=True)
 class Member:
-    """What a member has reported, and what it has carried out."""
+    """A member's reports to the population, and the orders that it has carried out."""
 
     trial: Trial
     begun: Mapping[str, Any]
@@ -67,7 +68,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What an interval has changed for the members of a worker."""
+    """Changes of a worker's members at one interval."""
 
     changes: Mapping[str, Change] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
@@ -182,7 +183,7 @@ class Evolution:
         try:
             if not kept.is_dir():
                 return False
-            with kept.fetched() as folder:
+            with fetched(kept) as folder:
                 array.load_member(name, folder)
         except StorageError:
             return False

@@ -9,10 +9,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from raygpu import scratch
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
 from raygpu.planning.gpu_shares import DevicePlan
+from raygpu.records import scratch
 from raygpu.search.trials import Trial
 from raygpu.training.base import Array
 from raygpu.training.folds import Data
@@ -57,11 +57,7 @@ class FusedArrays(ArraySequence):
         if count < len(trials):
             self.lines.append(f"{count} of {len(trials)} trials fit in memory at once; the others follow")
         self.waiting = [*trials[count:], *self.waiting]
-        population = self.shared.population
-        changing = population.changing if population is not None else ()
-        array = TorchArray(
-            self.code, self.splits, trials[:count], self._settings(), width=self.width, changing=changing
-        )
+        array = TorchArray(self.code, self.splits, trials[:count], self._settings(), width=self.width)
         self.spend(imports=imported - began, members=time.monotonic() - imported)
         return array
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from raygpu import scratch
+from raygpu.records import scratch
 from raygpu.records.run_directory import SCORE
 from raygpu.search.trials import EpochResult, Scoring, Standing
 from raygpu.training.base import Array

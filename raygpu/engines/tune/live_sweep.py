@@ -19,6 +19,7 @@ from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.planning.gpu_shares import Share
 from raygpu.records.interrupts import Interrupts
 from raygpu.records.run_directory import MEMBERS
+from raygpu.records.scratch import fetched
 from raygpu.search.trials import Status, Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.training.fused.groups import Grouper
@@ -169,7 +170,7 @@ class LiveSweep:
                 by_array.setdefault(self.arrays[name], {})[name] = folder / name
                 (folder / name).mkdir(parents=True)
         for source, folders in by_array.items():
-            with Storage(source).fetched() as checkpoint:
+            with fetched(Storage(source)) as checkpoint:
                 extract(checkpoint, folders)
         return {name: str(path) for folders in by_array.values() for name, path in folders.items()}
 

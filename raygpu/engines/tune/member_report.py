@@ -1,4 +1,4 @@
-"""What a worker reports of an array to the driver: its members' epochs and ends, and the error that ended it."""
+"""Reports of a worker to the driver: epochs and ends of an array's members, and the error that ended it."""
 
 from __future__ import annotations
 

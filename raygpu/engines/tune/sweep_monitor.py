@@ -12,8 +12,9 @@ import psutil
 from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.tune.sweep_context import TrialWriter
+from raygpu.records.snapshot import Snapshot
 from raygpu.records.timeline import Timeline
-from raygpu.records.trial_records import Records, Snapshot
+from raygpu.records.trial_records import Records
 
 TABLE_S = 0.5
 GPU_S = 2.0

@@ -23,7 +23,6 @@ from ray import tune
 from ray.exceptions import RayError
 from ray.tune.result import DONE, SHOULD_CHECKPOINT
 
-from raygpu import scratch
 from raygpu.devices import disk
 from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.tune.array_checkpoint import PROGRESS
@@ -36,9 +35,10 @@ from raygpu.engines.tune.memory_limit import Cap
 from raygpu.engines.tune.population_actor import PopulationLost
 from raygpu.engines.tune.shared_settings import SharedSettings
 from raygpu.errors import UnknownMetric
-from raygpu.records import activity
+from raygpu.records import activity, scratch
 from raygpu.records.activity import Activity
 from raygpu.records.run_directory import MEMBERS
+from raygpu.records.scratch import fetched
 from raygpu.search.repeats import is_screened
 from raygpu.search.trials import EpochResult, mean_rate
 from raygpu.storage import Storage, StorageError
@@ -220,7 +220,7 @@ class ArrayTrainable(tune.Trainable):
         if checkpoint is not None:
             self._go_on(checkpoint)
         elif self.array_config.checkpoint is not None:
-            with Storage(self.array_config.checkpoint).fetched() as folder:
+            with fetched(Storage(self.array_config.checkpoint)) as folder:
                 self._go_on(folder)
         else:
             arrays.waiting = self.trials

@@ -15,8 +15,8 @@ import tempfile
 from collections import deque
 from pathlib import Path
 
-from raygpu import scratch
 from raygpu.config.sections import ScriptSection
+from raygpu.records import scratch
 from raygpu.reporting import CHECKPOINT_VARIABLE, REPORT_VARIABLE, Kept
 from raygpu.search.command_line import filled
 from raygpu.search.trials import EpochResult, Trial

@@ -58,8 +58,7 @@ DEFAULT_WIDTH = 64
 class TorchArray:
     """Several trials of a `TorchExperiment`, trained together as one array of models.
 
-    trials: of one signature. width: members that step as one program; more of them train in turns. changing: names of
-    the optimizer's numbers that `adopt` may change.
+    trials: of one signature. width: members that step as one program; more of them train in turns.
     device: by default the GPU that this process sees, else the CPU. dtype: of parameters and floating-point data.
     Raises any exception of the experiment, ValueError for trials that cannot share an array, RuntimeError if the
     models' shapes differ, and NotAsAlone, here or in `run_epoch`, if a member would not equal its training alone.
@@ -73,7 +72,6 @@ class TorchArray:
         settings: Settings,
         *,
         width: int | None = None,
-        changing: Collection[str] = (),
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -97,7 +95,7 @@ class TorchArray:
             raise ValueError(f"batch_size: members of one array need one, but have {sorted(sizes)}")
         self.batch_size = min(sizes.pop(), self.data.num_train)
         self.steps_per_epoch = num_batches(self.data.num_train, self.batch_size)
-        optimizer = ArrayOptimizer(optimizers, changing)
+        optimizer = ArrayOptimizer(optimizers, settings.changing)
         self.width = min(width or DEFAULT_WIDTH, len(trials))
         self.asked_width = width
         self.eager = Affine(0.0, 0.0)

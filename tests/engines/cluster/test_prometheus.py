@@ -13,8 +13,9 @@ import pytest
 from raygpu.devices.nvml import Reading
 from raygpu.engines.cluster import prometheus
 from raygpu.engines.cluster.prometheus import MetricSample, SweepExporter, TrainingExporter, of_sweep, of_training
+from raygpu.records.device import Device
 from raygpu.records.training_progress import History, Progress
-from raygpu.records.trial_records import Device, Records
+from raygpu.records.trial_records import Records
 from raygpu.search.trials import EpochResult, Scoring, Trial
 
 DEVICES = [Device(0, "node", "0", "A"), Device(1, "node", "1", "B")]

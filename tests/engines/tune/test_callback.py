@@ -14,7 +14,8 @@ from raygpu.engines.tune.callback import ArrayCallback
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.trainable import MemberReport
 from raygpu.planning.gpu_shares import Share
-from raygpu.records.trial_records import Device, Records
+from raygpu.records.device import Device
+from raygpu.records.trial_records import Records
 from raygpu.search.trials import EpochResult, Scoring, Trial, TrialRecord
 from raygpu.storage import Storage
 from tests.fakes.sweep import sweep_context

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ class Game:
     def array(self, trials: Sequence[Trial], width: int | None = None) -> TorchArray:
         experiment = self.kind()
         return TorchArray(
-            experiment, experiment.data(), trials, settings(EPOCHS), width=width, changing=self.changing,
+            experiment, experiment.data(), trials, replace(settings(EPOCHS), changing=self.changing), width=width,
             device=CPU, dtype=torch.float64,
         )  # fmt: skip
 

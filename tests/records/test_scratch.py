@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from raygpu import scratch
+from raygpu.records import scratch
 
 MAKE = """
 import os, sys, time
-from raygpu import scratch
+from raygpu.records import scratch
 (scratch.home() / "checkpoint").mkdir()
 if "fork" in sys.argv and os.fork():
     os._exit(0)

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 
+from raygpu.storage import Storage
+
 LOCK = "lock"
 """File that a living process holds a lock on, and so does every process that it has forked."""
 _homes: dict[tuple[int, Path], tuple[Path, TextIOWrapper]] = {}
@@ -71,6 +73,18 @@ def delete_abandoned(parent: Path | None = None) -> None:
         for folder in parent.iterdir():
             if folder.name[:1].isdigit() and folder.is_dir() and _is_abandoned(folder):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def fetched(storage: Storage) -> Iterator[Path]:
+    """Yield a storage's content as a folder of this machine: the folder itself on disk, a temporary copy of object
+    storage."""
+    if storage.path is not None:
+        yield storage.path
+        return
+    with tempfile.TemporaryDirectory(prefix="fetched-", dir=home()) as folder:
+        storage.download(Path(folder))
+        yield Path(folder)
 
 
 def _is_abandoned(folder: Path) -> bool:
