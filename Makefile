@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 SWEEP ?=
 SOAK ?=
 SEARCH ?=
+GPU ?=
 UI_HOST ?= 127.0.0.1
 UI_PORT ?= 5000
 
@@ -91,14 +92,11 @@ bench-train: $(VENV)/installed-dev
 bench-cluster: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.cluster
 
-# On a machine with an NVIDIA GPU that nothing else uses: an optimizer's step, arrays within 8 minutes, then what the GPU
-# carries, with and without MPS, and what auto chooses.
-bench-gpu: $(VENV)/installed-torch
-	$(BIN)/python -m experiments.benchmarks.optimizers
-	$(BIN)/python -m experiments.benchmarks.fused_gpu
-	$(BIN)/python -m experiments.benchmarks.pack --synthetic --rounds 3 \
-		--configurations conf/pack/digits.toml,conf/pack/cifar_resnet18.toml
-	$(BIN)/python -m experiments.benchmarks.auto_choice --rounds 1 --sweeps mlp,resnet18
+# On an NVIDIA GPU, in stages of nine minutes at most, each with records of its own: tests, sweeps, arrays, packed
+# processes with and without MPS, what auto chooses, production, a profile. GPU="--minutes 9.5" goes on where the last
+# call ended; GPU="--device cpu" tries all of it out.
+bench-gpu: $(VENV)/installed-dev
+	$(BIN)/python -m experiments.benchmarks.gpu --minutes 0 $(GPU)
 
 # MkDocs alone: the site is built from the pages, without raygpu.
 $(VENV)/installed-docs: pyproject.toml constraints.txt | $(BIN)/python
