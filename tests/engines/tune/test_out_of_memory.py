@@ -37,7 +37,7 @@ def small_device(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_device")
 def test_a_greedy_trial_fails_alone_and_goes_on_with_more_if_there_is_more(sweep_config: Any) -> None:
     config = sweep_config(
-        experiment="tests.memory_cases:greedy",
+        experiment="tests.greedy_cases:greedy",
         trials=None,
         search={"algorithm": "grid"},
         space={"gib": {"grid_search": [0.01, 0.62, 0.02, 4e6]}},
@@ -71,7 +71,7 @@ def test_a_greedy_trial_fails_alone_and_goes_on_with_more_if_there_is_more(sweep
 @pytest.mark.usefixtures("small_device")
 def test_a_trial_that_fails_twice_goes_on_from_its_checkpoint_both_times(sweep_config: Any) -> None:
     config = sweep_config(
-        experiment="tests.memory_cases:greedy",
+        experiment="tests.greedy_cases:greedy",
         trials=1,
         space={"gib": 0.9},
         gpu={"fraction": 0.25},
@@ -86,7 +86,7 @@ def test_a_trial_that_fails_twice_goes_on_from_its_checkpoint_both_times(sweep_c
 @pytest.mark.usefixtures("small_device")
 def test_without_limits_nothing_is_retried(sweep_config: Any) -> None:
     config = sweep_config(
-        experiment="tests.memory_cases:greedy",
+        experiment="tests.greedy_cases:greedy",
         space={"gib": 0.62},
         gpu={"fraction": 0.25, "memory_limit": False},
         tracking={"enabled": False},

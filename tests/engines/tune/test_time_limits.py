@@ -147,7 +147,7 @@ def test_what_a_resumed_sweep_does_not_take(tmp_path: Path, capsys: pytest.Captu
     for words, said in (
         (["--retry", "failed"], "--retry: goes with --resume"),
         (["--resume", str(tmp_path), "--retry", "all"], "--retry: read 'all'; allowed: failed"),
-        (["--resume", str(tmp_path), "--epochs", "3"], "no flag but --trials, --retry, --trial-timeout-s"),
+        (["--resume", str(tmp_path), "--epochs", "3"], "no flag but --trials, --repeats, --retry, --trial-timeout-s"),
     ):
         assert sweep.main(words) == 2
         assert said in capsys.readouterr().err
