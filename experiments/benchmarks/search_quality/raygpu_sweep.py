@@ -19,8 +19,8 @@ from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.records.snapshot import Snapshot
 
-TRIALS = 5000
-"""More than any of the times allows."""
+TRIALS_PER_S = 8
+"""Trials that a sweep is given for each second: a person who has a minute would ask for some five hundred."""
 GRACE_EPOCHS = 2
 
 
@@ -53,7 +53,7 @@ def search(order: Search) -> None:
         {
             "name": "search",
             "experiment": problem.experiment,
-            "trials": TRIALS,
+            "trials": round(TRIALS_PER_S * (order.ends - order.notebook.began)),
             "epochs": problem.epochs,
             "metric": "search_error",
             "direction": "min",
