@@ -53,7 +53,8 @@ class Listener(TrainConsole):
         super().update(history, readings, trouble)
         if history.last is not None:
             self.told[history.last.epoch, history.last.step] = history.last
-        if sum(progress.wall_s for progress in self.told.values()) > self.seconds:
+        enough = len(self.told) > len(FIRST) + 1
+        if enough and sum(progress.wall_s for progress in self.told.values()) > self.seconds:
             self.seconds = float("inf")
             os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C, which the training ends by itself
 

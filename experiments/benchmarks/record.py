@@ -16,6 +16,8 @@ from raygpu.devices.nvml import gpus
 
 RECORDS = Path(__file__).parent / "records"
 EXPERIMENTS = Path(__file__).parents[1]
+FOLDER_VARIABLE = "RECORDS_FOLDER"
+"""Variable that names another folder, for records of a benchmark that is only tried out."""
 LOAD_BEFORE = [round(load, 2) for load in os.getloadavg()]
 """When the benchmark began: this module is imported before anything is measured."""
 PACKAGES = ("raygpu", "ray", "torch", "tensorflow", "mlflow", "optuna", "numpy")
@@ -43,7 +45,7 @@ def write(
         "configuration": configuration,
         "results": results,
     }
-    folder = EXPERIMENTS / kind / RECORDS.name
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or EXPERIMENTS / kind / RECORDS.name)
     folder.mkdir(exist_ok=True)
     path = folder / f"{content['date']}-{name}{f'-{part}' if part else ''}.json"
     path.write_text(json.dumps(content, indent=2, default=str) + "\n")

@@ -52,7 +52,7 @@ def main() -> int:
         (flags.out / "stages.json").write_text(json.dumps(done, indent=2) + "\n")
         pack_records(flags.out)
         print(f"{name}: {done[name]['outcome']}, {done[name]['seconds']:.0f} s", flush=True)
-    return int(any(stage["outcome"] != "passed" for stage in done.values()))
+    return int(any(stage["outcome"] not in ("passed", "not tried") for stage in done.values()))
 
 
 def read(out: Path) -> dict[str, dict[str, Any]]:
@@ -67,17 +67,18 @@ def run(stage: Stage, out: Path, ends: float, *, small: bool) -> dict[str, Any]:
     began = time.monotonic()
     limit = min(ends, began + 60 * stage.minutes)
     outcomes = []
+    tried = out.resolve() / "records"
     with (out / f"{stage.name}.log").open("w") as log:
         for words in stage.small if small else stage.commands:
             filled = [word.format(out=out.resolve(), store=f"sqlite:///{out.resolve()}/mlflow.db") for word in words]
             log.write(f"$ python -m {' '.join(filled)}\n")
             log.flush()
-            outcomes.append(command(filled, log, limit - time.monotonic(), on_cpu=small))
+            outcomes.append(command(filled, log, limit - time.monotonic(), tried if small else None))
             log.write(f"[{outcomes[-1]}]\n")
     bad = [outcome for outcome in outcomes if outcome != "passed"]
     return {
         "question": stage.question,
-        "outcome": bad[0] if bad else "passed",
+        "outcome": bad[0] if bad else "passed" if outcomes else "not tried",
         "outcomes": outcomes,
         "ended": "out of time" not in bad or limit < ends,  # one that its own limit ended would be ended again
         "seconds": round(time.monotonic() - began, 1),
@@ -85,11 +86,13 @@ def run(stage: Stage, out: Path, ends: float, *, small: bool) -> dict[str, Any]:
     }
 
 
-def command(words: Sequence[str], log: Any, within_s: float, *, on_cpu: bool) -> str:
-    """Run one command; return passed, out of time, or its exit code."""
+def command(words: Sequence[str], log: Any, within_s: float, tried: Path | None) -> str:
+    """Run one command; return passed, out of time, or its exit code. tried: folder of the records of commands that are
+    tried on a CPU; None on a GPU."""
     if within_s <= 0:
         return "out of time"
-    environment = os.environ | ({"TRY_ON_CPU": "1"} if on_cpu else {})
+    own = {} if tried is None else {"TRY_ON_CPU": "1", record.FOLDER_VARIABLE: str(tried)}
+    environment = os.environ | own
     process = subprocess.Popen(
         [sys.executable, "-m", *words], stdout=log, stderr=log, env=environment, start_new_session=True
     )
