@@ -69,7 +69,8 @@ def verdict(sets: Sequence[SetRecord], summary: Mapping[str, Any]) -> list[str]:
 
     sets: all, the best first. summary: content of `summary.json`.
     """
-    lines = [told(summary["comparison"])] if summary["comparison"] is not None else []
+    several = "trainings" if summary.get("folds") else "repeats"
+    lines = [told(summary["comparison"], several)] if summary["comparison"] is not None else []
     lacking = Counter(each.status for each in sets if not each.is_complete)
     if lacking:
         why = ", ".join(f"{count} {LACKS[status]}" for status, count in lacking.items())
@@ -80,11 +81,11 @@ def verdict(sets: Sequence[SetRecord], summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def told(found: Mapping[str, Any]) -> str:
-    """Return the comparison of the best set with the others in a sentence."""
+def told(found: Mapping[str, Any], several: str = "repeats") -> str:
+    """Return the comparison of the best set with the others in a sentence. several: word for a set's trainings."""
     winner, worse, alike = found["winner"], found["worse"], found["alike"]
     number = len(worse) + len(alike)
-    how = f"{found['test']} over {found['pairs']} repeats, Holm's correction for {number}, p < {found['level']:g}"
+    how = f"{found['test']} over {found['pairs']} {several}, Holm's correction for {number}, p < {found['level']:g}"
     if not alike:
         others = "the other complete set" if number == 1 else f"each of the {number} other complete sets"
         return f"{winner} is better than {others} ({how})"

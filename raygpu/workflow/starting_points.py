@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
-from raygpu.records import trials_csv
+from raygpu.records import sets_csv, trials_csv
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.space import Space
 from raygpu.search.starting_points import fitting
@@ -21,18 +22,32 @@ def with_earlier_best(config: SweepConfig, space: Space) -> tuple[SweepConfig, l
         return config, []
     folder = RunDirectory.existing(config.start_from, flag="start_from")
     earlier = folder.read_config()
-    rows = [row for row in trials_csv.read(folder.trials_csv) if row.finite]
-    rows.sort(key=lambda row: ((-1 if earlier.maximize else 1) * (row.score or 0.0), row.trial_id))
+    if earlier.population.interval is not None:
+        raise BadInput(
+            f"start_from: {config.start_from} is a population, whose scores are those of values that changed while it"
+            " trained; leave it out, or name another sweep's folder"
+        )
+    ranked = _ranked(folder, maximize=earlier.maximize)
     names: list[str] = []
     points: list[dict[str, Any]] = []
-    for row in rows:
-        point = fitting(space, row.hyperparameters)
+    for name, values in ranked:
+        point = fitting(space, values)
         if point is not None and point not in points and len(points) < config.start_best:
             points.append(point)
-            names.append(row.trial_id)
+            names.append(name)
     if not points:
-        why = "no trial has a finite score" if not rows else f"no set of its {len(rows)} trials fits this [space]"
+        why = "no trial has a finite score" if not ranked else f"no set of its {len(ranked)} trials fits this [space]"
         raise BadInput(f"start_from: {config.start_from}: {why}; leave it out, or name another sweep's folder")
     sets = "the best set" if len(points) == 1 else f"the {len(points)} best sets"
     lines = [f"start: tried first: {sets} of {folder.name} by {earlier.metric} that fit [space]: {', '.join(names)}"]
     return config.model_copy(update={"start": (*config.start, *points)}), lines
+
+
+def _ranked(folder: RunDirectory, *, maximize: bool) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return ids and hyper-parameters of a sweep's sets, the best first: by their means, if each was trained several
+    times."""
+    if sets := sets_csv.read(folder.sets_csv):
+        return [(row.set_id, row.hyperparameters) for row in sets if row.score is not None]
+    rows = [row for row in trials_csv.read(folder.trials_csv) if row.finite]
+    rows.sort(key=lambda row: ((-1 if maximize else 1) * (row.score or 0.0), row.trial_id))
+    return [(row.trial_id, row.hyperparameters) for row in rows]

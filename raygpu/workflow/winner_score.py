@@ -50,7 +50,8 @@ def scored_once(
     try:
         if not models:
             raise RaygpuError("no checkpoint of it was kept")
-        found = ScoreOnTest.of(num_samples(tested.validation_targets), score(models), 1 + (earlier or NONE).winners)
+        winners = 1 if earlier is None else earlier.winners + 1
+        found = ScoreOnTest.of(num_samples(tested.validation_targets), score(models), winners)
     except Exception as error:  # noqa: BLE001 - no other result of the run depends on it
         again = folder.resumed_by(folder.kind)
         say(f"the best model is not scored on the test data: {one_line(error)}; try again by: {again}")
@@ -61,7 +62,3 @@ def scored_once(
         return None
     folder.write_run({TEST: found.as_dict()})
     return found
-
-
-NONE = ScoreOnTest(0, (), {}, winners=0)
-"""Score of no winner."""

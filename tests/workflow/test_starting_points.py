@@ -9,8 +9,10 @@ import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
-from raygpu.records import trials_csv
+from raygpu.records import sets_csv, trials_csv
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.set_records import ranked_sets
+from raygpu.search.repeats import Repetition
 from raygpu.search.space import parse
 from raygpu.search.trials import Trial, TrialRecord
 from raygpu.workflow.starting_points import with_earlier_best
@@ -72,3 +74,27 @@ def test_no_fitting_set_and_no_sweep_are_refused_in_a_line(earlier: str, tmp_pat
         with_earlier_best(config_of(space=space, start_from=earlier), parse(space))
     with pytest.raises(BadInput, match=r"start_from: .* is no sweep's folder"):
         with_earlier_best(config_of(start_from=str(tmp_path)), parse(SPACE))
+
+
+def test_sets_with_repeats_are_ranked_by_their_means_and_not_by_a_lucky_one(earlier: str) -> None:
+    scores = {"t0000": (0.99, 0.5), "t0001": (0.8, 0.8)}
+    records = [
+        TrialRecord(
+            Trial(Trial.repeat_name(name, i), i, {"lr": 0.1 + int(name[-1]), "name": "1"}, repeat=i), "finished", score
+        )
+        for name, both in scores.items()
+        for i, score in enumerate(both)
+    ]
+    folder = RunDirectory.existing(earlier)
+    trials_csv.write(folder.trials_csv, records)
+    sets_csv.write(folder.sets_csv, ranked_sets(records, Repetition(2), maximize=True))
+    wide = {**SPACE, "lr": {"uniform": [0, 2]}}
+    found, lines = with_earlier_best(config_of(space=wide, start_from=earlier, start_best=1), parse(wide))
+    assert found.start == ({"lr": 1.1, "name": "1"},)
+    assert lines[0].endswith("t0001")
+
+
+def test_a_population_is_refused(earlier: str) -> None:
+    RunDirectory.existing(earlier).change_config({"epochs": 4, "population": {"interval": 1}})
+    with pytest.raises(BadInput, match="is a population, whose scores are those of values that changed"):
+        with_earlier_best(config_of(space=SPACE, start_from=earlier), parse(SPACE))
