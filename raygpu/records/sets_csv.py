@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import literal
 from raygpu.errors import BadInput
 from raygpu.records.set_records import SetRecord
+from raygpu.records.trials_csv import space_columns, space_values
 
 OWN = ("set", "status", "score", "standard_error", "repeats")
 """Columns before those of the hyper-parameters."""
-PREFIX = "space."
-"""Prefix of a hyper-parameter whose name is that of another column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ def write(path: Path, sets: Sequence[SetRecord]) -> None:
     names = list(dict.fromkeys(name for each in sets for name in each.hyperparameters))
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([*OWN, *(f"{PREFIX}{name}" if name in OWN else name for name in names)])
+        writer.writerow([*OWN, *space_columns(names, OWN)])
         for each in sets:
             row = [each.set_id, each.status, each.mean, each.error, len(each.scored)]
             writer.writerow([*row, *(each.hyperparameters.get(name) for name in names)])
@@ -57,12 +55,11 @@ def read(path: Path) -> list[SetRow]:
 
 
 def _row(row: Mapping[str, str]) -> SetRow:
-    values = {name: text for name, text in row.items() if name not in OWN and text != ""}
     return SetRow(
         set_id=row["set"],
         status=row["status"],
         score=float(row["score"]) if row["score"] else None,
         standard_error=float(row["standard_error"]) if row["standard_error"] else None,
         repeats=int(row["repeats"] or 0),
-        hyperparameters={name.removeprefix(PREFIX): literal(text) for name, text in values.items()},
+        hyperparameters=space_values(row, OWN),
     )

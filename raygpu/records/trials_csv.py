@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def write(path: Path, records: Sequence[TrialRecord]) -> None:
     repeated = any(record.trial.repeat is not None for record in records)
     own = [*OWN, *(OF_SET if repeated else ()), *((CHANGES,) if last else ())]
     own += [f"{LAST}{name}" for name in last]
-    header = [*own, *(f"{PREFIX}{name}" if name in own else name for name in names)]
+    header = [*own, *space_columns(names, own)]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(header)
@@ -77,14 +77,14 @@ def read(path: Path) -> list[TrialRow]:
         try:
             names = set(rows.fieldnames or ())
             own = [*OWN, *(OF_SET if set(OF_SET) <= names else ())]
-            own += [CHANGES] if any(name.startswith(LAST) for name in names) else []
+            last = [name for name in names if name.startswith(LAST)]
+            own += [CHANGES, *last] if last else []
             return [_row(row, own) for row in rows]
         except (ValueError, KeyError, TypeError) as error:
             raise BadInput(f"{path}: line {rows.line_num}: {error!r}; --resume writes it anew") from error
 
 
 def _row(row: Mapping[str, str], own: Sequence[str]) -> TrialRow:
-    values = {name: text for name, text in row.items() if name not in own and not name.startswith(LAST) and text != ""}
     return TrialRow(
         trial_id=row["id"],
         status=row["status"],
@@ -92,8 +92,19 @@ def _row(row: Mapping[str, str], own: Sequence[str]) -> TrialRow:
         epochs=int(row["epochs"] or 0),
         samples_per_s=float(row["samples_per_s"]) if row["samples_per_s"] else None,
         gpu=int(row["gpu"]) if row["gpu"] else None,
-        hyperparameters={name.removeprefix(PREFIX): literal(text) for name, text in values.items()},
+        hyperparameters=space_values(row, own),
     )
+
+
+def space_columns(names: Iterable[str], own: Collection[str]) -> list[str]:
+    """Return the columns of hyper-parameters. own: the file's other columns."""
+    return [f"{PREFIX}{name}" if name in own else name for name in names]
+
+
+def space_values(row: Mapping[str, str], own: Collection[str]) -> dict[str, Any]:
+    """Return the hyper-parameters of a row; those that it lacks are left out. own: the file's other columns."""
+    given = {name: text for name, text in row.items() if name not in own and text != ""}
+    return {name.removeprefix(PREFIX): literal(text) for name, text in given.items()}
 
 
 def status(record: TrialRecord) -> str:
