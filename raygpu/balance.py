@@ -49,7 +49,7 @@ from raygpu.planning.worker_placement import Placing, place_workers
 from raygpu.records.run_directory import RunDirectory
 from raygpu.training.distributed.batch_split import require_batch, spread
 from raygpu.workflow import balance_results
-from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
+from raygpu.workflow.ray_startup import faults_printed_first, ray_starting
 from raygpu.workflow.run_report import report_of
 from raygpu.workflow.user_code import Problem, find, require_experiment, training_problem
 from raygpu.workflow.validation import PreparedTrain, prepare_train
@@ -105,7 +105,7 @@ def run(
         console.lines(found.notes)
         assert starting is not None
         assert found.splits is not None
-        cluster = wait_for_ray(starting)
+        cluster = starting.wait()
         console.details(cluster.detail_lines())
         simulated = any(device.uuid is None for device in cluster.devices)
         where = _placed(config, source.kind, cluster.nodes, simulated=simulated)

@@ -15,16 +15,17 @@ from raygpu.cli.flags import Arguments
 from raygpu.cli.plan_view import search_lines, sweep_lines
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
+from raygpu.config.source import require_there
 from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.measurer import Measurer
 from raygpu.errors import BadInput
 from raygpu.records.clock import Stages
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.architectures import architectures
-from raygpu.tracking.session import open_store
+from raygpu.tracking.opening import StoreOpening
 from raygpu.workflow.planner import Planner
 from raygpu.workflow.population import require_population
-from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
+from raygpu.workflow.ray_startup import faults_printed_first, ray_starting
 from raygpu.workflow.sweep_run import LIMITS, PlannedSweep, SweepUnderWay
 from raygpu.workflow.sweep_run import Result as Result
 from raygpu.workflow.trial_groups import grouped
@@ -67,11 +68,14 @@ def run(
     simulated = config.cluster.is_local and not prepared.gpus
     show([*sweep_lines(config, simulated=simulated), *search_lines(config, prepared.space), *prepared.notes])
     console.warnings(prepared.left_out)
-    source, code = find(config, source_folder)
+    require_there(config.experiment, source_folder)
     stages = Stages()
     stages.end("start")
     ray = ray_starting(config, prepared.gpus, source_folder, console.line, apart=apart(config), wanted=not dry_run)
     with ray as starting, faults_printed_first():
+        source, code = find(config, source_folder)
+        if starting is not None:
+            starting.trains(source)
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
         console.lines(found.notes)
         stages.end("data")
@@ -88,15 +92,14 @@ def run(
                 console.result(f"the {source.kind} itself was not tried: it runs in the sweep alone")
             return Result({}, None, [])
         stages.end("dry_run")
-        tree = open_store(config)
-        stages.end("tracking")
-        cluster = wait_for_ray(starting)
+        cluster = starting.wait()
         stages.end("ray")
         console.details(cluster.detail_lines())
         decision = planner.on(cluster)
         stages.end("plan")
+        store = StoreOpening(config) if config.tracking.enabled else None
         planned = PlannedSweep(
-            prepared, found, groups, decision, planner.lines, cluster, tree, source_folder, resume, retry_failed
+            prepared, found, groups, decision, planner.lines, cluster, store, source_folder, resume, retry_failed
         )
         sweep_run = SweepUnderWay(planned, console)
         sweep_run.run(stages)

@@ -24,7 +24,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage
 from raygpu.tracking.session import open_store
 from raygpu.workflow.promotion import promoted
-from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
+from raygpu.workflow.ray_startup import faults_printed_first, ray_starting
 from raygpu.workflow.training_code import require_trainable
 from raygpu.workflow.training_layout import layout, require_layout
 from raygpu.workflow.training_run import PlannedTraining, TrainingRun
@@ -98,7 +98,7 @@ def run(
             return Result({}, None, False)
         tree = open_store(config)
         stages.end("tracking")
-        cluster = wait_for_ray(starting)
+        cluster = starting.wait()
         stages.end("ray")
         console.details(cluster.detail_lines())
         if planned is None:

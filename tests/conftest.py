@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,11 +143,10 @@ class _NoRay:
 
     def __init__(self, *arguments: Any, **options: Any) -> None: ...
 
-    def __enter__(self) -> Future[Any]:
+    def __enter__(self) -> Any:
         device, node = SimpleNamespace(uuid=None), SimpleNamespace(num_gpus=1, num_cpus=4)
-        future: Future[Any] = Future()
-        future.set_result(SimpleNamespace(devices=[device], nodes=[node]))
-        return future
+        cluster = SimpleNamespace(devices=[device], nodes=[node])
+        return SimpleNamespace(wait=lambda: cluster, trains=lambda source: None)
 
     def __exit__(self, *_: object) -> None: ...
 

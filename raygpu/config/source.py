@@ -65,6 +65,44 @@ def locate(name: str, folder: Path) -> tuple[Source, Experiment | Callable[[dict
     return Source(kind=kind, name=name, folder=str(folder)), found
 
 
+def require_there(name: str | None, folder: Path) -> None:
+    """Raise BadInput if the file or the package of an experiment is not there; nothing is imported. None: no
+    experiment."""
+    if name is None or name.endswith(PICKLED):
+        return
+    module_name = _parts(name)[0]
+    if module_name.endswith(".py"):
+        _require_file(folder / module_name, name)
+    elif not _has_package(module_name.partition(".")[0], folder):
+        raise _no_module(module_name, name, folder)
+
+
+def _has_package(package: str, folder: Path) -> bool:
+    if package in sys.modules or (folder / package).is_dir() or (folder / f"{package}.py").is_file():
+        return True
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Return the module or file, and the name in it. Raises BadInput."""
+    module_name, _, attribute = name.rpartition(":")
+    if not module_name or not attribute:
+        raise BadInput(f'experiment: read {name!r}; write "package.module:Name" or "path/to/file.py:name"')
+    return module_name, attribute
+
+
+def _require_file(path: Path, name: str) -> None:
+    if not path.is_file():
+        raise BadInput(f"experiment: {path}: no such file (from {name!r})")
+
+
+def _no_module(module_name: str, name: str, folder: Path) -> BadInput:
+    return BadInput(f"experiment: no module {module_name!r} (from {name!r}), looked in {folder} and the Python path")
+
+
 def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], Any]:
     """Import the object that `module:Name` or `file.py:name` names, or read a pickled one; instantiate it if it is an
     experiment class.
@@ -73,9 +111,7 @@ def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], 
     """
     if name.endswith(PICKLED):
         return _object(_unpickled(folder / name), name)
-    module_name, _, attribute = name.rpartition(":")
-    if not module_name or not attribute:
-        raise BadInput(f'experiment: read {name!r}; write "package.module:Name" or "path/to/file.py:name"')
+    module_name, attribute = _parts(name)
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
     if module_name.endswith(".py"):
@@ -126,17 +162,14 @@ def _import_module(module_name: str, name: str, folder: Path) -> Any:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise BadInput(
-                f"experiment: no module {module_name!r} (from {name!r}), looked in {folder} and the Python path"
-            ) from error
+            raise _no_module(module_name, name, folder) from error
         raise BadInput(f"experiment: {module_name} cannot be imported: {one_line(error)}") from error
     except (Exception, SystemExit) as error:  # the user's module: whatever it raises is the message
         raise BadInput(f"experiment: {module_name} cannot be imported: {one_line(error)}") from error
 
 
 def _import_file(path: Path, name: str) -> Any:
-    if not path.is_file():
-        raise BadInput(f"experiment: {path}: no such file (from {name!r})")
+    _require_file(path, name)
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     module_name = f"_raygpu_file_{path.stem}"

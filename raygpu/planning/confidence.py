@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from scipy.special import bdtr, stdtrit
-
 CONFIDENCE = 0.95
 
 
@@ -76,6 +74,8 @@ def interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interva
         outside = _outside(len(logs), confidence)
         low, high = logs[outside], logs[-1 - outside]
     else:
+        from scipy.special import stdtrit  # a quarter of a second, which a command without measurements has no use for
+
         half = float(stdtrit(len(logs) - 1, (1 + confidence) / 2)) * stdev(logs) / math.sqrt(len(logs))
         low, high = fmean(logs) - half, fmean(logs) + half
     return Interval(math.exp(middle), math.exp(min(low, middle)), math.exp(max(high, middle)))
@@ -99,4 +99,6 @@ def _outside(count: int, confidence: float) -> int:
 
 def _coverage(outside: int, count: int) -> float:
     """Return the probability that the median lies within the values, so many at either end left out."""
+    from scipy.special import bdtr
+
     return 1 - 2 * float(bdtr(outside, count, 0.5))

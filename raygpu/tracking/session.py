@@ -65,14 +65,15 @@ class Session(ABC):
         self,
         config: ProblemConfig,
         folder: RunDirectory,
-        tree: RunTree | None,
+        tree: RunTree | Callable[[], RunTree] | None,
         *,
         cpu_share: float = CPU_SHARE,
         presentation: Presentation | None = None,
     ) -> None:
         """Start the writer, if tracking is on. cpu_share: largest share of this machine's CPUs for writing.
 
-        tree: the open store, or None where tracking is off. presentation: on MLflow's pages; written again at the end.
+        tree: the open store, or a function that opens it in the writer's thread; None where tracking is off.
+        presentation: on MLflow's pages; written again at the end.
         """
         self.config = config
         self.folder = folder
@@ -92,7 +93,8 @@ class Session(ABC):
         if tree is not None:
             if not self._may_exist:
                 folder.write_run({"mlflow_key": self._key})
-            self.writer = Writer(lambda: self._begin(tree), folder.journal, cpu_share=cpu_share)
+            opened = tree if callable(tree) else lambda: tree
+            self.writer = Writer(lambda: self._begin(opened()), folder.journal, cpu_share=cpu_share)
 
     def _begin(self, tree: RunTree) -> RunTree:
         """Begin the run, or go on with it; called in the writer's thread, again until it succeeds."""

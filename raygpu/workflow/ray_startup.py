@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
 from raygpu.cli.console import in_command, print_faults
 from raygpu.config import SweepConfig, TrainConfig
+from raygpu.config.source import Source
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import ray_environment
@@ -21,9 +24,54 @@ from raygpu.records import interrupts
 
 START_S = 60.0
 """Seconds that Ray's start may take after Ctrl-C, before it is closed."""
+ENGINES = {
+    "sweep": "raygpu.engines.tune.engine",
+    "train": "raygpu.engines.train.production",
+    "balance": "raygpu.engines.profiling.short_trainings",
+}
+"""Module of each command's engine, imported while Ray's processes start."""
+TRAINABLE = "raygpu.engines.tune.trainable"
+WORKER_MODULES = {
+    "torch": ("raygpu.training.torch.solo", TRAINABLE),
+    "keras": ("raygpu.training.keras.solo", TRAINABLE),
+    "function": (TRAINABLE,),
+    "command": (TRAINABLE,),
+}
+"""Modules that a sweep's worker imports before its first trial, by the kind of the experiment."""
+FUSED_MODULES = ("raygpu.training.fused.model_array", "torch._decomp")
+"""Modules of a worker whose trials may be fused; the second one is imported at a loss' first call under vmap."""
 
 if TYPE_CHECKING:
     from raygpu.engines.cluster.cluster import Cluster
+    from raygpu.engines.cluster.preload import Preload
+
+
+class RayStart:
+    """A start of Ray that is under way in a thread."""
+
+    def __init__(self, config: SweepConfig | TrainConfig, future: Future[Cluster], preload: Preload | None) -> None:
+        self._may_fuse = isinstance(config, SweepConfig) and config.gpu.mode in ("auto", "fused")
+        self._future = future
+        self._preload = preload
+
+    def trains(self, source: Source) -> None:
+        """Let a sweep's first workers import what the experiment's trainings need, while others plan."""
+        if self._preload is None:
+            return
+        from raygpu.training.base import surroundings
+
+        may_fuse = source.kind == "torch" and self._may_fuse
+        modules = [*WORKER_MODULES[source.kind], *(FUSED_MODULES if may_fuse else ())]
+        own = surroundings(1, yielding=may_fuse)
+        # The number of threads is set again for each training; whether they yield is read once, by torch's import.
+        self._preload.announce(modules, {"OMP_WAIT_POLICY": own["OMP_WAIT_POLICY"]} if may_fuse else {})
+
+    def wait(self) -> Cluster:
+        """Wait for Ray and return the cluster. Called in the main thread, which keeps its signals."""
+        try:
+            return self._future.result()
+        finally:
+            interrupts.retake_signals()
 
 
 @contextmanager
@@ -35,7 +83,7 @@ def ray_starting(
     *,
     apart: bool,
     wanted: bool = True,
-) -> Iterator[Future[Cluster] | None]:
+) -> Iterator[RayStart | None]:
     """Start Ray in a thread, or join a cluster, while the caller does something else; close it at the end, in any case.
 
     Yields None if it is not wanted. source_folder: of the code that workers run; sent to a cluster's nodes. tell: takes
@@ -45,7 +93,9 @@ def ray_starting(
         yield None
         return
     section, job = config.cluster, f"{config.COMMAND} {config.name}"
-    ray_environment.prepare(local=section.is_local and len(host.nodes(gpus, apart=apart)) == 1)
+    nodes = host.nodes(gpus, apart=apart) if section.is_local else []
+    ray_environment.prepare(local=len(nodes) == 1)
+    preload = _preload(len(gpus), nodes[0].num_cpus) if len(nodes) == 1 and config.COMMAND == "sweep" else None
     given_up = Event()
 
     def start() -> Cluster:
@@ -54,7 +104,8 @@ def ray_starting(
         if section.is_local:
             from raygpu.engines.cluster.local_cluster import start_local
 
-            return start_local(gpus, job, apart=apart)
+            threading.Thread(target=_import_engine, args=(config.COMMAND,), name="engine-import", daemon=True).start()
+            return start_local(gpus, job, apart=apart, preload=preload)
         from raygpu.engines.cluster.remote_cluster import Wanted, connect
 
         wanted_gpus = Wanted(section.min_gpus, section.wait_s, tell, given_up)
@@ -64,9 +115,11 @@ def ray_starting(
         starting = pool.submit(start)
         try:
             with interrupts.raised_outside_imports():
-                yield starting
+                yield RayStart(config, starting, preload)
         finally:
             given_up.set()
+            if preload is not None:
+                preload.close()
             interrupted = isinstance(sys.exc_info()[1], KeyboardInterrupt)
             try:
                 error = starting.exception(START_S if interrupted else None)
@@ -77,12 +130,17 @@ def ray_starting(
                 starting.result().close()
 
 
-def wait_for_ray(starting: Future[Cluster]) -> Cluster:
-    """Wait for Ray and return the cluster. Called in the main thread, which keeps its signals."""
-    try:
-        return starting.result()
-    finally:
-        interrupts.retake_signals()
+def _preload(num_gpus: int, num_cpus: float) -> Preload:
+    """Return the imports of a sweep's first workers: one for each GPU, and no more than half of the CPUs import."""
+    from raygpu.engines.cluster.preload import Preload
+
+    return Preload(workers=max(1, min(num_gpus, int(num_cpus) // 2)))
+
+
+def _import_engine(command: str) -> None:
+    """Import a command's engine; a fault is left to the command, which imports it again."""
+    with suppress(Exception):
+        importlib.import_module(ENGINES[command])
 
 
 @contextmanager

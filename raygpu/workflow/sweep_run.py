@@ -17,7 +17,7 @@ from raygpu.cli.sweep_ending import ending
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
-from raygpu.errors import BadInput, RaygpuError, one_line
+from raygpu.errors import BadInput, RaygpuError, TrackingError, one_line
 from raygpu.experiment import num_samples
 from raygpu.planning.gpu_shares import ArrayPlan
 from raygpu.planning.sweep_plan import Decision
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from raygpu.engines.cluster.mps_daemons import Daemons
     from raygpu.engines.tune.sweep_context import SweepContext
     from raygpu.engines.tune.sweep_monitor import SweepMonitor
-    from raygpu.tracking.runs import RunTree
+    from raygpu.tracking.opening import StoreOpening
 
 NUM_BEST = 5
 """Number of trials, or sets, in the table at the end."""
@@ -86,8 +86,8 @@ class PlannedSweep:
     plan_lines: list[str]
     """The decision in lines, as printed."""
     cluster: Cluster
-    tree: RunTree | None
-    """MLflow, as `open_store` gave it."""
+    store: StoreOpening | None
+    """The opening of MLflow's store; None where tracking is off."""
     source_folder: Path
     resume: RunDirectory | None
     """The folder of the sweep that goes on; None of a new one."""
@@ -119,7 +119,9 @@ class SweepUnderWay:
         self.timeline = Timeline(self.folder.timeline, config.metric)
         note_plan(self.folder, config, planned.found.source, planned.plan_lines)
         shown = presentation(config, self.folder, None)
-        self.session = SweepSession(config, self.folder, planned.tree, cpu_share=share, presentation=shown)
+        self.store = planned.store
+        tree = self.store.tree if self.store is not None else None
+        self.session = SweepSession(config, self.folder, tree, cpu_share=share, presentation=shown)
         self.stages = Stages()
         self.checkpoints: dict[str, str] = {}
         self.summary: dict[str, Any] = {}
@@ -177,6 +179,8 @@ class SweepUnderWay:
                 raise
             session.writer.close(0)  # what waits lies in the run's folder
             self.folder.publish()
+            if isinstance(end, TrackingError):
+                raise TrackingError(f"{end}; go on with: {self.folder.resumed_by('sweep')}") from end
             if isinstance(end, BadInput):
                 raise
             raise KeyboardInterrupt(f"interrupted; go on with: {self.folder.resumed_by('sweep')}") from None
@@ -276,6 +280,7 @@ class SweepUnderWay:
             leave=leave,
             retry_failed=self.retry_failed,
             needs=self.decision.needs(),
+            store_fault=lambda: self.store.fault if self.store is not None else None,
         )
 
     def _run_trials(self, context: SweepContext) -> None:

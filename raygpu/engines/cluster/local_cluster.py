@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from raygpu.engines.cluster import leftovers, ray_environment
 from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown, url
 from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
+from raygpu.engines.cluster.preload import Preload
 from raygpu.engines.cluster.private_api import own_process_groups
 from raygpu.engines.cluster.ray_files import keep_token_private, own_files, sessions
 from raygpu.errors import RaygpuError, one_line
@@ -31,24 +33,26 @@ TYPE_RESOURCE = "raygpu:"
 """Prefix of the Ray resource for a GPU type of this machine: Ray takes two memory sizes of a GPU for one type."""
 
 
-def start_local(gpus: Sequence[Gpu], job: str = "", *, apart: bool = True) -> Cluster:
+def start_local(gpus: Sequence[Gpu], job: str = "", *, apart: bool = True, preload: Preload | None = None) -> Cluster:
     """Start a Ray on loopback with these GPUs, or with one simulated GPU if there are none.
 
     job: name on Ray's dashboard. apart: whether each GPU type gets a Ray node of its own, since Ray knows only the type
-    of a node's first GPU. Raises RaygpuError if Ray does not start.
+    of a node's first GPU. preload: imports of the workers that start in advance, of a Ray with one node; by default
+    Ray starts one for each CPU, without imports. Raises RaygpuError if Ray does not start.
     """
     nodes = host.nodes(gpus, apart=apart)
     with leftovers.marked():
         if len(nodes) > 1:
             return _start_apart(nodes, host.types(gpus), gpus, job)
-        return _start_together(nodes[0], gpus, job)
+        return _start_together(nodes[0], gpus, job, preload)
 
 
-def _start_together(node: Node, gpus: Sequence[Gpu], job: str) -> Cluster:
+def _start_together(node: Node, gpus: Sequence[Gpu], job: str, preload: Preload | None) -> Cluster:
     """Start a Ray of one node with these GPUs."""
     # By UUID: the order that CUDA counts in may differ from NVML's.
-    with ray_environment.variable("CUDA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus) or HIDDEN):
-        context = _init_local(node, job)
+    visible = ray_environment.variable("CUDA_VISIBLE_DEVICES", ",".join(gpu.uuid for gpu in gpus) or HIDDEN)
+    with visible, preload.variables() if preload is not None else nullcontext():
+        context = _init_local(node, job, prestarted=preload.workers if preload is not None else None)
     node_id = ray.get_runtime_context().get_node_id()
     devices = [device(i, node_id, gpu.uuid, gpu) for i, gpu in enumerate(gpus)]
     return Cluster(devices or [Device(0, node_id, HIDDEN, SIMULATED)], [node], url(context.dashboard_url), local=True)
@@ -86,8 +90,13 @@ def _plain(device_type: str) -> str:
     return re.sub(r"[^0-9A-Za-z]+", "-", device_type)
 
 
-def _init_local(node: Node, job: str, resources: Mapping[str, float] | None = None) -> Any:
-    """Call `ray.init`, and once more if the first start ran into Ray's fixed limit of 30 s on a cold, busy machine."""
+def _init_local(
+    node: Node, job: str, resources: Mapping[str, float] | None = None, *, prestarted: int | None = None
+) -> Any:
+    """Call `ray.init`, and once more if the first start ran into Ray's fixed limit of 30 s on a cold, busy machine.
+
+    prestarted: number of workers that start in advance; None for Ray's own.
+    """
     # In a job of another cluster: the files sent with that job are no part of this Ray's.
     os.environ.pop(JOB_VARIABLE, None)
     keep_token_private()
@@ -95,7 +104,7 @@ def _init_local(node: Node, job: str, resources: Mapping[str, float] | None = No
     dashboard_files = own_files()
     for attempt in (1, 2):
         try:
-            with own_process_groups(dashboard_files):
+            with own_process_groups(dashboard_files, prestarted):
                 return ray.init(
                     address="local",
                     num_cpus=math.ceil(node.num_cpus),  # the plan keeps to the exact part

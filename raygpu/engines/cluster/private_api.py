@@ -12,6 +12,8 @@ from ray._private import ray_constants, services
 
 DASHBOARD = "dashboard.py"
 """Program of Ray's dashboard."""
+PRESTARTED = "--num_prestart_python_workers="
+"""Flag of Ray's raylet for the number of workers that it starts before they are asked for."""
 
 
 def bind_to_loopback(wanted: bool) -> None:
@@ -38,10 +40,12 @@ def tell_trainings_their_ray() -> None:
 
 
 @contextmanager
-def own_process_groups(dashboard_files: Path | None) -> Iterator[None]:
+def own_process_groups(dashboard_files: Path | None, prestarted: int | None = None) -> Iterator[None]:
     """Start Ray's processes, meanwhile, outside this process' group.
 
     dashboard_files: folder for temporary files of Ray's dashboard, which never deletes them; None for the system's.
+    prestarted: number of worker processes that Ray starts before they are asked for; None for Ray's own, one for each
+    CPU.
 
     `timeout` and other launchers send SIGTERM to the whole group of a command, which would end Ray before the command
     has taken its results from it. Ray has no public setting for it; its processes end
@@ -53,6 +57,8 @@ def own_process_groups(dashboard_files: Path | None) -> Iterator[None]:
         """Start one of Ray's processes."""
         if dashboard_files is not None and any(Path(word).name == DASHBOARD for word in command):
             env = {**env, "TMPDIR": str(dashboard_files)}
+        if prestarted is not None:
+            command = [f"{PRESTARTED}{prestarted}" if word.startswith(PRESTARTED) else word for word in command]
         return kept(command, *arguments, env=env, process_group=0, **options)
 
     services.ConsolePopen = start

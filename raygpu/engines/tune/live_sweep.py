@@ -58,7 +58,7 @@ class LiveSweep:
         self.timeline = context.timeline
         self.cluster = context.cluster
         self.say, self.warn, self.detail = context.say, context.warn, context.detail
-        self.leave = context.leave
+        self.leave, self.store_fault = context.leave, context.store_fault
         self.shares = shares
         self.grouper = grouper
         self.rule = rule
@@ -98,8 +98,10 @@ class LiveSweep:
 
     @property
     def stopping(self) -> bool:
-        """Whether the sweep is to stop so that it can go on: after an interrupt, or because its first trials failed."""
-        return bool(self.interrupts.count) or self.records.hopeless is not None
+        """Whether the sweep is to stop so that it can go on: after an interrupt, because its first trials failed, or
+        because the tracking store cannot be opened."""
+        without_hope = self.records.hopeless is not None or self.store_fault() is not None
+        return bool(self.interrupts.count) or without_hope
 
     def running_pids(self) -> set[int]:
         """Return the pids of the processes in which trials run alone."""

@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from raygpu.engines.cluster import preload
 from raygpu.engines.cluster.pinned import pinned
 from raygpu.search.population import Donor, Orders, Population, Report
 from raygpu.search.trials import Trial
@@ -135,7 +136,9 @@ class PopulationSettings:
 
 def population_actor(population: Population | None) -> Any:
     """Start the population's actor on the driver's node, so that both end together; None without a population."""
-    return None if population is None else pinned(PopulationActor).remote(population)
+    if population is None:
+        return None
+    return pinned(PopulationActor, runtime_env=preload.WITHOUT).remote(population)
 
 
 def begun_values(trial: Trial, changing: Sequence[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from raygpu.engines.cluster import preload
 from raygpu.engines.cluster.pinned import pinned
 from raygpu.search.patience import reasons
 from raygpu.search.stopping import Rule
@@ -37,4 +38,4 @@ def rule_actor(rule: Rule | None) -> Any:
     """Start the rule's actor on the driver's node, so that both end together; None without a rule."""
     if rule is None:
         return None
-    return pinned(RuleActor).remote(rule)
+    return pinned(RuleActor, runtime_env=preload.WITHOUT).remote(rule)

@@ -10,6 +10,7 @@ from raygpu.config import SweepConfig
 from raygpu.config.source import Source
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.mps_daemons import Daemons
+from raygpu.errors import BadInput
 from raygpu.experiment import Splits
 from raygpu.planning.training_need import Need
 from raygpu.records.run_directory import RunDirectory
@@ -74,6 +75,8 @@ class SweepContext:
     leave: Callable[[Mapping[str, str]], None]
     """Function that writes the results and ends this process, for a sweep whose Ray is gone. Takes the URIs of trials'
     checkpoints by trial id; called in a thread of its own."""
+    store_fault: Callable[[], BadInput | None] = lambda: None
+    """Function that returns why the tracking store could not be opened, which ends the sweep; None if it could."""
     retry_failed: bool = False
     """Whether a resumed sweep trains its failed trials again, also if all others have ended."""
     arrays_s: dict[str, float] = field(default_factory=dict)

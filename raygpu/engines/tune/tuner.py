@@ -15,7 +15,7 @@ from raygpu.devices import disk
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
 from raygpu.engines.tune.interruption import Interruption, PausingScheduler, checkpoints_first
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.private_api import withhold_credentials
+from raygpu.engines.tune.private_api import in_started_workers, withhold_credentials
 from raygpu.engines.tune.saved_state import has_state
 from raygpu.engines.tune.space_pause import SpacePause
 from raygpu.engines.tune.sweep_context import SweepContext
@@ -37,8 +37,8 @@ def fit(
 ) -> None:
     """Run or resume an experiment in the run folder's `tune`.
 
-    Returns early, with trials that have not ended, after Ctrl-C. Raises BadInput for an unknown metric, StorageError if
-    object storage fails.
+    Returns early, with trials that have not ended, after Ctrl-C. Raises BadInput for an unknown metric, or if the
+    tracking store cannot be opened; StorageError if object storage fails.
     """
     config, folder = context.config, context.folder
     tune_config = tune.TuneConfig(
@@ -71,7 +71,8 @@ def fit(
     )
     withhold_credentials()
     # Tune sets its own handler and leaves it.
-    with _silent_tune(), handlers_kept(signal.SIGUSR1), checkpoints_first(live):
+    started = in_started_workers(context.cluster.local)
+    with _silent_tune(), handlers_kept(signal.SIGUSR1), checkpoints_first(live), started:
         try:
             _tuner(trainable, tune_config, run_config, live, resume=resume).fit()
         except OSError as error:
@@ -83,6 +84,8 @@ def fit(
             raise StorageError(f"storage: {folder.shared}: {one_line(error)}; go on with: {again}") from error
     if live.unknown_metric is not None:
         raise BadInput(live.unknown_metric)
+    if (fault := context.store_fault()) is not None:
+        raise fault
 
 
 def _tuner(

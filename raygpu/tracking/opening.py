@@ -1,0 +1,24 @@
+"""The opening of a sweep's tracking store, in the writer's thread, while the first trials start."""
+
+from __future__ import annotations
+
+from raygpu.config import ProblemConfig
+from raygpu.errors import TrackingError
+from raygpu.tracking.runs import Refused, RunTree
+
+
+class StoreOpening:
+    """Import MLflow, which takes seconds, and open the store; a store that cannot be opened is to end the sweep."""
+
+    def __init__(self, config: ProblemConfig) -> None:
+        self._tracking = config.tracking
+        self.fault: TrackingError | None = None
+        """Why the store could not be opened; None if it could, or has not been tried yet."""
+
+    def tree(self) -> RunTree:
+        """Return the open store. Raises Refused, so that the writer does not try again: the sweep ends."""
+        try:
+            return RunTree.open(self._tracking.uri, self._tracking.experiment)
+        except TrackingError as error:
+            self.fault = error
+            raise Refused(str(error)) from error
