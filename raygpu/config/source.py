@@ -6,6 +6,7 @@ code = source.resolve()      # again, in a worker
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import pickle
@@ -66,24 +67,38 @@ def locate(name: str, folder: Path) -> tuple[Source, Experiment | Callable[[dict
 
 
 def require_there(name: str | None, folder: Path) -> None:
-    """Raise BadInput if the file or the package of an experiment is not there; nothing is imported. None: no
+    """Raise BadInput if `name` stands for nothing; import only where its source does not show it. None: no
     experiment."""
-    if name is None or name.endswith(PICKLED):
-        return
-    module_name = _parts(name)[0]
+    if name is not None and not name.endswith(PICKLED) and not _is_defined(name, folder):
+        resolve(name, folder)
+
+
+def _is_defined(name: str, folder: Path) -> bool:
+    """Return whether the source that `name` names can be read, and defines or imports the name at its top level."""
+    module_name, attribute = _parts(name)
     if module_name.endswith(".py"):
-        _require_file(folder / module_name, name)
-    elif not _has_package(module_name.partition(".")[0], folder):
-        raise _no_module(module_name, name, folder)
-
-
-def _has_package(package: str, folder: Path) -> bool:
-    if package in sys.modules or (folder / package).is_dir() or (folder / f"{package}.py").is_file():
-        return True
+        paths = [folder / module_name]
+    else:
+        stems = [Path(base, *module_name.split(".")) for base in (*sys.path, str(folder))]
+        paths = [path for stem in stems for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))]
+    source = next((path for path in paths if path.is_file()), None)
     try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
+        statements = ast.parse(source.read_bytes()).body if source is not None else []
+    except (OSError, SyntaxError, ValueError):
         return False
+    return any(attribute in _names(statement) for statement in statements)
+
+
+def _names(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement of a module's top level binds, of the usual kinds."""
+    match statement:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+            return {name}
+        case ast.ImportFrom(names=aliases):
+            return {alias.asname or alias.name for alias in aliases}
+        case ast.Assign(targets=targets):
+            return {target.id for target in targets if isinstance(target, ast.Name)}
+    return set()
 
 
 def _parts(name: str) -> tuple[str, str]:
@@ -92,15 +107,6 @@ def _parts(name: str) -> tuple[str, str]:
     if not module_name or not attribute:
         raise BadInput(f'experiment: read {name!r}; write "package.module:Name" or "path/to/file.py:name"')
     return module_name, attribute
-
-
-def _require_file(path: Path, name: str) -> None:
-    if not path.is_file():
-        raise BadInput(f"experiment: {path}: no such file (from {name!r})")
-
-
-def _no_module(module_name: str, name: str, folder: Path) -> BadInput:
-    return BadInput(f"experiment: no module {module_name!r} (from {name!r}), looked in {folder} and the Python path")
 
 
 def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], Any]:
@@ -162,14 +168,17 @@ def _import_module(module_name: str, name: str, folder: Path) -> Any:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise _no_module(module_name, name, folder) from error
+            raise BadInput(
+                f"experiment: no module {module_name!r} (from {name!r}), looked in {folder} and the Python path"
+            ) from error
         raise BadInput(f"experiment: {module_name} cannot be imported: {one_line(error)}") from error
     except (Exception, SystemExit) as error:  # the user's module: whatever it raises is the message
         raise BadInput(f"experiment: {module_name} cannot be imported: {one_line(error)}") from error
 
 
 def _import_file(path: Path, name: str) -> Any:
-    _require_file(path, name)
+    if not path.is_file():
+        raise BadInput(f"experiment: {path}: no such file (from {name!r})")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     module_name = f"_raygpu_file_{path.stem}"

@@ -168,8 +168,9 @@ def test_all_flags_that_are_wrong_are_told_at_once(here: Path, capsys: pytest.Ca
 
 
 def test_an_experiment_whose_framework_is_not_installed(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_ray: Any
 ) -> None:
+    monkeypatch.setattr("raygpu.sweep.ray_starting", no_ray)
     monkeypatch.setattr("raygpu.workflow.user_code.importlib.util.find_spec", lambda name: None)
     (here / "torch.toml").write_text(GOOD.replace("tests.cases:ramp", "experiments.digits:Mlp"))
     (line,) = faults(capsys, "torch.toml")
