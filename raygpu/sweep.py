@@ -25,11 +25,12 @@ from raygpu.tracking.session import open_store
 from raygpu.workflow.planner import Planner
 from raygpu.workflow.population import require_population
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting, wait_for_ray
+from raygpu.workflow.service_use import held, service_use
 from raygpu.workflow.sweep_run import LIMITS, PlannedSweep, SweepUnderWay
 from raygpu.workflow.sweep_run import Result as Result
 from raygpu.workflow.trial_groups import grouped
 from raygpu.workflow.user_code import find, problem
-from raygpu.workflow.validation import apart, prepare
+from raygpu.workflow.validation import apart, least, prepare
 
 DEFAULT = Path("conf/sweep/digits.toml")
 SWITCHES = {
@@ -70,8 +71,27 @@ def run(
     source, code = find(config, source_folder)
     stages = Stages()
     stages.end("start")
-    ray = ray_starting(config, prepared.gpus, source_folder, console.line, apart=apart(config), wanted=not dry_run)
-    with ray as starting, faults_printed_first():
+    with (
+        service_use(
+            config,
+            prepared.gpus,
+            source.kind,
+            console.warn,
+            apart=apart(config),
+            least=least(config),
+            wanted=not dry_run,
+        ) as service,
+        ray_starting(
+            config,
+            prepared.gpus,
+            source_folder,
+            console.line,
+            apart=apart(config),
+            wanted=not dry_run,
+            service=service,
+        ) as starting,
+        faults_printed_first(),
+    ):
         found = problem(prepared, source, code)  # imports torch or TensorFlow, while Ray's processes start
         console.lines(found.notes)
         stages.end("data")
@@ -80,7 +100,7 @@ def run(
         if groups.sharing == "fused":
             show(architecture_lines(architectures(prepared.space, groups.groups), drawn=groups.drawn))
         measurer = Measurer(config, source, code, found.splits, groups.groups)
-        planner = Planner(config, prepared.sampler.num_trials, groups, measurer, show)
+        planner = Planner(held(config, service), prepared.sampler.num_trials, groups, measurer, show)
         if prepared.nodes is not None:
             planner.ahead(local_site(prepared.gpus, prepared.nodes), dry=dry_run)
         if starting is None:

@@ -12,6 +12,7 @@ from ray._private import ray_constants, services
 
 DASHBOARD = "dashboard.py"
 """Program of Ray's dashboard."""
+PRESTART_S = 10.0
 
 
 def bind_to_loopback(wanted: bool) -> None:
@@ -60,3 +61,31 @@ def own_process_groups(dashboard_files: Path | None) -> Iterator[None]:
         yield
     finally:
         services.ConsolePopen = kept
+
+
+def prestart_workers(node: Mapping[str, Any], number: int, keep_s: int) -> None:
+    """Have a node start workers that belong to no job yet, and keep them. node: of `ray.nodes()`.
+
+    Ray itself starts such workers once, with the node. Raises RuntimeError if the node does not answer.
+    """
+    import grpc
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc
+
+    wanted = node_manager_pb2.PrestartWorkersRequest(
+        language=common_pb2.Language.PYTHON, num_workers=number, keep_alive_duration_secs=keep_s
+    )
+    with init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}") as channel:
+        try:
+            node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(wanted, timeout=PRESTART_S)
+        except grpc.RpcError as error:
+            raise RuntimeError(f"Ray starts no workers: {error}") from error
+
+
+def run_before_first_task(config: Any, hook: Any) -> None:
+    """Have each worker of a job call the hook's `_apply()` before its first task, once it has the driver's paths.
+
+    config: of the job. hook: is pickled. Ray does so with a configuration of logging; a setup hook of the runtime
+    environment would do as well, but a job with such an environment gets new processes.
+    """
+    config.set_py_logging_config(hook)

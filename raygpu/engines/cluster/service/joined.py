@@ -1,0 +1,41 @@
+"""The service's Ray as the cluster of one command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from raygpu.engines.cluster import leftovers
+from raygpu.engines.cluster.cluster import Cluster, head_answers, shutdown
+from raygpu.records import scratch
+
+
+@dataclass(slots=True, kw_only=True)
+class ServiceCluster(Cluster):
+    """A connection to the service's Ray, which lives on when it is closed."""
+
+    mark: str
+    """Mark of what the command's trials start."""
+    give_back: Callable[[], None]
+    """Gives the command's part of the GPUs back."""
+    num_workers: int
+    """Number of workers that were ready."""
+    logs: Path
+
+    def detail_lines(self) -> list[str]:
+        """Return lines on the devices, and on where the logs of the service's Ray are."""
+        *devices, _ = Cluster.detail_lines(self)
+        return [*devices, f"service: {self.num_workers} workers were ready; Ray's logs: {self.logs}"]
+
+    def close(self) -> None:
+        """Disconnect from Ray, end what the command's trials have started, and give its GPUs back."""
+        try:
+            if head_answers():
+                shutdown()
+        finally:
+            leftovers.end_of([self.mark])
+            self.give_back()
+            with suppress(OSError):  # the next command deletes them
+                scratch.delete_abandoned()
