@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +81,14 @@ def prestart_workers(node: Mapping[str, Any], number: int, keep_s: int) -> None:
             node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(wanted, timeout=PRESTART_S)
         except grpc.RpcError as error:
             raise RuntimeError(f"Ray starts no workers: {error}") from error
+
+
+def use_tokens() -> None:
+    """Have this process show its token to the Ray that it joins, as Ray does itself when it starts one by default."""
+    from ray._raylet import Config  # type: ignore[attr-defined]
+
+    os.environ["RAY_AUTH_MODE"] = "token"
+    Config.initialize("")  # Ray has read the variable at its import
 
 
 def run_before_first_task(config: Any, hook: Any) -> None:

@@ -54,12 +54,12 @@ class Lease:
         from raygpu.engines.cluster import leftovers, ray_environment
         from raygpu.engines.cluster.cluster import device
         from raygpu.engines.cluster.job_name import named_job
-        from raygpu.engines.cluster.private_api import run_before_first_task
+        from raygpu.engines.cluster.private_api import run_before_first_task, use_tokens
         from raygpu.engines.cluster.service import command_environment
         from raygpu.engines.cluster.service.joined import ServiceCluster
         from raygpu.errors import RaygpuError, one_line
 
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # as a start of a local Ray does
+        use_tokens()
         with ray_environment.variable(leftovers.VARIABLE, self.mark):
             command_environment.write(self._environment)
         config = named_job(job)

@@ -68,7 +68,7 @@ class ServiceFolder:
 
     def delete(self) -> None:
         """Delete the address, the socket and what commands left; the output stays."""
-        for file in (self.path / ADDRESS, self.socket, *self.path.glob("command-*")):
+        for file in (self.path / ADDRESS, self.socket, *self.path.glob("command-*"), *self.path.glob("standby-*")):
             with suppress(OSError):
                 file.unlink()
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from raygpu.engines.cluster import leftovers
+from raygpu.engines.cluster import leftovers, ray_files
 from raygpu.engines.cluster.cluster import Cluster, head_answers, shutdown
 from raygpu.records import scratch
 
@@ -24,10 +24,12 @@ class ServiceCluster(Cluster):
     """Number of workers that were ready."""
     logs: Path
 
+    def __post_init__(self) -> None:
+        ray_files.use_logs(self.logs)
+
     def detail_lines(self) -> list[str]:
         """Return lines on the devices, and on where the logs of the service's Ray are."""
-        *devices, _ = Cluster.detail_lines(self)
-        return [*devices, f"service: {self.num_workers} workers were ready; Ray's logs: {self.logs}"]
+        return [*Cluster.detail_lines(self), f"service: {self.num_workers} workers were ready"]
 
     def close(self) -> None:
         """Disconnect from Ray, end what the command's trials have started, and give its GPUs back."""
@@ -37,5 +39,6 @@ class ServiceCluster(Cluster):
         finally:
             leftovers.end_of([self.mark])
             self.give_back()
+            ray_files.use_logs(None)
             with suppress(OSError):  # the next command deletes them
                 scratch.delete_abandoned()

@@ -18,6 +18,7 @@ from raygpu.engines.cluster.service import log_files
 from raygpu.engines.cluster.service.folder import ServiceFolder
 from raygpu.engines.cluster.service.ledger import Ledger, Wish
 from raygpu.engines.cluster.service.pool import Pool
+from raygpu.engines.cluster.service.standby_process import StandbyProcess
 from raygpu.engines.cluster.service.terms import Terms
 from raygpu.engines.cluster.service.wire import Line
 from raygpu.errors import one_line
@@ -57,6 +58,10 @@ class Keeper:
         self._selector = selectors.DefaultSelector()
         self._lines: dict[int, Line] = {}
         """Connections by their file descriptor, which is a command's number in the ledger."""
+        self._standbys: dict[int, StandbyProcess] = {}
+        """Waiting processes that were given away, until they have become a command, by the connection's number."""
+        self._standby: StandbyProcess | None = None
+        """Process that waits for the next command."""
         self._marks: dict[int, str] = {}
         """Mark of what each command's trials start, by its number."""
         self._draining = False
@@ -86,6 +91,9 @@ class Keeper:
             self.folder.delete()
             for line in self._lines.values():
                 line.close()
+            for standby in (self._standby, *self._standbys.values()):
+                if standby is not None:
+                    standby.end()
 
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -128,10 +136,21 @@ class Keeper:
             self._draining = True
             self.ended = bool(message.get("now")) or not (self.ledger.taken or self.ledger.waiting)
             line.send(self.status())
+        elif asked == "standby":
+            line.send(self._given(number))
         elif asked == "use":
             self._use(number, line, message)
         else:
             raise ValueError(f"read {asked!r}")
+
+    def _given(self, number: int) -> dict[str, Any]:
+        """Give the waiting process away, and return where it listens; nothing if there is none."""
+        standby = self._standby
+        if standby is None or self._draining or not standby.is_ready:
+            return {}
+        self._standby, self._standbys[number] = None, standby
+        self._filled = self._used = time.monotonic()
+        return {"pid": standby.process.pid, "socket": standby.socket.name}
 
     def _use(self, number: int, line: Line, message: Mapping[str, Any]) -> None:
         if self._draining:
@@ -154,14 +173,18 @@ class Keeper:
         line = self._lines.pop(number)
         self._selector.unregister(line.socket)
         line.close()
+        standby = self._standbys.pop(number, None)
+        if standby is not None and standby.is_ready:  # its command did not come
+            standby.end()
         mark = self._marks.pop(number, None)
         if mark is None:
             return
         leftovers.end_of([mark])
         self._used = time.monotonic()
         self._filled = self._used  # its workers end first
+        granted = self.ledger.leave(number)
         self.say(f"a command has ended; {self.ledger.line()}")
-        for waiting, part in self.ledger.leave(number):
+        for waiting, part in granted:
             with suppress(OSError):  # it has gone meanwhile; its connection tells so next
                 self._lines[waiting].send(self._grant(part))
 
@@ -181,6 +204,7 @@ class Keeper:
             "gpus": [device.name for device in self.cluster.devices],
             "idle_workers": self.pool.count()[0],
             "workers": self.pool.size,
+            "standby": self._standby is not None and self._standby.is_ready,
             "used_by": used_by,
             "waiting": [{"what": wish.what, "pid": self._lines[number].pid} for number, wish in waiting.items()],
             "ends_in_s": left_s,
@@ -202,6 +226,8 @@ class Keeper:
         if not self.ended and now - self._filled > FILL_S and (self.ledger.free > 0 or not is_used):
             self._filled = now
             self._fill()
+            if self._standby is None or self._standby.has_ended:
+                self._standby = StandbyProcess(self.folder)
         if now - self._pruned > PRUNE_S:
             self._pruned = now
             log_files.prune(Path(self._ray["logs"]))

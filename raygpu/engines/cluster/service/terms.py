@@ -21,14 +21,22 @@ from typing import Any
 import raygpu
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
+from raygpu.engines.cluster import ray_environment
 
 AT_START = (
     *("LD_", "PYTHON", "RAY_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "MALLOC_", "GLIBC_TUNABLES"),
     *("TORCH_", "PYTORCH_", "LANG", "LC_", "NVIDIA_", "CUDA_DEVICE_ORDER", "HOME", "VIRTUAL_ENV", "SLURM_JOB_ID"),
 )
 """Beginnings of the variables that a process, or a library, reads when it starts: the service's workers have."""
-NOT_COMPARED = ("RAY_ADDRESS", "RAY_AUTH_MODE", "LD_PRELOAD_WARNED", "PYTHONSTARTUP")
-"""Variables among them that a worker does not read, or that raygpu sets itself."""
+NOT_COMPARED = (
+    *("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_CLIENT_MODE", "PYTHONSTARTUP"),
+    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR"),
+)
+"""Variables among them that a worker does not read at its start, or that Ray, scikit-learn and torch set themselves."""
+OF_A_COMMAND = ("MPL", "MLFLOW_", "OPTUNA_", "SQLALCHEMY_", "PYDANTIC_", "RICH_")
+"""Beginnings of further variables that libraries of a command itself may read when they are imported."""
+READ_LATER = ("MLFLOW_TRACKING_", "MLFLOW_S3_", "MLFLOW_HTTP_")
+"""Beginnings of variables among them that are read when they are needed."""
 LIMITS = ("RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_CPU", "RLIMIT_FSIZE")
 LIBRARIES = ("ray", "torch", "tensorflow", "numpy", "mlflow")
 
@@ -51,6 +59,8 @@ class Terms:
     """CPUs that the processes may run on."""
     limits: Mapping[str, int]
     """Resource limits, and the nice value."""
+    of_a_command: Mapping[str, str]
+    """Digests of the variables that count at the start of a command, beside those of any process."""
 
     @classmethod
     def here(cls, gpus: Sequence[Gpu], *, apart: bool) -> Terms:
@@ -69,6 +79,7 @@ class Terms:
             gpus=nodes,
             cpus=sorted(os.sched_getaffinity(0)),
             limits={**limits, "nice": os.getpriority(os.PRIO_PROCESS, 0)},
+            of_a_command=of_a_command(os.environ),
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -77,12 +88,24 @@ class Terms:
 
 
 def at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return digests of the variables that count at a process' start, by name."""
-    return {
-        name: hashlib.sha256(_absolute(name, value).encode(errors="surrogateescape")).hexdigest()[:16]
-        for name, value in environment.items()
-        if name.startswith(AT_START) and name not in NOT_COMPARED
-    }
+    """Return digests of the variables that count at a process' start, by name, without those that raygpu sets."""
+    own = ray_environment.SETTINGS | ray_environment.LOCAL
+    counting = {name: value for name, value in environment.items() if name.startswith(AT_START)}
+    return _digests({n: v for n, v in counting.items() if n not in NOT_COMPARED and own.get(n) != v})
+
+
+def of_a_command(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return digests of the further variables that count at the start of a command, by name."""
+    return _digests(
+        {n: v for n, v in environment.items() if n.startswith(OF_A_COMMAND) and not n.startswith(READ_LATER)}
+    )
+
+
+def may_take_over(service: Mapping[str, Any], command: Terms) -> bool:
+    """Return whether a process that waits in the service may become this command: it asks for the GPUs itself."""
+    if service.get("of_a_command") != command.of_a_command:
+        return False
+    return refusal({**service, "gpus": [list(node) for node in command.gpus]}, command) is None
 
 
 def refusal(service: Mapping[str, Any], command: Terms) -> str | None:
@@ -120,6 +143,13 @@ def _state_of_packages() -> str:
         with suppress(OSError):
             times.append(f"{file} {file.stat().st_mtime_ns}")
     return hashlib.sha256("\n".join(times).encode()).hexdigest()[:16]
+
+
+def _digests(variables: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: hashlib.sha256(_absolute(name, value).encode(errors="surrogateescape")).hexdigest()[:16]
+        for name, value in variables.items()
+    }
 
 
 def _absolute(name: str, value: str) -> str:
