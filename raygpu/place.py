@@ -194,9 +194,7 @@ def _measured(planned: _Planned, console: LiveConsole) -> _Measured:
         config.rounds, planned.prepared.num_devices, config.epochs or config.rounds, config.memory_gib
     )
     with contextlib.ExitStack() as ending:
-        cluster = ending.enter_context(
-            measuring_ray(config, planned.prepared.gpus, planned.workload.source.kind, console.line)
-        )
+        cluster = ending.enter_context(measuring_ray(config, planned.prepared.gpus, console.line))
         benchmark = PlacementBenchmark(cluster, planned.workload, settings, console.line)
         ending.callback(benchmark.close)
         placements = [MeasuredPlacement(name, parts) for name, parts in planned.placements.items()]

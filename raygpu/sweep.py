@@ -75,7 +75,6 @@ def run(
         service_use(
             config,
             prepared.gpus,
-            source.kind,
             console.warn,
             apart=apart(config),
             least=least(config),

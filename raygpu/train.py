@@ -82,7 +82,7 @@ def run(
     if local is not None:
         require_layout(config, source.kind, local, simulated=simulated)
     with (
-        service_use(config, prepared.gpus, source.kind, console.warn, apart=False, wanted=not dry_run) as service,
+        service_use(config, prepared.gpus, console.warn, apart=False, wanted=not dry_run) as service,
         ray_starting(
             config, prepared.gpus, source_folder, console.line, apart=False, wanted=not dry_run, service=service
         ) as starting,

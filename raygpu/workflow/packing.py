@@ -157,8 +157,8 @@ def measure(
             except NoMps as error:
                 ways.remove("mps")
                 notes.append(f"mps: not measured: {error}")
-        gpus, kind = measuring.prepared.gpus, measuring.workload.source.kind
-        cluster = ending.enter_context(measuring_ray(config, gpus, kind, say, of=visible_to_a_service(config)))
+        gpus = measuring.prepared.gpus
+        cluster = ending.enter_context(measuring_ray(config, gpus, say, of=visible_to_a_service(config)))
         probe = ProbeProcesses(cluster, cluster.devices[0], measuring.workload, scratch)
         ending.callback(probe.close)
         repetitions = Repetitions(config.window_s, config.rounds)
@@ -195,6 +195,6 @@ def measure_scaling(measuring: MeasuredTraining, folder: RunDirectory, say: Call
     gpus = host.computing(chosen_gpus(config))[0]
     asked = config.workers if config.workers != "all" else len(gpus) or 1
     gpus = gpus[:asked]
-    with measuring_ray(config, gpus, workload.source.kind, say) as cluster:
+    with measuring_ray(config, gpus, say) as cluster:
         benchmark = ScalingBenchmark(cluster, workload, folder.shared_checkpoints, config.rounds, config.window_s, say)
         return benchmark.scaling(len(gpus) or asked)

@@ -85,17 +85,16 @@ def ray_starting(
 def measuring_ray(
     config: PackConfig | PlaceConfig,
     gpus: Sequence[Gpu],
-    kind: str,
     tell: Callable[[str], None],
     of: Sequence[Gpu] = (),
 ) -> Iterator[Cluster]:
     """Join the service for a measurement, or start a Ray with these GPUs, or a simulated one; end its use at the end.
 
-    kind: of the user's code. tell: takes lines on waiting. of: all GPUs of this machine that a service may have, where
+    tell: takes lines on waiting. of: all GPUs of this machine that a service may have, where
     `gpus` are taken by their UUIDs and not by Ray.
     """
     ray_environment.prepare(local=True)
-    with service_use(config, gpus, kind, tell, of=of, measures=True) as service:
+    with service_use(config, gpus, tell, of=of, measures=True) as service:
         job = f"{config.COMMAND} {config.name}"
         if service is not None:
             cluster = service.join(job)

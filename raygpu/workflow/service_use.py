@@ -43,7 +43,6 @@ class ServiceUse:
 def service_use(
     config: ProblemConfig,
     gpus: Sequence[Gpu],
-    kind: str,
     tell: Callable[[str], None],
     *,
     apart: bool = True,
@@ -55,11 +54,11 @@ def service_use(
     """Take a part of the service's GPUs meanwhile; wait for them if others use them.
 
     Yields None where no service runs, or where the command may not use it, after a line that says why. gpus: those of
-    this machine that the command uses. kind: of the user's code. least: smallest number of GPUs that is of use. of:
+    this machine that the command uses. least: smallest number of GPUs that is of use. of:
     all GPUs that the service may have, where the command takes `gpus` by their UUIDs. measures: whether the command
     wants all GPUs for itself.
     """
-    use = _use(config, [*gpus], [*(of or gpus)], kind, tell, apart, least, measures) if wanted else None
+    use = _use(config, [*gpus], [*(of or gpus)], tell, apart, least, measures) if wanted else None
     try:
         yield use
     finally:
@@ -79,7 +78,6 @@ def _use(
     config: ProblemConfig,
     gpus: Sequence[Gpu],
     of: Sequence[Gpu],
-    kind: str,
     tell: Callable[[str], None],
     apart: bool,
     least: Fraction | None,
@@ -94,8 +92,6 @@ def _use(
             return None
         if section is not None and not section.is_local:
             raise NotUsed(f"cluster.address is {section.address}")
-        if kind == "keras":
-            raise NotUsed("its workers have imported torch, and this is a Keras experiment")
         ray_environment.prepare(local=True)
         wish = Wish(
             what=f"{config.COMMAND} {config.name}",

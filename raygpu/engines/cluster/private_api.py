@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,31 @@ def tell_trainings_their_ray() -> None:
         return own | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
 
     data_parallel_trainer.get_env_vars_to_propagate = variables
+
+
+class _NoVariables(dict[str, str]):
+    """Variables for a controller of Ray Train, of which there are none, whatever default it adds."""
+
+    def setdefault(self, name: str, default: str = "") -> str:
+        """Return the default, and keep nothing."""
+        return default
+
+
+def let_trainings_use_started_workers(address: str) -> None:
+    """Let the processes of Ray Train, which this process starts, be workers that Ray has started already.
+
+    Ray Train gives its controller and its workers environment variables of this process, so Ray starts new processes
+    for them. A service's workers have the variables of this process anyway. Called in a command, and in its workers.
+    address: of their Ray, which its PlacementGroupCleaner asks without one, as `tell_trainings_their_ray` has it.
+    """
+    from ray.train.v2._internal.execution.worker_group import worker_group
+    from ray.train.v2._internal.state import util
+    from ray.train.v2.api import data_parallel_trainer
+    from ray.util import state
+
+    data_parallel_trainer.get_env_vars_to_propagate = _NoVariables
+    worker_group.get_env_vars_to_propagate = _NoVariables
+    util.get_actor = partial(state.get_actor, address=address)
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -22,6 +24,22 @@ def withhold_credentials() -> None:
     Workers have their nodes' own. Tune has no public setting for it.
     """
     class_cache.ENV_VARS_TO_PROPAGATE -= CREDENTIALS
+
+
+@contextmanager
+def in_started_workers(wanted: bool) -> Iterator[None]:
+    """Let Tune's trials, meanwhile, begin in workers that Ray has started already.
+
+    Tune gives its workers environment variables of this process, so Ray starts a new process for each. The workers of
+    a local Ray have the variables of this process anyway. wanted: whether Ray is a local one.
+    """
+    kept = class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE
+    if wanted:
+        class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = {}, set()
+    try:
+        yield
+    finally:
+        class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = kept
 
 
 def kill_worker(trial: Any) -> None:

@@ -15,7 +15,7 @@ from raygpu.devices import disk
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
 from raygpu.engines.tune.interruption import Interruption, PausingScheduler, checkpoints_first
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.private_api import withhold_credentials
+from raygpu.engines.tune.private_api import in_started_workers, withhold_credentials
 from raygpu.engines.tune.saved_state import has_state
 from raygpu.engines.tune.space_pause import SpacePause
 from raygpu.engines.tune.sweep_context import SweepContext
@@ -71,7 +71,8 @@ def fit(
     )
     withhold_credentials()
     # Tune sets its own handler and leaves it.
-    with _silent_tune(), handlers_kept(signal.SIGUSR1), checkpoints_first(live):
+    started = in_started_workers(context.cluster.local)
+    with _silent_tune(), handlers_kept(signal.SIGUSR1), checkpoints_first(live), started:
         try:
             _tuner(trainable, tune_config, run_config, live, resume=resume).fit()
         except OSError as error:

@@ -63,7 +63,8 @@ class Lease:
         with ray_environment.variable(leftovers.VARIABLE, self.mark):
             command_environment.write(self._environment)
         config = named_job(job)
-        run_before_first_task(config, command_environment.TakenOver(str(self._environment)))
+        hook = command_environment.TakenOver(str(self._environment), self._ray["gcs_address"])
+        run_before_first_task(config, hook)
         try:
             ray.init(
                 address=self._ray["gcs_address"], job_config=config, log_to_driver=False, logging_level=logging.ERROR
@@ -80,6 +81,7 @@ class Lease:
             nodes,
             self._ray["dashboard"],
             True,
+            has_started_workers=True,
             _resources=_resources(nodes),
             mark=self.mark,
             give_back=self.close,

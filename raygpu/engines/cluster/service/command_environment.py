@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from raygpu.engines.cluster.private_api import let_trainings_use_started_workers
 from raygpu.engines.cluster.service.folder import write_private
 from raygpu.engines.cluster.service.terms import AT_START
 
+ADDRESS = "RAY_ADDRESS"
 KEPT = (*AT_START, "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Beginnings of the variables of a worker that stay: equal in a command that may use the service, or set by Ray."""
 
@@ -33,6 +35,8 @@ class TakenOver:
     """The environment of a command in a file; Ray calls `_apply` in each worker before the first task of the job."""
 
     file: str
+    address: str
+    """Address of the service's Ray."""
 
     def _apply(self) -> None:
         """Take the environment over. Raises OSError if the command has ended already."""
@@ -43,6 +47,7 @@ class TakenOver:
             del os.environ[name]
         os.umask(found["umask"])
         os.chdir(found["folder"])
+        let_trainings_use_started_workers(self.address)
         tempfile.tempdir = None  # which was taken from the variables
         time.tzset()
 
@@ -55,7 +60,11 @@ def changes(
     command: variables of the command. own: those of the worker, some of which Ray has set for it. started_with: those
     that the service was started with.
     """
-    wanted = {name: value for name, value in command.items() if not name.startswith(KEPT) and own.get(name) != value}
+    wanted = {
+        name: value
+        for name, value in command.items()
+        if (name == ADDRESS or not name.startswith(KEPT)) and own.get(name) != value
+    }
     removed = [name for name in own if name in started_with and name not in command and not name.startswith(KEPT)]
     return wanted, removed
 

@@ -20,7 +20,8 @@ IDLE = "ray::IDLE"
 PRELOADED = (
     *("numpy", "torch", "ray.tune", "raygpu.engines.tune.trainable", "raygpu.engines.train.worker"),
     *("raygpu.training.start", "raygpu.training.torch.solo", "raygpu.training.torch.optimizers"),
-    *("raygpu.training.fused.dry_run", "raygpu.training.fused.model_array"),
+    *("raygpu.training.fused.dry_run", "raygpu.training.fused.model_array", "torch._decomp"),
+    "ray.train.v2._internal.execution.controller.controller",
 )
 """Modules that a worker imports before it has a command, none of which loads a user's code or touches a GPU."""
 KEEP_S = 30 * 86400

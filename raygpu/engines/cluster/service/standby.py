@@ -31,6 +31,7 @@ IMPORTED = (
     *("raygpu.engines.cluster.prometheus", "raygpu.engines.cluster.service.joined", "raygpu.training.torch.optimizers"),
     *("mlflow", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "sqlalchemy.dialects.sqlite", "sklearn"),
     *("sklearn.datasets", "matplotlib.figure", "raygpu.training.fused.dry_run", "raygpu.training.quick_estimate"),
+    *("torch.fx.experimental.proxy_tensor", "torch.fx.experimental.symbolic_shapes", "torch._decomp"),
 )
 """Modules that a command imports before its first training step; none is the user's."""
 STREAMS = 3
