@@ -92,6 +92,8 @@ def _use(
             return None
         if section is not None and not section.is_local:
             raise NotUsed(f"cluster.address is {section.address}")
+        if os.environ.get("RAY_AUTH_MODE", "token") != "token":
+            raise NotUsed("RAY_AUTH_MODE turns Ray's tokens off here")
         ray_environment.prepare(local=True)
         wish = Wish(
             what=f"{config.COMMAND} {config.name}",

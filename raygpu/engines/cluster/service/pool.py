@@ -44,6 +44,7 @@ def preloading(size: int) -> Iterator[None]:
         ray_environment.variable("RAY_preload_python_modules", ",".join(PRELOADED)),
         ray_environment.variable("RAY_num_workers_soft_limit", str(size)),
         ray_environment.variable("OMP_WAIT_POLICY", os.environ.get("OMP_WAIT_POLICY", "passive")),
+        ray_environment.variable("RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "0"),  # as Ray Train sets it
         ray_environment.variable("RAY_ROTATION_MAX_BYTES", os.environ.get("RAY_ROTATION_MAX_BYTES", str(16 * 2**20))),
         ray_environment.variable("RAY_ROTATION_BACKUP_COUNT", os.environ.get("RAY_ROTATION_BACKUP_COUNT", "1")),
     ):
