@@ -99,7 +99,7 @@ def run(
     if prepared.nodes is not None:
         _placed(config, source.kind, prepared.nodes, simulated=not prepared.gpus)
     with (
-        service_use(config, prepared.gpus, console.warn, apart=False, measures=True) as service,
+        service_use(prepared.config, prepared.gpus, console.warn, apart=False, measures=True) as service,
         ray_starting(config, prepared.gpus, source_folder, console.line, apart=False, service=service) as starting,
         faults_printed_first(),
     ):

@@ -27,10 +27,10 @@ def serve(gpus: Sequence[Gpu], *, workers: int | None, idle_s: float, say: Calla
         raise BadInput("up: a service runs already; raygpu status shows it, raygpu down ends it")
     with lock:
         folder.delete()
-        ray_environment.prepare(local=True)
-        terms = Terms.here(gpus, apart=True)
         if os.environ.get("RAY_AUTH_MODE", "token") != "token":
             raise BadInput("up: RAY_AUTH_MODE turns Ray's tokens off, and other users could use the service; unset it")
+        ray_environment.prepare(local=True)
+        terms = Terms.here(gpus, apart=True)
         os.chdir(folder.path)  # the folder that it was started in may be removed
         _serve(folder, terms, gpus, workers, idle_s, say)
 

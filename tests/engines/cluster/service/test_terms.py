@@ -106,7 +106,10 @@ def test_two_processes_of_one_environment_fit() -> None:
     ask += "print(json.dumps(Terms.here([], apart=True).as_json()))"
     told = [
         json.loads(subprocess.run([sys.executable, "-c", before + ask], capture_output=True, check=True).stdout)
-        for before in ("", "import ray, sklearn\nfrom raygpu.engines.cluster import ray_environment as e\ne.prepare()\n")
+        for before in (
+            "",
+            "import ray, sklearn\nfrom raygpu.engines.cluster import ray_environment as e\ne.prepare()\n",
+        )
     ]
     assert refusal(told[0], Terms(**told[1])) is None
 
