@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 from raygpu import __version__
-from raygpu.cli.command import framed
-from raygpu.config import suggestion
-from raygpu.errors import BadInput
 
 COMMANDS = {
     "init": "Write examples, experiments and configurations, into this folder.",
@@ -18,12 +16,17 @@ COMMANDS = {
     "train": "Train one set of hyper-parameters on all GPUs.",
     "balance": "Measure how to split a batch over unequal GPUs.",
     "place": "Compare placements of a model's parts on several devices.",
+    "up": "Keep a Ray with its workers ready, so that the next commands begin within seconds.",
+    "down": "End what raygpu up has started.",
+    "status": "Show what raygpu up has started, and who uses it.",
     "doctor": "Check this machine: GPUs, libraries, folders, limits, ports.",
     "gpus": "Show the GPUs, here or of a cluster, and what runs on them; run a command on the emptiest.",
     "report": "Write a run's report for a browser again, or compare several runs.",
     "deliver": "Deliver to MLflow what it lacks of a run.",
     "submit": "Run one of the other commands on a Ray cluster.",
 }
+SERVED = ("sweep", "train", "pack", "balance", "place")
+"""Commands that a process of the service may run which has imported everything already."""
 MODULES = {"report": "write_report"}
 """Module of a command whose name is that of a function of raygpu."""
 USAGE = "\n".join(
@@ -40,6 +43,18 @@ USAGE = "\n".join(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first word names; return its exit code, 2 for a name that is none."""
     words = sys.argv[1:] if argv is None else list(argv)
+    if argv is None and words and words[0] in SERVED and os.environ.get("RAYGPU_SERVICE") != "off":
+        from raygpu.engines.cluster.service.handover import handed_over
+
+        if (code := handed_over(words)) is not None:
+            return code
+    return run(words)
+
+
+def run(words: Sequence[str]) -> int:
+    """Run a command line in this process; return the exit code."""
+    from raygpu.cli.command import framed
+
     return framed(lambda: _run(words), "interrupted")
 
 
@@ -52,6 +67,9 @@ def _run(words: Sequence[str]) -> int:
         print(f"raygpu {__version__}")
         return 0
     if name not in COMMANDS:
+        from raygpu.config import suggestion
+        from raygpu.errors import BadInput
+
         known = list(COMMANDS)
         raise BadInput(f"read {name!r}{suggestion(name, known)}; allowed: {', '.join(known)}")
     code: int = importlib.import_module(f"raygpu.{MODULES.get(name, name)}").main(rest)

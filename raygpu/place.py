@@ -29,16 +29,15 @@ from raygpu.cli.run_description import measurement_description
 from raygpu.config import PlaceConfig
 from raygpu.config.sections import PIPELINES
 from raygpu.config.source import Source
-from raygpu.engines.cluster import ray_environment
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment
 from raygpu.planning.pipelines import Unit, balanced, fewest_stages
 from raygpu.planning.placements import Comparison, MeasuredPlacement, compare
-from raygpu.records import interrupts
 from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
 from raygpu.training.placed import Placements, placements
+from raygpu.workflow.ray_startup import measuring_ray
 from raygpu.workflow.run_report import report_of
 from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPlace, prepare_place
@@ -188,8 +187,6 @@ class _Measured:
 
 def _measured(planned: _Planned, console: LiveConsole) -> _Measured:
     """Train all placements by turns on a local Ray."""
-    ray_environment.prepare(local=True)
-    from raygpu.engines.cluster.local_cluster import start_local
     from raygpu.engines.profiling.placement_benchmark import PlacementBenchmark, PlacementSettings
 
     config = planned.prepared.config
@@ -197,9 +194,7 @@ def _measured(planned: _Planned, console: LiveConsole) -> _Measured:
         config.rounds, planned.prepared.num_devices, config.epochs or config.rounds, config.memory_gib
     )
     with contextlib.ExitStack() as ending:
-        cluster = start_local(planned.prepared.gpus, f"{config.COMMAND} {config.name}")
-        interrupts.retake_signals()
-        ending.callback(cluster.close)
+        cluster = ending.enter_context(measuring_ray(config, planned.prepared.gpus, console.line))
         benchmark = PlacementBenchmark(cluster, planned.workload, settings, console.line)
         ending.callback(benchmark.close)
         placements = [MeasuredPlacement(name, parts) for name, parts in planned.placements.items()]

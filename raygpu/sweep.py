@@ -26,11 +26,12 @@ from raygpu.tracking.opening import StoreOpening
 from raygpu.workflow.planner import Planner
 from raygpu.workflow.population import require_population
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting
+from raygpu.workflow.service_use import held, service_use
 from raygpu.workflow.sweep_run import LIMITS, PlannedSweep, SweepUnderWay
 from raygpu.workflow.sweep_run import Result as Result
 from raygpu.workflow.trial_groups import grouped
 from raygpu.workflow.user_code import find, problem
-from raygpu.workflow.validation import apart, prepare
+from raygpu.workflow.validation import apart, least, prepare
 
 DEFAULT = Path("conf/sweep/digits.toml")
 SWITCHES = {
@@ -71,8 +72,26 @@ def run(
     require_there(config.experiment, source_folder)
     stages = Stages()
     stages.end("start")
-    ray = ray_starting(config, prepared.gpus, source_folder, console.line, apart=apart(config), wanted=not dry_run)
-    with ray as starting, faults_printed_first():
+    with (
+        service_use(
+            config,
+            prepared.gpus,
+            console.warn,
+            apart=apart(config),
+            least=least(config),
+            wanted=not dry_run,
+        ) as service,
+        ray_starting(
+            config,
+            prepared.gpus,
+            source_folder,
+            console.line,
+            apart=apart(config),
+            wanted=not dry_run,
+            service=service,
+        ) as starting,
+        faults_printed_first(),
+    ):
         source, code = find(config, source_folder)
         if starting is not None:
             starting.trains(source)
@@ -84,7 +103,7 @@ def run(
         if groups.sharing == "fused":
             show(architecture_lines(architectures(prepared.space, groups.groups), drawn=groups.drawn))
         measurer = Measurer(config, source, code, found.splits, groups.groups)
-        planner = Planner(config, prepared.sampler.num_trials, groups, measurer, show)
+        planner = Planner(held(config, service), prepared.sampler.num_trials, groups, measurer, show)
         if prepared.nodes is not None:
             planner.ahead(local_site(prepared.gpus, prepared.nodes), dry=dry_run)
         if starting is None:

@@ -25,6 +25,7 @@ from raygpu.storage import Storage
 from raygpu.tracking.session import open_store
 from raygpu.workflow.promotion import promoted
 from raygpu.workflow.ray_startup import faults_printed_first, ray_starting
+from raygpu.workflow.service_use import held, service_use
 from raygpu.workflow.training_code import require_trainable
 from raygpu.workflow.training_layout import layout, require_layout
 from raygpu.workflow.training_run import PlannedTraining, TrainingRun
@@ -81,7 +82,10 @@ def run(
     if local is not None:
         require_layout(config, source.kind, local, simulated=simulated)
     with (
-        ray_starting(config, prepared.gpus, source_folder, console.line, apart=False, wanted=not dry_run) as starting,
+        service_use(config, prepared.gpus, console.warn, apart=False, wanted=not dry_run) as service,
+        ray_starting(
+            config, prepared.gpus, source_folder, console.line, apart=False, wanted=not dry_run, service=service
+        ) as starting,
         faults_printed_first(),
     ):
         found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
@@ -92,7 +96,8 @@ def run(
         if resume is not None:
             require_one_fitting(found, config.hyperparameters, resume.training_checkpoints())
         begun = resume.read_run().get("global_batch") if resume is not None else None
-        planned = layout(config, found, local, simulated=simulated, global_batch=begun) if local is not None else None
+        own = held(config, service)
+        planned = layout(own, found, local, simulated=simulated, global_batch=begun) if local is not None else None
         if starting is None:
             console.results(planned.lines([gpu.name for gpu in prepared.gpus] or [SIMULATED]) if planned else [])
             return Result({}, None, False)

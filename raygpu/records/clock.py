@@ -10,9 +10,12 @@ _called: list[float] = []
 """Moment at which a command was called from Python, by the monotonic clock; empty if this process is the command."""
 
 
-def begin_call() -> None:
-    """Let the command begin now, and not with this process: a function of raygpu has been called."""
-    _called[:] = [time.monotonic()]
+def begin_call(age_s: float = 0.0) -> None:
+    """Let the command begin now, and not with this process: a function of raygpu has been called.
+
+    age_s: seconds since a command that began in another process.
+    """
+    _called[:] = [time.monotonic() - age_s]
 
 
 def command_age_s() -> float:

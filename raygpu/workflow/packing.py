@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,6 @@ from raygpu.config.sections import Way
 from raygpu.devices import host
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.mps import Access, Mps, NoMps
-from raygpu.engines.cluster import ray_environment
 from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.profile_key import subject
 from raygpu.engines.profiling.workload import Repetitions, Workload
@@ -23,16 +22,15 @@ from raygpu.errors import BadInput
 from raygpu.experiment import Experiment
 from raygpu.planning.advice import Scaling
 from raygpu.planning.profiles import Profile, Subject
-from raygpu.records import interrupts
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trials import Trial
 from raygpu.training.start import signature
+from raygpu.workflow.ray_startup import measuring_ray
 from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPack, chosen_gpus, prepare_pack
 
 if TYPE_CHECKING:
     from raygpu.devices.nvml import Gpu
-    from raygpu.engines.cluster.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,8 @@ def measure(
             except NoMps as error:
                 ways.remove("mps")
                 notes.append(f"mps: not measured: {error}")
-        cluster = ending.enter_context(_local_cluster(measuring.prepared.gpus, f"{config.COMMAND} {config.name}"))
+        gpus = measuring.prepared.gpus
+        cluster = ending.enter_context(measuring_ray(config, gpus, say, of=visible_to_a_service(config)))
         probe = ProbeProcesses(cluster, cluster.devices[0], measuring.workload, scratch)
         ending.callback(probe.close)
         repetitions = Repetitions(config.window_s, config.rounds)
@@ -178,21 +177,11 @@ def measure(
     )
 
 
-@contextlib.contextmanager
-def _local_cluster(gpus: Sequence[Gpu], job: str) -> Iterator[Cluster]:
-    """Start a Ray with these GPUs, or with one simulated GPU; it ends with the block.
-
-    job: name on Ray's dashboard.
-    """
-    ray_environment.prepare(local=True)
-    from raygpu.engines.cluster.local_cluster import start_local
-
-    cluster = start_local(gpus, job)
-    interrupts.retake_signals()
-    try:
-        yield cluster
-    finally:
-        cluster.close()
+def visible_to_a_service(config: PackConfig) -> list[Gpu]:
+    """Return the GPUs that a service has which was started in this environment."""
+    return host.computing(
+        chosen_gpus(config.model_copy(update={"gpu": config.gpu.model_copy(update={"devices": "all"})}))
+    )[0]
 
 
 def measure_scaling(measuring: MeasuredTraining, folder: RunDirectory, say: Callable[[str], None]) -> Scaling:
@@ -206,6 +195,6 @@ def measure_scaling(measuring: MeasuredTraining, folder: RunDirectory, say: Call
     gpus = host.computing(chosen_gpus(config))[0]
     asked = config.workers if config.workers != "all" else len(gpus) or 1
     gpus = gpus[:asked]
-    with _local_cluster(gpus, f"{config.COMMAND} {config.name}") as cluster:
+    with measuring_ray(config, gpus, say) as cluster:
         benchmark = ScalingBenchmark(cluster, workload, folder.shared_checkpoints, config.rounds, config.window_s, say)
         return benchmark.scaling(len(gpus) or asked)

@@ -14,13 +14,14 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from raygpu.cli.console import in_command, print_faults
-from raygpu.config import SweepConfig, TrainConfig
+from raygpu.config import PackConfig, PlaceConfig, SweepConfig, TrainConfig
 from raygpu.config.source import Source
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import ray_environment
 from raygpu.errors import BadInput
 from raygpu.records import interrupts
+from raygpu.workflow.service_use import ServiceUse, service_use
 
 START_S = 60.0
 """Seconds that Ray's start may take after Ctrl-C, before it is closed."""
@@ -83,11 +84,12 @@ def ray_starting(
     *,
     apart: bool,
     wanted: bool = True,
+    service: ServiceUse | None = None,
 ) -> Iterator[RayStart | None]:
     """Start Ray in a thread, or join a cluster, while the caller does something else; close it at the end, in any case.
 
     Yields None if it is not wanted. source_folder: of the code that workers run; sent to a cluster's nodes. tell: takes
-    lines on waiting. apart: whether this machine's unequal GPUs are kept apart.
+    lines on waiting. apart: whether this machine's unequal GPUs are kept apart. service: joined in place of a new Ray.
     """
     if not wanted:
         yield None
@@ -95,12 +97,15 @@ def ray_starting(
     section, job = config.cluster, f"{config.COMMAND} {config.name}"
     nodes = host.nodes(gpus, apart=apart) if section.is_local else []
     ray_environment.prepare(local=len(nodes) == 1)
-    preload = _preload(len(gpus), nodes[0].num_cpus) if len(nodes) == 1 and config.COMMAND == "sweep" else None
+    may_preload = service is None and len(nodes) == 1 and config.COMMAND == "sweep"
+    preload = _preload(len(gpus), nodes[0].num_cpus) if may_preload else None
     given_up = Event()
 
     def start() -> Cluster:
         """Start a local Ray, or connect to a cluster. Ray takes seconds to import."""
         # Ray takes seconds to import.
+        if service is not None:
+            return service.join(job)
         if section.is_local:
             from raygpu.engines.cluster.local_cluster import start_local
 
@@ -141,6 +146,34 @@ def _import_engine(command: str) -> None:
     """Import a command's engine; a fault is left to the command, which imports it again."""
     with suppress(Exception):
         importlib.import_module(ENGINES[command])
+
+
+@contextmanager
+def measuring_ray(
+    config: PackConfig | PlaceConfig,
+    gpus: Sequence[Gpu],
+    tell: Callable[[str], None],
+    of: Sequence[Gpu] = (),
+) -> Iterator[Cluster]:
+    """Join the service for a measurement, or start a Ray with these GPUs, or a simulated one; end its use at the end.
+
+    tell: takes lines on waiting. of: all GPUs of this machine that a service may have, where
+    `gpus` are taken by their UUIDs and not by Ray.
+    """
+    ray_environment.prepare(local=True)
+    with service_use(config, gpus, tell, of=of, measures=True) as service:
+        job = f"{config.COMMAND} {config.name}"
+        if service is not None:
+            cluster = service.join(job)
+        else:
+            from raygpu.engines.cluster.local_cluster import start_local
+
+            cluster = start_local(gpus, job)
+        interrupts.retake_signals()
+        try:
+            yield cluster
+        finally:
+            cluster.close()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from raygpu.devices import host
 from raygpu.devices.nvml import Gpu, gpus
 from raygpu.devices.selection import select
 from raygpu.errors import BadInput
-from raygpu.planning.gpu_shares import Node
+from raygpu.planning.gpu_shares import Node, snap
 from raygpu.planning.sweep_plan import make_plan
 from raygpu.records.profile_store import ProfileStore
 from raygpu.search.command_line import FOLD_PLACEHOLDERS, OWN_PLACEHOLDERS, placeholders
@@ -220,6 +221,11 @@ def apart(config: SweepConfig) -> bool:
     """Return whether unequal GPUs of one machine are planned for separately; a trial that takes several may mix
     them."""
     return config.gpu.fraction == "auto" or config.gpu.fraction <= 1
+
+
+def least(config: SweepConfig) -> Fraction | None:
+    """Return the smallest number of GPUs on which a trial of the sweep runs; None where its share is chosen."""
+    return None if config.gpu.fraction == "auto" else snap(config.gpu.fraction).part
 
 
 def chosen_gpus(config: ProblemConfig) -> list[Gpu]:

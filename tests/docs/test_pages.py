@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu import __main__, gpus, submit
+from raygpu import __main__, down, gpus, submit, up
 from raygpu.cli.command import Command
 from raygpu.config import load
 from raygpu.errors import BadInput
@@ -83,7 +83,7 @@ def test_commands_are_taken(page: Path) -> None:
         if name == "init":
             assert len(words) <= 1, "a folder"
             continue
-        if name in ("doctor", "gpus"):
+        if name in ("doctor", "gpus", "up", "down", "status"):
             flags = words[: words.index("--")] if "--" in words else words
             assert importlib.import_module(module).FLAGS.parse(flags).words == []
             continue
@@ -112,7 +112,8 @@ def test_flags_in_the_text_are_known(page: Path) -> None:
         if not code.startswith("--"):
             continue
         words = shlex.split(code)
-        if not gpus.FLAGS.parse(words[: words.index("--")] if "--" in words else words).words:
+        own = words[: words.index("--")] if "--" in words else words
+        if any(not command.FLAGS.parse(own).words for command in (gpus, up, down)):
             continue
         words = submit.FLAGS.parse(words).words
         faults: list[str] = []

@@ -34,6 +34,16 @@ def marked() -> Iterator[None]:
 def end() -> None:
     """End the marked processes that are in sessions of their own: SIGTERM, and SIGKILL after GRACE_S seconds."""
     marks, _marks[:] = list(_marks), []
+    end_of(marks)
+
+
+def mark() -> str | None:
+    """Return the mark of the processes that are started now; None outside of `marked`."""
+    return os.environ.get(VARIABLE)
+
+
+def end_of(marks: list[str]) -> None:
+    """End the processes with these marks, as `end` does: those of a command that was killed, say."""
     deadline = time.monotonic() + GRACE_S
     _signal(_left(marks), signal.SIGTERM)
     while (left := _left(marks)) and time.monotonic() < deadline:

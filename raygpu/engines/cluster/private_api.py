@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ DASHBOARD = "dashboard.py"
 """Program of Ray's dashboard."""
 PRESTARTED = "--num_prestart_python_workers="
 """Flag of Ray's raylet for the number of workers that it starts before they are asked for."""
+PRESTART_S = 10.0
 
 
 def bind_to_loopback(wanted: bool) -> None:
@@ -37,6 +40,31 @@ def tell_trainings_their_ray() -> None:
         return own | {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}
 
     data_parallel_trainer.get_env_vars_to_propagate = variables
+
+
+class _NoVariables(dict[str, str]):
+    """Variables for a controller of Ray Train, of which there are none, whatever default it adds."""
+
+    def setdefault(self, name: str, default: str = "") -> str:
+        """Return the default, and keep nothing."""
+        return default
+
+
+def let_trainings_use_started_workers(address: str) -> None:
+    """Let the processes of Ray Train, which this process starts, be workers that Ray has started already.
+
+    Ray Train gives its controller and its workers environment variables of this process, so Ray starts new processes
+    for them. A service's workers have the variables of this process anyway. Called in a command, and in its workers.
+    address: of their Ray, which its PlacementGroupCleaner asks without one, as `tell_trainings_their_ray` has it.
+    """
+    from ray.train.v2._internal.execution.worker_group import worker_group
+    from ray.train.v2._internal.state import util
+    from ray.train.v2.api import data_parallel_trainer
+    from ray.util import state
+
+    data_parallel_trainer.get_env_vars_to_propagate = _NoVariables
+    worker_group.get_env_vars_to_propagate = _NoVariables
+    util.get_actor = partial(state.get_actor, address=address)
 
 
 @contextmanager
@@ -66,3 +94,39 @@ def own_process_groups(dashboard_files: Path | None, prestarted: int | None = No
         yield
     finally:
         services.ConsolePopen = kept
+
+
+def prestart_workers(node: Mapping[str, Any], number: int, keep_s: int) -> None:
+    """Have a node start workers that belong to no job yet, and keep them. node: of `ray.nodes()`.
+
+    Ray itself starts such workers once, with the node. Raises RuntimeError if the node does not answer.
+    """
+    import grpc
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated import common_pb2, node_manager_pb2, node_manager_pb2_grpc
+
+    wanted = node_manager_pb2.PrestartWorkersRequest(
+        language=common_pb2.Language.PYTHON, num_workers=number, keep_alive_duration_secs=keep_s
+    )
+    with init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}") as channel:
+        try:
+            node_manager_pb2_grpc.NodeManagerServiceStub(channel).PrestartWorkers(wanted, timeout=PRESTART_S)
+        except grpc.RpcError as error:
+            raise RuntimeError(f"Ray starts no workers: {error}") from error
+
+
+def use_tokens() -> None:
+    """Have this process show its token to the Ray that it joins, as Ray does itself when it starts one by default."""
+    from ray._raylet import Config  # type: ignore[attr-defined]
+
+    os.environ["RAY_AUTH_MODE"] = "token"
+    Config.initialize("")  # Ray has read the variable at its import
+
+
+def run_before_first_task(config: Any, hook: Any) -> None:
+    """Have each worker of a job call the hook's `_apply()` before its first task, once it has the driver's paths.
+
+    config: of the job. hook: is pickled. Ray does so with a configuration of logging; a setup hook of the runtime
+    environment would do as well, but a job with such an environment gets new processes.
+    """
+    config.set_py_logging_config(hook)

@@ -17,6 +17,8 @@ SESSIONS = "/tmp/raygpu-ray-{}"
 Ray's own default, /tmp/ray, is one that everybody can write to."""
 BELOW = "ray"
 """Folder below it: Ray opens the one that it is told to everybody."""
+_joined: list[Path] = []
+"""Folder of the logs of a Ray that this process has joined; empty otherwise."""
 GIVEN = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 """Variables by which a person gives a token."""
 
@@ -26,8 +28,15 @@ def where() -> str:
     return os.environ.get("RAY_TMPDIR") or SESSIONS.format(os.getuid())
 
 
+def use_logs(folder: Path | None) -> None:
+    """Let `logs` return this folder, of a Ray that runs already and that this process has joined; None for its own."""
+    _joined[:] = [folder] if folder is not None else []
+
+
 def logs() -> Path | None:
-    """Return the folder of the logs of the Ray that this process has started; None without one."""
+    """Return the folder of the logs of the Ray that this process has started, or joined; None without one."""
+    if _joined:
+        return _joined[0]
     sessions_of_process = sorted(Path(where(), BELOW).glob(f"session_*_{os.getpid()}"))
     return sessions_of_process[-1] / "logs" if sessions_of_process else None
 

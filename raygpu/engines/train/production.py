@@ -20,7 +20,7 @@ from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
 from raygpu.engines.cluster.cluster import Cluster, require_head
 from raygpu.engines.cluster.pinned import pinned
-from raygpu.engines.cluster.private_api import tell_trainings_their_ray
+from raygpu.engines.cluster.private_api import let_trainings_use_started_workers, tell_trainings_their_ray
 from raygpu.engines.train import run_state
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.worker import train
@@ -174,7 +174,7 @@ class ProductionRun:
     def _attempt(self, interrupts: Interrupts) -> Iterator[list[Report | Notice]]:
         """Train until the end, or until a full disk stops it, which leaves `ended` as it was."""
         setup, failed, interrupted = self._setup, list[Failed](), False
-        fitting = _fitting(_trainer(setup, self.mailbox))
+        fitting = _fitting(_trainer(setup, self.mailbox), started_workers=setup.cluster.has_started_workers)
         while not fitting.done():
             with contextlib.suppress(TimeoutError):
                 fitting.exception(POLL_S)
@@ -275,13 +275,17 @@ class TrainingFailed(RaygpuError):
         self.traceback, self.out_of_memory = traceback, out_of_memory
 
 
-def _fitting(trainer: Any) -> Future[Any]:
+def _fitting(trainer: Any, *, started_workers: bool) -> Future[Any]:
     """Run Ray Train's `fit` in a thread: in the main one it would take Ctrl-C, and end without a checkpoint.
 
     The thread is a daemon: if Ray is shut down meanwhile, `fit` never returns, and the process must end all the same.
+    started_workers: whether Ray has started workers for it already.
     """
     fitting: Future[Any] = Future()
-    tell_trainings_their_ray()
+    if started_workers:
+        let_trainings_use_started_workers(ray.get_runtime_context().gcs_address)
+    else:
+        tell_trainings_their_ray()
 
     def fit() -> None:
         """Run `fit`, and store its result or error in the future."""

@@ -12,7 +12,11 @@ import pytest
 from ray._private import services
 from ray.dashboard import dashboard
 
-from raygpu.engines.cluster.private_api import own_process_groups, tell_trainings_their_ray
+from raygpu.engines.cluster.private_api import (
+    let_trainings_use_started_workers,
+    own_process_groups,
+    tell_trainings_their_ray,
+)
 
 
 def test_ray_s_processes_are_not_in_the_command_s_group(tmp_path: Path) -> None:
@@ -54,3 +58,25 @@ def test_a_training_s_controller_gets_the_address_of_its_ray(monkeypatch: pytest
     assert found["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] == "7"
     assert "get_env_vars_to_propagate()" in inspect.getsource(data_parallel_trainer.DataParallelTrainer)
     assert "address" not in inspect.getsource(placement_group_cleaner.PlacementGroupCleaner)
+
+
+def test_trainings_of_a_service_get_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever default Ray Train adds; and its cleaner's question has the address."""
+    from ray.train.v2._internal.execution.worker_group import worker_group
+    from ray.train.v2._internal.state import util
+    from ray.train.v2.api import data_parallel_trainer
+    from ray.util import state
+
+    for module in (data_parallel_trainer, worker_group):
+        monkeypatch.setattr(module, "get_env_vars_to_propagate", module.get_env_vars_to_propagate)
+        assert "get_env_vars_to_propagate()" in inspect.getsource(module)
+    monkeypatch.setattr(util, "get_actor", util.get_actor)
+    monkeypatch.setattr(state, "get_actor", lambda *_, address, timeout: SimpleNamespace(state=address))
+    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "7")
+    let_trainings_use_started_workers("127.0.0.1:1")
+    for module in (data_parallel_trainer, worker_group):
+        variables = module.get_env_vars_to_propagate()
+        variables.setdefault("NAME", "value")
+        assert variables == {}
+    assert util.get_actor("actor", timeout=1).state == "127.0.0.1:1"
+    assert util.is_actor_alive("actor", 1)

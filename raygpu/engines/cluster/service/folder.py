@@ -1,0 +1,93 @@
+"""The folder of this user's service: its address, its socket, its lock and its output, for nobody else to read.
+
+It lies in the user's runtime directory, XDG_RUNTIME_DIR, else beside the sessions of the user's local Rays.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+from raygpu.engines.cluster.ray_files import SESSIONS
+from raygpu.records.scratch import private_folder
+
+ADDRESS, SOCKET, LOCK, OUTPUT = "service.json", "socket", "lock", "service.log"
+LONGEST = 90
+"""Bytes of the longest folder: the path of a socket has 107 at most."""
+
+
+class ServiceFolder:
+    """The folder of this user's service. Raises OSError if there can be none that is the user's alone."""
+
+    def __init__(self) -> None:
+        self.path = private_folder(_parent()) / "service"
+        self.path = private_folder(self.path)
+        self.socket = self.path / SOCKET
+        self.output = self.path / OUTPUT
+
+    def address(self) -> dict[str, Any] | None:
+        """Return what the service wrote about itself; None without a service, or if others may have written it."""
+        file = self.path / ADDRESS
+        try:
+            status = file.lstat()
+            if status.st_uid != os.getuid() or status.st_mode & 0o077:
+                return None
+            found = json.loads(file.read_text())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def write_address(self, values: Mapping[str, Any]) -> None:
+        """Write the address in one step, for its owner alone."""
+        write_private(self.path / ADDRESS, json.dumps(dict(values)))
+
+    def locked(self) -> TextIOWrapper | None:
+        """Return the open lock, which is held until it is closed; None if a living service holds it."""
+        lock = (self.path / LOCK).open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            return None
+        return lock
+
+    def clean(self) -> bool:
+        """Delete the files of a service that has ended; return whether there is none that lives."""
+        lock = self.locked()
+        if lock is None:
+            return False
+        with lock:
+            self.delete()
+        return True
+
+    def delete(self) -> None:
+        """Delete the address, the socket and what commands left; the output stays."""
+        for file in (self.path / ADDRESS, self.socket, *self.path.glob("command-*"), *self.path.glob("standby-*")):
+            with suppress(OSError):
+                file.unlink()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file for its owner alone, in one step."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    with suppress(FileNotFoundError):
+        temporary.unlink()
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    temporary.replace(path)
+
+
+def _parent() -> Path:
+    """Return the folder that the service's folder lies in."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and len(runtime) < LONGEST:
+        with suppress(OSError):
+            if os.stat(runtime).st_uid == os.getuid():
+                return Path(runtime) / "raygpu"
+    return Path(SESSIONS.format(os.getuid()))

@@ -1,0 +1,120 @@
+"""Hand a command line over to the service's waiting process, which has imported everything already.
+
+The terminal's own process stays: it passes signals on, and ends with the command's exit code.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from raygpu.engines.cluster.service.folder import ServiceFolder
+from raygpu.engines.cluster.service.terms import Terms, may_take_over
+from raygpu.engines.cluster.service.wire import Line
+from raygpu.records.clock import command_age_s
+
+PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
+ANSWER_S = 2.0
+LOST = 137
+"""Exit code where the command's process was killed."""
+
+
+def handed_over(words: Sequence[str]) -> int | None:
+    """Run a command line in the service's waiting process, and return its exit code; None if there is none that fits.
+
+    words: the command's name and its arguments.
+    """
+    try:
+        folder = ServiceFolder()
+        address = folder.address()
+        if address is None or not may_take_over(address.get("terms", {}), Terms.here([], apart=True)):
+            return None
+        keeper = Line.to(folder.socket)
+    except OSError:
+        return None
+    try:
+        keeper.send({"ask": "standby"})
+        answer = keeper.receive(ANSWER_S)
+        if answer is None or not answer.get("pid"):
+            return None
+        line = Line.to(folder.path / str(answer["socket"]))
+        _give(line, words)
+    except (OSError, ValueError):
+        return None
+    finally:
+        keeper.close()
+    return _exit_code(line)
+
+
+def _give(line: Line, words: Sequence[str]) -> None:
+    """Send everything that makes a process this command."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    streams = array.array("i", [0, 1, 2])
+    line.socket.sendmsg([b"\0"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
+    line.send(
+        {
+            "words": list(words),
+            "argv": sys.argv,
+            "path": sys.path,
+            "environment": dict(os.environ),
+            "folder": str(Path.cwd()),
+            "umask": umask,
+            "encoding": sys.stdout.encoding,
+            "errors": sys.stdout.errors,
+            "age_s": command_age_s(),
+            "ignores_interrupts": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+        }
+    )
+
+
+def _exit_code(line: Line) -> int:
+    """Pass signals on until the command has ended, and return its exit code."""
+    with _passed_on(line.pid) as passed:
+        try:
+            while (message := line.receive()) is not None:
+                if "exit" in message:
+                    return int(message["exit"])
+        except (OSError, ValueError):
+            pass
+    if passed:
+        return 128 + passed[-1]
+    print("raygpu: the command's process was lost: it was killed, or ended by itself", file=sys.stderr)
+    return LOST
+
+
+@contextmanager
+def _passed_on(pid: int) -> Iterator[list[int]]:
+    """Pass the signals of a terminal on to the process meanwhile; it stops and goes on with this one. Yields the list
+    of those that may have ended it."""
+    passed: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        """Pass a signal on."""
+        if number not in (signal.SIGWINCH, signal.SIGCONT):
+            passed.append(number)
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        """Stop both processes, as Ctrl-Z does."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    handlers: dict[int, Any] = {getattr(signal, name): handle for name in PASSED_ON} | {signal.SIGTSTP: stop}
+    ignored = [number for number in handlers if signal.getsignal(number) is signal.SIG_IGN]
+    before = {number: signal.signal(number, handlers[number]) for number in handlers if number not in ignored}
+    try:
+        yield passed
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

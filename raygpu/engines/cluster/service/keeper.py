@@ -1,0 +1,244 @@
+"""The process of the service: it starts Ray, keeps the workers ready, and gives out the GPUs to commands."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from raygpu.engines.cluster import leftovers
+from raygpu.engines.cluster.cluster import Cluster, head_answers
+from raygpu.engines.cluster.service import log_files
+from raygpu.engines.cluster.service.folder import ServiceFolder
+from raygpu.engines.cluster.service.ledger import Ledger, Wish
+from raygpu.engines.cluster.service.pool import Pool
+from raygpu.engines.cluster.service.standby_process import StandbyProcess
+from raygpu.engines.cluster.service.terms import Terms
+from raygpu.engines.cluster.service.wire import Line
+from raygpu.errors import one_line
+
+TICK_S = 0.5
+FILL_S = 2.0
+"""Seconds between two looks at the pool, and from the last change of its users to the first."""
+PRUNE_S = 60.0
+MOST_FAULTS = 5
+"""Number of looks in sequence at which Ray may not answer before the service ends."""
+PROTOCOL = 1
+"""Version of the messages; a command of another one does not use the service."""
+
+
+class Keeper:
+    """The service in this process, once Ray runs: `run` returns when it has ended its use.
+
+    say: takes a line for the service's output. idle_s: seconds without a command after which it ends.
+    """
+
+    def __init__(
+        self,
+        folder: ServiceFolder,
+        cluster: Cluster,
+        terms: Terms,
+        pool: Pool,
+        ray: Mapping[str, Any],
+        idle_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self.folder, self.cluster, self.pool, self.say = folder, cluster, pool, say
+        self.ledger = Ledger(len(cluster.devices))
+        self.ended = False
+        self._ray, self._idle_s = dict(ray), idle_s
+        self._terms = terms
+        self._begun = datetime.now(UTC).isoformat(timespec="seconds")
+        self._selector = selectors.DefaultSelector()
+        self._lines: dict[int, Line] = {}
+        """Connections by their file descriptor, which is a command's number in the ledger."""
+        self._standbys: dict[int, StandbyProcess] = {}
+        """Waiting processes that were given away, until they have become a command, by the connection's number."""
+        self._standby: StandbyProcess | None = None
+        """Process that waits for the next command."""
+        self._marks: dict[int, str] = {}
+        """Mark of what each command's trials start, by its number."""
+        self._draining = False
+        self._used = time.monotonic()
+        """Moment of the last use."""
+        self._filled = self._pruned = 0.0
+        self._idle_workers = 0
+        self._faults = 0
+
+    def run(self) -> None:
+        """Serve commands until the service is told to end, has had none for its idle time, or has lost its Ray."""
+        listener = self._listen()
+        try:
+            self.folder.write_address(
+                {"pid": os.getpid(), "protocol": PROTOCOL, "begun": self._begun, "terms": self._terms.as_json()}
+            )
+            self.say(f"ready: {self.ledger.line()}; {self._ray['gcs_address']}")
+            while not self.ended:
+                for key, _ in self._selector.select(TICK_S):
+                    if key.fileobj is listener:
+                        self._accept(listener)
+                    else:
+                        self._read(key.fd)
+                self._look_after()
+        finally:
+            listener.close()
+            self.folder.delete()
+            for line in self._lines.values():
+                line.close()
+            for standby in (self._standby, *self._standbys.values()):
+                if standby is not None:
+                    standby.end()
+
+    def _listen(self) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with suppress(FileNotFoundError):
+            self.folder.socket.unlink()
+        before = os.umask(0o077)
+        try:
+            listener.bind(str(self.folder.socket))
+        finally:
+            os.umask(before)
+        listener.listen(64)
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ)
+        return listener
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):  # another user's process, or one that has gone again
+            line = Line(listener.accept()[0])
+            number = line.socket.fileno()
+            self._lines[number] = line
+            self._selector.register(line.socket, selectors.EVENT_READ)
+
+    def _read(self, number: int) -> None:
+        """Answer one message, or forget a command whose connection has closed."""
+        line = self._lines[number]
+        try:
+            message = line.receive(TICK_S)
+            if message is not None:
+                self._answer(number, line, message)
+                return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.say(f"pid {line.pid}: {one_line(error)}")
+        self._forget(number)
+
+    def _answer(self, number: int, line: Line, message: Mapping[str, Any]) -> None:
+        asked = message["ask"]
+        if asked == "status":
+            line.send(self.status())
+        elif asked == "end":
+            self._draining = True
+            self.ended = bool(message.get("now")) or not (self.ledger.taken or self.ledger.waiting)
+            line.send(self.status())
+        elif asked == "standby":
+            line.send(self._given(number))
+        elif asked == "use":
+            self._use(number, line, message)
+        else:
+            raise ValueError(f"read {asked!r}")
+
+    def _given(self, number: int) -> dict[str, Any]:
+        """Give the waiting process away, and return where it listens; nothing if there is none."""
+        standby = self._standby
+        if standby is None or self._draining or not standby.is_ready:
+            return {}
+        self._standby, self._standbys[number] = None, standby
+        self._filled = self._used = time.monotonic()
+        return {"pid": standby.process.pid, "socket": standby.socket.name}
+
+    def _use(self, number: int, line: Line, message: Mapping[str, Any]) -> None:
+        if self._draining:
+            line.send({"refused": "it ends after the commands that use it"})
+            return
+        wish = Wish.of(message["wish"])
+        self._marks[number] = str(message["mark"])
+        part = self.ledger.ask(number, wish)
+        self.say(f"{wish.what} (pid {line.pid}): {'waits' if part is None else f'{float(part):g} GPUs'}")
+        if part is None:
+            line.send({"waiting": self.ledger.line()})
+        else:
+            line.send(self._grant(part))
+
+    def _grant(self, part: Any) -> dict[str, Any]:
+        return {"part": str(part), "num_gpus": self.ledger.num_gpus, "workers": self._idle_workers, **self._ray}
+
+    def _forget(self, number: int) -> None:
+        """Close a connection, end what its command's trials have left behind, and give its part to others."""
+        line = self._lines.pop(number)
+        self._selector.unregister(line.socket)
+        line.close()
+        standby = self._standbys.pop(number, None)
+        if standby is not None and standby.is_ready:  # its command did not come
+            standby.end()
+        mark = self._marks.pop(number, None)
+        if mark is None:
+            return
+        leftovers.end_of([mark])
+        self._used = time.monotonic()
+        self._filled = self._used  # its workers end first
+        granted = self.ledger.leave(number)
+        self.say(f"a command has ended; {self.ledger.line()}")
+        for waiting, part in granted:
+            with suppress(OSError):  # it has gone meanwhile; its connection tells so next
+                self._lines[waiting].send(self._grant(part))
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of the service as a value of JSON."""
+        taken, waiting = self.ledger.taken, self.ledger.waiting
+        used_by = [
+            {"what": wish.what, "pid": self._lines[number].pid, "gpus": float(part)}
+            for number, (wish, part) in taken.items()
+        ]
+        left_s = None if taken or waiting else max(0.0, self._idle_s - (time.monotonic() - self._used))
+        return {
+            "pid": os.getpid(),
+            "begun": self._begun,
+            "num_gpus": self.ledger.num_gpus,
+            "free_gpus": float(self.ledger.free),
+            "gpus": [device.name for device in self.cluster.devices],
+            "idle_workers": self.pool.count()[0],
+            "workers": self.pool.size,
+            "standby": self._standby is not None and self._standby.is_ready,
+            "used_by": used_by,
+            "waiting": [{"what": wish.what, "pid": self._lines[number].pid} for number, wish in waiting.items()],
+            "ends_in_s": left_s,
+            "ending": self._draining,
+            "logs": self._ray["logs"],
+            "dashboard": self._ray["dashboard"],
+        }
+
+    def _look_after(self) -> None:
+        """Fill the pool, prune the logs, and end the service that nobody has used for its idle time."""
+        now = time.monotonic()
+        is_used = bool(self.ledger.taken or self.ledger.waiting)
+        if is_used:
+            self._used = now
+        elif self._draining or now - self._used > self._idle_s:
+            self.say("told to end" if self._draining else f"not used for {self._idle_s / 60:g} minutes: ends")
+            self.ended = True
+        # Beside a command that has all GPUs nobody else can begin, and a start of workers would only slow it down.
+        if not self.ended and now - self._filled > FILL_S and (self.ledger.free > 0 or not is_used):
+            self._filled = now
+            self._fill()
+            if self._standby is None or self._standby.has_ended:
+                self._standby = StandbyProcess(self.folder)
+        if now - self._pruned > PRUNE_S:
+            self._pruned = now
+            log_files.prune(Path(self._ray["logs"]))
+
+    def _fill(self) -> None:
+        try:
+            if not head_answers():
+                raise RuntimeError("Ray's head does not answer")
+            self._idle_workers = self.pool.fill()
+            self._faults = 0
+        except Exception as error:  # noqa: BLE001 - whatever Ray raises: it is tried again
+            self._faults += 1
+            self.say(f"the workers cannot be looked at: {one_line(error)}")
+            self.ended = self._faults >= MOST_FAULTS

@@ -1,0 +1,94 @@
+"""Who uses which part of a service's GPUs: each command takes at most its part, and later ones get what is left.
+
+ledger = Ledger(num_gpus=2)
+ledger.ask(1, Wish("sweep digits", most=Fraction(1)))     # Fraction(1): granted
+ledger.ask(2, Wish("sweep cifar"))                        # Fraction(1): what is left
+ledger.ask(3, Wish("train digits"))                       # None: it waits, in the order of asking
+ledger.leave(1)                                           # [(3, Fraction(1))]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The part of all GPUs that a command asks for."""
+
+    what: str
+    """Command and name of its run."""
+    most: Fraction | None = None
+    """Largest number of GPUs; None for all."""
+    least: Fraction | None = None
+    """Smallest number that is of use; None for any."""
+    whole: bool = False
+    """Whether it measures, and so wants all GPUs for itself."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the wish as a value of JSON."""
+        parts = {"most": self.most, "least": self.least}
+        numbers = {name: None if part is None else str(part) for name, part in parts.items()}
+        return {"what": self.what, "whole": self.whole, **numbers}
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Wish:
+        """Return the wish that was sent. Raises ValueError or KeyError for anything else."""
+        most, least = (None if value[name] is None else Fraction(value[name]) for name in ("most", "least"))
+        return cls(str(value["what"])[:200], most, least, bool(value["whole"]))
+
+
+class Ledger:
+    """The parts of a service's GPUs that are taken, and the commands that wait for one."""
+
+    def __init__(self, num_gpus: int) -> None:
+        self.num_gpus = num_gpus
+        self.taken: dict[int, tuple[Wish, Fraction]] = {}
+        """Wish and granted part, by the number of the command."""
+        self.waiting: dict[int, Wish] = {}
+        """Wishes in the order in which they came."""
+
+    @property
+    def free(self) -> Fraction:
+        """Return the number of GPUs that nobody has taken."""
+        return self.num_gpus - sum((part for _, part in self.taken.values()), Fraction(0))
+
+    def ask(self, who: int, wish: Wish) -> Fraction | None:
+        """Return the part that a command gets, or None if it has to wait: an earlier one waits, or too little is
+        left."""
+        part = None if self.waiting else self._part(wish)
+        if part is None:
+            self.waiting[who] = wish
+        else:
+            self.taken[who] = wish, part
+        return part
+
+    def leave(self, who: int) -> list[tuple[int, Fraction]]:
+        """Remove a command that has ended or that waits no more; return those that now get a part, with it."""
+        self.taken.pop(who, None)
+        self.waiting.pop(who, None)
+        granted = []
+        for waiting, wish in list(self.waiting.items()):
+            part = self._part(wish)
+            if part is None:
+                break  # in order: a small wish that overtakes would let a large one wait for ever
+            del self.waiting[waiting]
+            self.taken[waiting] = wish, part
+            granted.append((waiting, part))
+        return granted
+
+    def line(self) -> str:
+        """Return a line on who has what."""
+        users = [f"{wish.what} {float(part):g}" for wish, part in self.taken.values()]
+        return f"{float(self.free):g} of {self.num_gpus} GPU{'s' if self.num_gpus != 1 else ''} free" + (
+            f"; {', '.join(users)}" if users else ""
+        )
+
+    def _part(self, wish: Wish) -> Fraction | None:
+        wanted = Fraction(self.num_gpus) if wish.most is None else min(wish.most, Fraction(self.num_gpus))
+        least = wanted if wish.whole else min(wish.least or Fraction(0), wanted)
+        part = min(wanted, self.free)
+        return part if part > 0 and part >= least else None

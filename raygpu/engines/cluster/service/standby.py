@@ -1,0 +1,109 @@
+"""A process that waits in the service with everything imported, and becomes the next command of a terminal.
+
+python -m raygpu.engines.cluster.service.standby SOCKET       started by the service; ends when standard input closes
+
+It takes over arguments, environment, working directory, paths, umask and the three standard streams of the command, and
+ends with it. It is used once, so that no state of a command is seen by another one.
+"""
+
+from __future__ import annotations
+
+import array
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from raygpu.engines.cluster import ray_environment
+from raygpu.engines.cluster.service.command_environment import environment_of
+from raygpu.engines.cluster.service.wire import Line
+
+IMPORTED = (
+    *("ray", "torch", "ray.tune", "raygpu.__main__", "raygpu.sweep", "raygpu.train", "raygpu.pack", "raygpu.balance"),
+    *("raygpu.place", "raygpu.engines.tune.engine", "raygpu.engines.train.production", "raygpu.tracking.session"),
+    *("raygpu.tracking.client", "raygpu.engines.profiling.sweep_probe", "raygpu.training.fused.groups"),
+    *("raygpu.engines.cluster.prometheus", "raygpu.engines.cluster.service.joined", "raygpu.training.torch.optimizers"),
+    *("mlflow", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store", "sqlalchemy.dialects.sqlite", "sklearn"),
+    *("sklearn.datasets", "matplotlib.figure", "raygpu.training.fused.dry_run", "raygpu.training.quick_estimate"),
+    *("torch.fx.experimental.proxy_tensor", "torch.fx.experimental.symbolic_shapes", "torch._decomp"),
+)
+"""Modules that a command imports before its first training step; none is the user's."""
+STREAMS = 3
+
+
+def main(argv: list[str]) -> int:
+    """Import everything, wait for a command at the socket, become it, and return its exit code."""
+    ray_environment.prepare(local=True)
+    for name in IMPORTED:
+        with suppress(ImportError):  # a library that is not installed is not needed
+            importlib.import_module(name)
+    path = Path(argv[0])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        readable, _, _ = select.select([listener, sys.stdin], [], [])
+        if listener not in readable:
+            return 0
+        line = Line(listener.accept()[0])
+    path.unlink(missing_ok=True)
+    return _become(line)
+
+
+def _become(line: Line) -> int:
+    """Become the command that has connected, and send it its exit code."""
+    streams = array.array("i")
+    message, control, _, _ = line.socket.recvmsg(1, socket.CMSG_SPACE(STREAMS * streams.itemsize))
+    for level, kind, data in control:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            streams.frombytes(data)
+    given: dict[str, Any] | None = line.receive(10.0) if message else None
+    if given is None or len(streams) != STREAMS:
+        return 1
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(number, mode, buffering=1, encoding=given["encoding"], errors=errors, closefd=False)
+        for number, mode, errors in ((0, "r", "strict"), (1, "w", given["errors"]), (2, "w", "backslashreplace"))
+    )
+    started_with = environment_of(os.getpid())
+    own = {name: value for name, value in os.environ.items() if name not in started_with}  # set by libraries
+    os.environ.clear()
+    os.environ.update(own | given["environment"])
+    ray_environment.prepare(local=True)
+    os.chdir(given["folder"])
+    os.umask(given["umask"])
+    sys.argv, sys.path[:] = given["argv"], given["path"]
+    importlib.import_module("raygpu.records.clock").begin_call(given["age_s"])
+    ended = threading.Event()
+    threading.Thread(target=_end_with, args=(line, ended), name="terminal", daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN if given["ignores_interrupts"] else signal.default_int_handler)
+    code = 1
+    try:
+        code = importlib.import_module("raygpu.__main__").run(given["words"])
+    finally:
+        ended.set()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with suppress(OSError):
+            line.send({"exit": code})
+    return code
+
+
+def _end_with(line: Line, ended: threading.Event) -> None:
+    """End this process as its terminal's process has ended, if that was killed: no orderly end is to be had of it."""
+    with suppress(OSError, ValueError):
+        while line.receive() is not None:
+            pass
+    if not ended.is_set():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
