@@ -43,7 +43,8 @@ USAGE = "\n".join(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first word names; return its exit code, 2 for a name that is none."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if argv is None and words and words[0] in SERVED and os.environ.get("RAYGPU_SERVICE") != "off":
+    is_served = bool(words) and words[0] in SERVED and not {"-h", "--help"} & set(words)
+    if argv is None and is_served and os.environ.get("RAYGPU_SERVICE") != "off":
         from raygpu.engines.cluster.service.handover import handed_over
 
         if (code := handed_over(words)) is not None:

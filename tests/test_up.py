@@ -77,7 +77,7 @@ def test_tokens_are_wanted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def test_the_state_in_lines() -> None:
     lines = status_lines(STATE)
     assert "GPUs: 0.5 of 2 free (H100)" in lines
-    assert "workers: 3 of 9 ready; the next command's process is not ready" in lines
+    assert "workers: 3 of 9 idle; the next command's process is not ready" in lines
     assert "used by: sweep digits, pid 8: 1.5 GPUs" in lines
     assert "waiting: pack cifar, pid 9" in lines
     assert "Ray dashboard: -" in lines

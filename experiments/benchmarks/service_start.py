@@ -30,7 +30,7 @@ MARK = "FIRST_STEP_FILE"
 WORKER = "default_worker.py"
 WAIT_S = 300.0
 BARE = """
-import os, sys, time
+import os, time
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import ray
 ray.init(log_to_driver=False, logging_level="ERROR", include_dashboard=True)
@@ -38,8 +38,9 @@ ray.init(log_to_driver=False, logging_level="ERROR", include_dashboard=True)
 class Actor:
     def begin(self):
         import torch
-        open(sys.argv[1] if len(sys.argv) > 1 else os.environ["FIRST_STEP_FILE"], "w").write(str(time.time()))
-ray.get(Actor.remote().begin.remote())
+        open(os.environ["FIRST_STEP_FILE"], "w").write(str(time.time()))
+actor = Actor.remote()
+ray.get(actor.begin.remote())
 """
 WAYS = {
     "process, without": ("process", False, "raygpu"),

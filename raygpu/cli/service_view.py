@@ -16,7 +16,7 @@ def status_lines(state: Mapping[str, Any]) -> list[str]:
     lines = [
         f"service: pid {state['pid']}, since {state['begun']}",
         f"GPUs: {state['free_gpus']:g} of {state['num_gpus']} free ({devices})",
-        f"workers: {state['idle_workers']} of {state['workers']} ready;"
+        f"workers: {state['idle_workers']} of {state['workers']} idle;"
         f" the next command's process {'is ready' if state['standby'] else 'is not ready'}",
     ]
     lines += [f"used by: {user['what']}, pid {user['pid']}: {user['gpus']:g} GPUs" for user in state["used_by"]]

@@ -87,8 +87,8 @@ def _use(
         return None
     section = getattr(config, "cluster", None)
     try:
-        folder = ServiceFolder()
-        if folder.address() is None:
+        folder = ServiceFolder.existing()
+        if folder is None or folder.address() is None:
             return None
         if section is not None and not section.is_local:
             raise NotUsed(f"cluster.address is {section.address}")

@@ -29,6 +29,7 @@ NUM_NOT_RUN = {
     "slurm": 4,
     "studies": 2,
     "report": 1,
+    "service": 1,
 }
 """Blocks of a page that no test runs; none on the other pages."""
 FRAGMENT = {"experiment": "mine:Mine", "trials": 4, "metric": "accuracy", "space": {"lr": 0.1}}

@@ -23,13 +23,19 @@ LONGEST = 90
 
 
 class ServiceFolder:
-    """The folder of this user's service. Raises OSError if there can be none that is the user's alone."""
+    """The folder of this user's service, made if need be. Raises OSError if there can be none that is the user's
+    alone."""
 
     def __init__(self) -> None:
-        self.path = private_folder(_parent()) / "service"
-        self.path = private_folder(self.path)
+        private_folder(_parent())
+        self.path = private_folder(_parent() / "service")
         self.socket = self.path / SOCKET
         self.output = self.path / OUTPUT
+
+    @classmethod
+    def existing(cls) -> ServiceFolder | None:
+        """Return the folder if it is there: without one no service runs. Raises OSError as the folder itself does."""
+        return cls() if (_parent() / "service").is_dir() else None
 
     def address(self) -> dict[str, Any] | None:
         """Return what the service wrote about itself; None without a service, or if others may have written it."""

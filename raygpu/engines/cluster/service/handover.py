@@ -33,9 +33,9 @@ def handed_over(words: Sequence[str]) -> int | None:
     words: the command's name and its arguments.
     """
     try:
-        folder = ServiceFolder()
-        address = folder.address()
-        if address is None or not may_take_over(address.get("terms", {}), Terms.here([], apart=True)):
+        folder = ServiceFolder.existing()
+        address = folder.address() if folder is not None else None
+        if folder is None or address is None or not may_take_over(address.get("terms", {}), Terms.here([], apart=True)):
             return None
         keeper = Line.to(folder.socket)
     except OSError:

@@ -21,7 +21,7 @@ class ServiceCluster(Cluster):
     give_back: Callable[[], None]
     """Gives the command's part of the GPUs back."""
     num_workers: int
-    """Number of workers that were ready."""
+    """Number of workers that were idle when the command came."""
     logs: Path
 
     def __post_init__(self) -> None:
@@ -29,7 +29,7 @@ class ServiceCluster(Cluster):
 
     def detail_lines(self) -> list[str]:
         """Return lines on the devices, and on where the logs of the service's Ray are."""
-        return [*Cluster.detail_lines(self), f"service: {self.num_workers} workers were ready"]
+        return [*Cluster.detail_lines(self), f"service: {self.num_workers} workers were idle"]
 
     def close(self) -> None:
         """Disconnect from Ray, end what the command's trials have started, and give its GPUs back."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -68,6 +69,8 @@ class Keeper:
         self._used = time.monotonic()
         """Moment of the last use."""
         self._filled = self._pruned = 0.0
+        self._filling = threading.Thread(target=self._fill)
+        """Thread that looks after the workers: Ray may take its time to answer, and commands are not to wait for it."""
         self._idle_workers = 0
         self._faults = 0
 
@@ -156,8 +159,10 @@ class Keeper:
         if self._draining:
             line.send({"refused": "it ends after the commands that use it"})
             return
-        wish = Wish.of(message["wish"])
-        self._marks[number] = str(message["mark"])
+        wish, mark = Wish.of(message["wish"]), str(message["mark"])
+        if number in self._marks or not mark.isalnum():
+            raise ValueError(f"read {mark!r}")
+        self._marks[number] = mark
         part = self.ledger.ask(number, wish)
         self.say(f"{wish.what} (pid {line.pid}): {'waits' if part is None else f'{float(part):g} GPUs'}")
         if part is None:
@@ -180,6 +185,9 @@ class Keeper:
         if mark is None:
             return
         leftovers.end_of([mark])
+        for file in self.folder.path.glob(f"command-*-{mark}"):  # of a command that was killed
+            with suppress(OSError):
+                file.unlink()
         self._used = time.monotonic()
         self._filled = self._used  # its workers end first
         granted = self.ledger.leave(number)
@@ -225,7 +233,9 @@ class Keeper:
         # Beside a command that has all GPUs nobody else can begin, and a start of workers would only slow it down.
         if not self.ended and now - self._filled > FILL_S and (self.ledger.free > 0 or not is_used):
             self._filled = now
-            self._fill()
+            if not self._filling.is_alive():
+                self._filling = threading.Thread(target=self._fill, name="pool", daemon=True)
+                self._filling.start()
             if self._standby is None or self._standby.has_ended:
                 self._standby = StandbyProcess(self.folder)
         if now - self._pruned > PRUNE_S:

@@ -124,7 +124,7 @@ def test_there_is_one_service_alone(project: Project) -> None:
 def test_a_command_has_its_own_code_environment_and_folder_in_a_started_worker(project: Project) -> None:
     code, said = ended(project.sweep("one"))
     assert code == 0, said
-    assert "workers were ready" in said
+    assert "workers were idle" in said
     first = project.told("one")
     assert first["variable"] == "one"
     assert first["word"] == "first"
@@ -139,6 +139,7 @@ def test_a_command_has_its_own_code_environment_and_folder_in_a_started_worker(p
     assert Path(second["folder"]).is_relative_to(project.folder)
 
 
+@pytest.mark.slow
 def test_a_waiting_process_becomes_the_command(project: Project) -> None:
     until(lambda: bool(project.state()["standby"]))
     running = project.sweep("waited", reports=200)
@@ -151,6 +152,7 @@ def test_a_waiting_process_becomes_the_command(project: Project) -> None:
     assert project.state()["free_gpus"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("through", ["process", "standby"])
 def test_a_killed_command_leaves_nothing(project: Project, through: str) -> None:
     if through == "standby":
@@ -166,9 +168,10 @@ def test_a_killed_command_leaves_nothing(project: Project, through: str) -> None
     until(lambda: project.state()["free_gpus"] == 1)
     code, said = ended(project.sweep(f"after-{through}"))
     assert code == 0, said
-    assert "workers were ready" in said
+    assert "workers were idle" in said
 
 
+@pytest.mark.slow
 def test_two_sweeps_share_it_and_a_third_waits(project: Project) -> None:
     half = project.sweep("half", "--cluster.max-gpus", "0.5", reports=60)
     until((project.folder / "told-half.json").exists)
@@ -185,9 +188,10 @@ def test_two_sweeps_share_it_and_a_third_waits(project: Project) -> None:
     assert "max_gpus" not in (project.folder / "runs" / "rest" / "config.toml").read_text()
 
 
+@pytest.mark.slow
 def test_a_command_that_cannot_use_it_says_so_and_runs(project: Project) -> None:
     running = project.start("sweep", "one.toml", "--name", "other", "-v", SEEN="other", OMP_PROC_BIND="true")
     code, said = ended(running)
     assert code == 0, said
     assert "service: not used: OMP_PROC_BIND differs from its environment" in said
-    assert "workers were ready" not in said
+    assert "workers were idle" not in said
