@@ -24,6 +24,9 @@ import pytest
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster import ray_environment
 
+# Each of the processes that tests start would compile all modules again, a third of a worker's time, if it kept none.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Threads of torch that wait for each other give up the processor, in Ray's workers too: several tests share the cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Tests of one process start Rays of their own and join clusters; those of commands take this out.
@@ -108,7 +111,7 @@ def ray_address() -> Iterator[str]:
     """A local Ray cluster of one node with 2 CPUs (as it is told) and one simulated GPU."""
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 2, "num_gpus": 1, "include_dashboard": False, "include_log_monitor": False}
+    node = {"num_cpus": 2, "num_gpus": 1, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
     cluster = Cluster(initialize_head=True, head_node_args=node)
     yield cluster.address
     cluster.shutdown()
