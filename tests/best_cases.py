@@ -13,21 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-import raygpu
 from raygpu import KerasExperiment, Splits, TorchExperiment
-
-STEPS = 4
-"""In an epoch."""
-
-
-def value(lr: float, epoch: int) -> float:
-    """The number after an epoch."""
-    return lr * STEPS * epoch
-
-
-def score(lr: float, epoch: int) -> float:
-    """The best one is 0."""
-    return -((value(lr, epoch) - 1) ** 2)
+from tests.best_functions import STEPS
 
 
 def constant() -> Splits:
@@ -81,14 +68,6 @@ class KerasPassing(KerasExperiment):
         import tensorflow as tf
 
         return {"score": -tf.reduce_mean((outputs - targets) ** 2)}
-
-
-def function(config: dict[str, Any]) -> None:
-    """Saves each epoch's number, or with `every` each so many epochs."""
-    for epoch in range(1, config["epochs"] + 1):
-        if epoch % config.get("every", 1) == 0:
-            raygpu.checkpoint(value(config["lr"], epoch))
-        raygpu.report(score=score(config["lr"], epoch))
 
 
 class Disturbed(Passing):

@@ -111,10 +111,22 @@ def ray_address() -> Iterator[str]:
     """A local Ray cluster of one node with 2 CPUs (as it is told) and one simulated GPU."""
     from ray.cluster_utils import Cluster
 
+    from tests.services import shared_ray
+
     node = {"num_cpus": 2, "num_gpus": 1, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
     cluster = Cluster(initialize_head=True, head_node_args=node)
-    yield cluster.address
+    with shared_ray.one_probe_a_node():
+        yield cluster.address
     cluster.shutdown()
+
+
+@pytest.fixture
+def joined_ray(ray_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that would start a local Ray of their own join that of the tests: a start takes as long as a test, and
+    `engines/cluster` tests it."""
+    from tests.services import shared_ray
+
+    monkeypatch.setattr("raygpu.engines.cluster.local_cluster.start_local", shared_ray.joining(ray_address))
 
 
 @pytest.fixture

@@ -125,6 +125,7 @@ def test_a_function_of_a_cell_is_trained_for_production(fields: dict[str, Any]) 
         raygpu.run_training(run.best, cluster=fields["cluster"], name="other", workers=2)
 
 
+@pytest.mark.usefixtures("joined_ray")
 def test_a_fault_is_raised_and_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also one that is found while Ray starts, which a command prints before it ends Ray."""
     with pytest.raises(BadInput, match=r"space: tests\.fused_cases:Small reads 'hidden'"):
