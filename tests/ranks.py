@@ -34,4 +34,5 @@ def _in_float32(ranks: Any, function: Callable[..., Any], *arguments: Any) -> An
     from raygpu.training.keras.quiet_import import keras
 
     keras.config.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")  # which keeps the first one that was asked for
     return function(ranks, *arguments)

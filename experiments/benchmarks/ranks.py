@@ -42,7 +42,7 @@ class Group:
             there.close()
             self._processes.append(process)
             self._pipes.append(here)
-        # multiprocessing would send them SIGTERM, which TensorFlow's cluster takes for a notice, and wait for their end.
+        # multiprocessing would wait for their end after a SIGTERM, which TensorFlow's cluster takes for a notice.
         atexit.register(self.close)
 
     @classmethod

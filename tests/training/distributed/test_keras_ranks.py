@@ -110,7 +110,8 @@ def alone(ranks: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def solo() -> Any:
-    return on_keras_ranks(1, alone)[0]
+    """On the first of two devices of a process that other tests have, too: its start takes seconds."""
+    return on_keras_ranks(1, alone, local=2)[0]
 
 
 @pytest.mark.parametrize(("ratios", "processes", "local"), SPREADS, ids=SPREAD_IDS)
