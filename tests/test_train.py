@@ -83,7 +83,7 @@ def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any, tmp
             epochs=1,
             trials=2,
             keep="all",
-            gpu={"mode": "process", "fraction": 0.5},
+            gpu={"mode": "process", "fraction": 1.0},  # so one worker trains both
             space={**HP, "lr": {"choice": [1e-4, 2e-4]}},
         )
     )
