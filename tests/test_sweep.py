@@ -374,7 +374,9 @@ def test_an_unknown_metric_ends_the_sweep_and_leaves_nothing(sweep_config: Any) 
     assert MlflowClient(config.tracking.uri).search_runs(experiments) == []
 
 
-def test_a_sweep_where_every_trial_fails_stops_early_exits_with_1_and_may_be_mended(sweep_config: Any, tmp_path: Path) -> None:
+def test_a_sweep_where_every_trial_fails_stops_early_exits_with_1_and_may_be_mended(
+    sweep_config: Any, tmp_path: Path
+) -> None:
     values: dict[str, Any] = {"space": {"folder": str(tmp_path)}, "trials": 8}
     config = sweep_config(experiment="tests.cases:fails_until_mended", **values)
     result, shown = run_told(config)
