@@ -9,17 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from raygpu import KerasExperiment, Splits, TorchExperiment
-from tests.best_functions import STEPS
-
-
-def constant() -> Splits:
-    ones = np.ones((STEPS * 4, 1), dtype=np.float32)
-    return Splits(ones, ones, ones[:4], ones[:4])
+from raygpu import Splits, TorchExperiment
+from tests.best_functions import constant
 
 
 class Number(nn.Module):
@@ -45,29 +39,6 @@ class Passing(TorchExperiment):
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
         return {"score": -((outputs - targets) ** 2).mean()}
-
-
-class KerasPassing(KerasExperiment):
-    """In Keras."""
-
-    def data(self) -> Splits:
-        return constant()
-
-    def model(self, hp: Mapping[str, Any]) -> Any:
-        import keras
-
-        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
-        return keras.Sequential([keras.layers.Input((1,)), layer])
-
-    def loss(self, outputs: Any, targets: Any) -> Any:
-        import tensorflow as tf
-
-        return -tf.reduce_mean(outputs)
-
-    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        import tensorflow as tf
-
-        return {"score": -tf.reduce_mean((outputs - targets) ** 2)}
 
 
 class Disturbed(Passing):

@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from experiments.digits import KerasMlp
-from raygpu import Splits
-from tests.models import Mlp, few
+from tests.models import Mlp
 from tests.pack_functions import num_alive
 
 
@@ -35,8 +33,3 @@ class Wide(Mlp):
         if len(self.models) > hp["room"]:
             raise MemoryError
         return model
-
-
-class FewKeras(KerasMlp):
-    def data(self) -> Splits:
-        return few()

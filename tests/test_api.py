@@ -45,7 +45,7 @@ def test_from_a_class_of_a_cell_to_a_production_model(fields: dict[str, Any]) ->
             return nn.Sequential(nn.Linear(64, hp["hidden"]), nn.ReLU(), nn.Linear(hp["hidden"], 10))
 
     space = {"lr": raygpu.loguniform(0.01, 0.1), "hidden": raygpu.choice(8, 16)}
-    gpu = {"fraction": 0.5, "mode": "process"}
+    gpu = {"fraction": 1.0, "mode": "process"}  # one worker trains all
     run = raygpu.run_sweep(Mine, space=space, trials=3, epochs=2, metric="accuracy", gpu=gpu, **fields)
     assert run.summary["completed"] == 3
     assert [trial.status for trial in run.trials] == ["finished"] * 3
@@ -222,6 +222,7 @@ def test_a_process_joins_a_cluster_after_a_local_run_and_runs_locally_again(ray_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("joined_ray")
 def test_measurements_from_python(fields: dict[str, Any]) -> None:
     own = {name: value for name, value in fields.items() if name != "cluster"}
     on_cluster = {name: value for name, value in fields.items() if name != "profiles"}

@@ -115,7 +115,7 @@ def test_torch_in_every_way(here: Path, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("joined_ray")
 def test_keras_on_a_split_device(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = SMALL.replace("tests.models:Mlp", "tests.pack_cases:FewKeras")
+    text = SMALL.replace("tests.models:Mlp", "tests.keras_cases:FewKeras")
     assert command(text, "--most", "2", "--ways", "process,split,fused", "--no-tracking.enabled") == 0
     out = capsys.readouterr().out
     assert [(row["way"], row["n"], row["fault"]) for row in rows()] == [
@@ -295,7 +295,7 @@ def test_advice_on_one_device_is_an_upper_bound(here: Path, capsys: pytest.Captu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("experiment", ["tests.models:Mlp", "tests.pack_cases:FewKeras"])
+@pytest.mark.parametrize("experiment", ["tests.models:Mlp", "tests.keras_cases:FewKeras"])
 @pytest.mark.usefixtures("joined_ray")
 def test_advice_measures_data_parallel_trainings(
     experiment: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -182,7 +182,7 @@ from raygpu.training.base import Settings
 from raygpu.training.timing import Bench
 from raygpu.search.trials import Trial
 from tests.models import NUM_TRAIN, few
-source, code = locate("tests.pack_cases:FewKeras", Path())
+source, code = locate("tests.keras_cases:FewKeras", Path())
 count = 2 if {way!r} == "split" else 1
 trials = [Trial(Trial.name(i), i, {{"hidden": 8, "batch_size": 64}}) for i in range(count)]
 bench = Bench({way!r}, source, code, few(), trials, Settings(1000, 2, "float32", Path()))

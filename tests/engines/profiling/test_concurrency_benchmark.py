@@ -216,7 +216,7 @@ def test_a_script(climb: Make, tmp_path: Path) -> None:
 
 def test_keras_threads_are_those_of_the_process(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow has one pool of threads in a process, so N trainings in it share all; processes have a part each."""
-    own = climb("tests.pack_cases:FewKeras", "process", "split", "threads")
+    own = climb("tests.keras_cases:FewKeras", "process", "split", "threads")
     started: list[tuple[str, int, int]] = []
 
     def ready(way: str, n: int) -> Measured:

@@ -30,8 +30,8 @@ LRS = {0.0625: 4, 0.125: 2, 0.028: 6, 0.4: 1}
 MODES = {
     "process": ("best_cases:Passing", {"mode": "process", "fraction": 1.0}),
     "fused": ("best_cases:Passing", {"mode": "fused", "fraction": 1.0}),
-    "keras": ("best_cases:KerasPassing", {"mode": "process", "fraction": 1.0}),
-    "split": ("best_cases:KerasPassing", {"mode": "split", "fraction": 1.0, "width": 2}),
+    "keras": ("keras_cases:KerasPassing", {"mode": "process", "fraction": 1.0}),
+    "split": ("keras_cases:KerasPassing", {"mode": "split", "fraction": 1.0, "width": 2}),
     "function": ("best_functions:function", {"mode": "process", "fraction": 1.0}),
 }
 
