@@ -22,7 +22,11 @@ def test_whole_runs_begin_first_then_what_trains_and_files_that_belong_together_
 
 
 def test_the_slowest_files_are_named_and_the_others_counted() -> None:
-    assert slowest(Counter({"a": 12.4, "b": 3.0, "c": 90.0})) == ["    90 s  c", "    12 s  a", "     3 s  1 others"]
+    assert slowest(Counter({"a": 12.4, "b": 3.0, "c": 90.0})) == [
+        "    90 s  c",
+        "    12 s  a",
+        "     3 s  other files (1)",
+    ]
 
 
 def test_programs_are_counted_by_kind() -> None:

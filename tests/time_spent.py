@@ -37,7 +37,10 @@ def slowest(seconds: Counter[str]) -> list[str]:
     """Return a line for each of the slowest files, with what the others take together."""
     shown = [(file, spent) for file, spent in seconds.most_common(MOST) if spent >= SHOWN_S]
     rest = seconds.total() - sum(spent for _, spent in shown)
-    return [*(f"{spent:6.0f} s  {file}" for file, spent in shown), f"{rest:6.0f} s  {len(seconds) - len(shown)} others"]
+    return [
+        *(f"{spent:6.0f} s  {file}" for file, spent in shown),
+        f"{rest:6.0f} s  other files ({len(seconds) - len(shown)})",
+    ]
 
 
 def pytest_configure(config: pytest.Config) -> None:
