@@ -25,9 +25,9 @@ def joining(address: str) -> Callable[..., Cluster]:
     the run's own. With GPUs, a Ray of its own is started as ever."""
     start_local = local_cluster.start_local
 
-    def join(gpus: Sequence[Gpu], job: str = "", *, apart: bool = True) -> Cluster:
+    def join(gpus: Sequence[Gpu], job: str = "", **options: Any) -> Cluster:
         if gpus:
-            return start_local(gpus, job, apart=apart)
+            return start_local(gpus, job, **options)
         ray.init(address=address, job_config=named_job(job), log_to_driver=False, logging_level=logging.ERROR)
         node_id = ray.get_runtime_context().get_node_id()
         node = replace(host.nodes([])[0], num_cpus=ray.cluster_resources()["CPU"])
