@@ -9,30 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-import raygpu
-from raygpu import KerasExperiment, Splits, TorchExperiment
-
-STEPS = 4
-"""In an epoch."""
-
-
-def value(lr: float, epoch: int) -> float:
-    """The number after an epoch."""
-    return lr * STEPS * epoch
-
-
-def score(lr: float, epoch: int) -> float:
-    """The best one is 0."""
-    return -((value(lr, epoch) - 1) ** 2)
-
-
-def constant() -> Splits:
-    ones = np.ones((STEPS * 4, 1), dtype=np.float32)
-    return Splits(ones, ones, ones[:4], ones[:4])
+from raygpu import Splits, TorchExperiment
+from tests.best_functions import constant
 
 
 class Number(nn.Module):
@@ -58,37 +39,6 @@ class Passing(TorchExperiment):
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
         return {"score": -((outputs - targets) ** 2).mean()}
-
-
-class KerasPassing(KerasExperiment):
-    """In Keras."""
-
-    def data(self) -> Splits:
-        return constant()
-
-    def model(self, hp: Mapping[str, Any]) -> Any:
-        import keras
-
-        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
-        return keras.Sequential([keras.layers.Input((1,)), layer])
-
-    def loss(self, outputs: Any, targets: Any) -> Any:
-        import tensorflow as tf
-
-        return -tf.reduce_mean(outputs)
-
-    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        import tensorflow as tf
-
-        return {"score": -tf.reduce_mean((outputs - targets) ** 2)}
-
-
-def function(config: dict[str, Any]) -> None:
-    """Saves each epoch's number, or with `every` each so many epochs."""
-    for epoch in range(1, config["epochs"] + 1):
-        if epoch % config.get("every", 1) == 0:
-            raygpu.checkpoint(value(config["lr"], epoch))
-        raygpu.report(score=score(config["lr"], epoch))
 
 
 class Disturbed(Passing):

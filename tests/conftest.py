@@ -1,6 +1,6 @@
 """What many tests share, because its start is the slowest part of them: one Ray, and one MLflow store to copy.
 
-At the end, a line for each file that took long says where the time went.
+`scheduling` orders the files, and `time_spent` says at the end where the time went.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,7 +21,21 @@ import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster import ray_environment
+from tests.scheduling import pytest_collection_modifyitems, pytest_xdist_make_scheduler
+from tests.time_spent import pytest_configure, pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown
 
+__all__ = [
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+    "pytest_testnodedown",
+    "pytest_xdist_make_scheduler",
+]
+
+# Each of the processes that tests start would compile all modules again, a third of a worker's time, if it kept none.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Threads of torch that wait for each other give up the processor, in Ray's workers too: several tests share the cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Tests of one process start Rays of their own and join clusters; those of commands take this out.
@@ -32,32 +45,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # A local Ray writes a token to the home folder and from then on wants it of every cluster: not in a tests' process.
 os.environ["RAY_AUTH_MODE"] = "disabled"
-
-SHOWN_S = 10.0
-"""Seconds from which a file is named at the end."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files with whole runs first: with several workers, a long file that began last would be waited for."""
-    whole: Counter[Path] = Counter()
-    for item in items:
-        whole[item.path] += (
-            "ray_address" in getattr(item, "fixturenames", ()) or item.get_closest_marker("slow") is not None
-        )
-    items.sort(key=lambda item: -whole[item.path])
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say where the time went: the seconds of each file that took long, summed over its tests and fixtures."""
-    seconds: Counter[str] = Counter()
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if hasattr(report, "duration"):
-                seconds[report.nodeid.partition("::")[0]] += report.duration
-    terminalreporter.section("seconds by file")
-    for file, spent in seconds.most_common():
-        if spent >= SHOWN_S:
-            terminalreporter.write_line(f"{spent:6.0f} s  {file}")
 
 
 @pytest.fixture(autouse=True)
@@ -107,10 +94,22 @@ def ray_address() -> Iterator[str]:
     """A local Ray cluster of one node with 2 CPUs (as it is told) and one simulated GPU."""
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 2, "num_gpus": 1, "include_dashboard": False, "include_log_monitor": False}
+    from tests.services import shared_ray
+
+    node = {"num_cpus": 2, "num_gpus": 1, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
     cluster = Cluster(initialize_head=True, head_node_args=node)
-    yield cluster.address
+    with shared_ray.one_probe_a_node():
+        yield cluster.address
     cluster.shutdown()
+
+
+@pytest.fixture
+def joined_ray(ray_address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that would start a local Ray of their own join that of the tests: a start takes as long as a test, and
+    `engines/cluster` tests it."""
+    from tests.services import shared_ray
+
+    monkeypatch.setattr("raygpu.engines.cluster.local_cluster.start_local", shared_ray.joining(ray_address))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,22 +11,9 @@ from torch import nn
 
 from experiments.digits import Cnn as DigitsCnn
 from experiments.digits import Mlp as DigitsMlp
-from experiments.digits import digits
 from raygpu.experiment import Experiment, Splits, TorchExperiment
-
-NUM_TRAIN, NUM_VALIDATION = 200, 64
-
-
-@cache
-def few(num_train: int = NUM_TRAIN, num_validation: int = NUM_VALIDATION) -> Splits:
-    """The first samples of digits."""
-    whole = digits()
-    return Splits(
-        whole.train_inputs[:num_train],  # type: ignore[index]
-        whole.train_targets[:num_train],  # type: ignore[index]
-        whole.validation_inputs[:num_validation],  # type: ignore[index]
-        whole.validation_targets[:num_validation],  # type: ignore[index]
-    )
+from tests.small_data import NUM_TRAIN as NUM_TRAIN
+from tests.small_data import few as few
 
 
 class Mlp(DigitsMlp):

@@ -1,34 +1,23 @@
-"""What the tests of raygpu.pack train: fast, and each with one behaviour to be seen."""
+"""Experiments that the tests of raygpu.pack train: fast, and each with one behaviour to be seen."""
 
 from __future__ import annotations
 
-import os
-import time
 import weakref
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-import raygpu
-from experiments.digits import KerasMlp
-from raygpu import Splits
-from tests.models import Mlp, few
-
-
-def _alive(folder: str) -> int:
-    """Processes that came here, this one counted, and have not ended."""
-    (Path(folder) / str(os.getpid())).touch()
-    return sum(Path(f"/proc/{path.name}").exists() for path in Path(folder).iterdir())
+from tests.models import Mlp
+from tests.pack_functions import num_alive
 
 
 class Crowded(Mlp):
     """The device holds `room` processes."""
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
-        if _alive(hp["folder"]) > hp["room"]:
+        if num_alive(hp["folder"]) > hp["room"]:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return super().model(hp)
 
@@ -44,36 +33,3 @@ class Wide(Mlp):
         if len(self.models) > hp["room"]:
             raise MemoryError
         return model
-
-
-class FewKeras(KerasMlp):
-    def data(self) -> Splits:
-        return few()
-
-
-def steady(config: dict[str, Any]) -> None:
-    """Reports without end, or as many as it is told."""
-    for _ in range(config.get("reports", 10**9)):
-        time.sleep(config.get("pause_s", 0.002))
-        raygpu.report(loss=1.0)
-
-
-def raises(config: dict[str, Any]) -> None:
-    """After two reports, which are those of the warm-up, or with the first one."""
-    for number in range(config["after"] + 1):
-        if number == config["after"]:
-            raise ValueError("this training was meant to fail")
-        raygpu.report(loss=1.0)
-
-
-def lost(config: dict[str, Any]) -> None:
-    """Its process ends without a word where it is not alone."""
-    while True:
-        if _alive(config["folder"]) > config["room"]:
-            os._exit(7)
-        time.sleep(0.002)
-        raygpu.report(loss=1.0)
-
-
-def silent(config: dict[str, Any]) -> None:
-    """No report at all."""

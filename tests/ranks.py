@@ -31,7 +31,13 @@ def on_keras_ranks(world: int, function: Callable[..., Any], *arguments: Any, lo
 
 def _in_float32(ranks: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call the function as a new process would, whatever the one before has set."""
+    compute_in("float32")
+    return function(ranks, *arguments)
+
+
+def compute_in(dtype: str) -> None:
+    """Make Keras models of this process compute in a dtype: its policy keeps the one that was first asked for."""
     from raygpu.training.keras.quiet_import import keras
 
-    keras.config.set_floatx("float32")
-    return function(ranks, *arguments)
+    keras.config.set_floatx(dtype)
+    keras.config.set_dtype_policy(dtype)

@@ -45,7 +45,7 @@ def test_from_a_class_of_a_cell_to_a_production_model(fields: dict[str, Any]) ->
             return nn.Sequential(nn.Linear(64, hp["hidden"]), nn.ReLU(), nn.Linear(hp["hidden"], 10))
 
     space = {"lr": raygpu.loguniform(0.01, 0.1), "hidden": raygpu.choice(8, 16)}
-    gpu = {"fraction": 0.5, "mode": "process"}
+    gpu = {"fraction": 1.0, "mode": "process"}  # one worker trains all
     run = raygpu.run_sweep(Mine, space=space, trials=3, epochs=2, metric="accuracy", gpu=gpu, **fields)
     assert run.summary["completed"] == 3
     assert [trial.status for trial in run.trials] == ["finished"] * 3
@@ -125,6 +125,7 @@ def test_a_function_of_a_cell_is_trained_for_production(fields: dict[str, Any]) 
         raygpu.run_training(run.best, cluster=fields["cluster"], name="other", workers=2)
 
 
+@pytest.mark.usefixtures("joined_ray")
 def test_a_fault_is_raised_and_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also one that is found while Ray starts, which a command prints before it ends Ray."""
     with pytest.raises(BadInput, match=r"space: tests\.fused_cases:Small reads 'hidden'"):
@@ -221,6 +222,7 @@ def test_a_process_joins_a_cluster_after_a_local_run_and_runs_locally_again(ray_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("joined_ray")
 def test_measurements_from_python(fields: dict[str, Any]) -> None:
     own = {name: value for name, value in fields.items() if name != "cluster"}
     on_cluster = {name: value for name, value in fields.items() if name != "profiles"}

@@ -29,7 +29,7 @@ from tests.fakes.nvml import FakeNvml
 
 pytestmark = pytest.mark.timeout(600)
 QUESTION = "one GPU, several trainings on it, or several GPUs? "
-STEADY = 'experiment = "tests.pack_cases:steady"\n'
+STEADY = 'experiment = "tests.pack_functions:steady"\n'
 SMALL = 'experiment = "tests.models:Mlp"\nepochs = 2\n[space]\nhidden = 8\nlr = 0.1\nbatch_size = 32\n'
 
 
@@ -65,6 +65,7 @@ def rows() -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("joined_ray")
 def test_torch_in_every_way(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(SMALL, "--most", "2", "--json", "--ways", "process,fused,threads") == 0
     out, err = capsys.readouterr()
@@ -112,8 +113,9 @@ def test_torch_in_every_way(here: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("joined_ray")
 def test_keras_on_a_split_device(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = SMALL.replace("tests.models:Mlp", "tests.pack_cases:FewKeras")
+    text = SMALL.replace("tests.models:Mlp", "tests.keras_cases:FewKeras")
     assert command(text, "--most", "2", "--ways", "process,split,fused", "--no-tracking.enabled") == 0
     out = capsys.readouterr().out
     assert [(row["way"], row["n"], row["fault"]) for row in rows()] == [
@@ -125,6 +127,7 @@ def test_keras_on_a_split_device(here: Path, capsys: pytest.CaptureFixture[str])
     assert "tensorflow" in found.subject.versions
 
 
+@pytest.mark.usefixtures("joined_ray")
 def test_a_sweeps_file_of_a_function(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (
         f"trials = 8\nmetric = 'loss'\n{STEADY}[search]\nalgorithm = 'grid'\n[stopping]\nalgorithm = 'median'\n"
@@ -132,13 +135,14 @@ def test_a_sweeps_file_of_a_function(here: Path, capsys: pytest.CaptureFixture[s
     )
     assert command(text, "--most", "1", "--no-tracking.enabled") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "pack x: tests.pack_cases:steady; pause_s=0.001"
+    assert lines[0] == "pack x: tests.pack_functions:steady; pause_s=0.001"
     assert "one training on this device: no more than one at once was measured" in lines
     (found,) = kept()
     assert (found.num_train, found.unit) == (None, "reports")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("joined_ray")
 def test_where_everything_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = STEADY.replace("steady", "raises") + "[space]\nafter = 0\n"
     assert command(text, "--most", "2", "--ways", "process") == 1
@@ -176,7 +180,7 @@ def test_where_everything_fails(here: Path, capsys: pytest.CaptureFixture[str]) 
         (SMALL, ["--window-s", "0"], "--window-s: read '0'"),
         (SMALL, ["--rounds", "x"], "--rounds: read 'x'"),
         (SMALL, ["--gpu.devices", "0"], "gpu.devices: read '0', but no NVIDIA GPU here"),
-        (SMALL, ["--data.synthetic", "--experiment", "tests.pack_cases:steady"], "data.synthetic: read true"),
+        (SMALL, ["--data.synthetic", "--experiment", "tests.pack_functions:steady"], "data.synthetic: read true"),
         (SMALL.replace("hidden = 8\n", ""), [], "space: tests.models:Mlp reads 'hidden', which [space] does not have"),
         (SMALL.replace("Mlp", "Nothing"), [], "tests.models has no 'Nothing'"),
         (SMALL.replace("lr = 0.1", "lr = { normal = [0, 1] }"), [], "space.lr: read 'normal'"),
@@ -279,6 +283,7 @@ def test_advice_from_a_kept_profile_starts_nothing(here: Path, capsys: pytest.Ca
     assert "kept profile of" in (here / "runs/x/report.html").read_text()
 
 
+@pytest.mark.usefixtures("joined_ray")
 def test_advice_on_one_device_is_an_upper_bound(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keep_one({1: 1.0, 2: 1.01, 3: 0.9})
     assert command(SMALL, "--advise", "--json") == 0
@@ -290,7 +295,8 @@ def test_advice_on_one_device_is_an_upper_bound(here: Path, capsys: pytest.Captu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("experiment", ["tests.models:Mlp", "tests.pack_cases:FewKeras"])
+@pytest.mark.parametrize("experiment", ["tests.models:Mlp", "tests.keras_cases:FewKeras"])
+@pytest.mark.usefixtures("joined_ray")
 def test_advice_measures_data_parallel_trainings(
     experiment: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

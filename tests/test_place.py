@@ -31,6 +31,7 @@ def command(text: str, *flags: str) -> int:
     return place.main(["mine.toml", "--rounds", "2", "--name", "x", *flags])
 
 
+@pytest.mark.usefixtures("joined_ray")
 def test_placements_by_turns(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(SPLIT) == 0
     out = capsys.readouterr().out
@@ -73,6 +74,7 @@ def test_placements_by_turns(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "image/png;base64" in again._repr_html_()
 
 
+@pytest.mark.usefixtures("joined_ray")
 def test_a_placement_beyond_the_memory_of_a_device_fails_and_the_others_go_on(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,7 +111,7 @@ def test_a_dry_run_names_the_parts(here: Path, capsys: pytest.CaptureFixture[str
         (SMALL, ["--micro-batches", "0"], "--micro-batches: read '0'"),
         (SMALL, ["--rounds", "1"], "rounds"),
         (SMALL.replace("Mlp", "Nothing"), [], "tests.models has no 'Nothing'"),
-        ('experiment = "tests.pack_cases:steady"\n', [], "is a function; a placement needs a TorchExperiment"),
+        ('experiment = "tests.pack_functions:steady"\n', [], "is a function; a placement needs a TorchExperiment"),
         (SMALL + "[space]\nlr = 0.1\n", [], "space: is for a search; a placement takes one set of [hyperparameters]"),
     ],
 )
@@ -124,6 +126,7 @@ def test_faults_are_a_line(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("joined_ray")
 def test_a_model_that_one_device_does_not_hold_needs_more_and_a_pipeline_tells_how_many(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

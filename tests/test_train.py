@@ -83,7 +83,7 @@ def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any, tmp
             epochs=1,
             trials=2,
             keep="all",
-            gpu={"mode": "process", "fraction": 0.5},
+            gpu={"mode": "process", "fraction": 1.0},  # so one worker trains both
             space={**HP, "lr": {"choice": [1e-4, 2e-4]}},
         )
     )
@@ -270,7 +270,7 @@ def test_a_keras_model_of_named_inputs_from_killed_workers_to_the_registry(confi
     def run(name: str, deaths: list[int], **values: Any) -> train.Result:
         hp = {"folder": str(tmp_path), "deaths": deaths}
         return train.run(
-            config(experiment="tests.train_cases:KerasFragile", hyperparameters=hp, name=name, epochs=3, **values)
+            config(experiment="tests.keras_cases:KerasFragile", hyperparameters=hp, name=name, epochs=3, **values)
         )
 
     off = {"tracking": {"enabled": False}}
@@ -289,7 +289,8 @@ def test_a_keras_model_of_named_inputs_from_killed_workers_to_the_registry(confi
 
     assert killed.summary["model"]["registered"] == "models:/keras-halves/1"
     from raygpu.training.keras.solo import predict
-    from tests.train_cases import KerasNamed, Named
+    from tests.keras_cases import KerasNamed
+    from tests.train_cases import Named
 
     inputs = {name: np.asarray(array[:5]) for name, array in dict(Named().data().validation_inputs).items()}
     predicted = elsewhere(f"sqlite:///{tmp_path}/mlflow.db", "models:/keras-halves/1", inputs, tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -16,7 +15,8 @@ from torch import nn
 
 from experiments.digits import Mlp as DigitsMlp
 from raygpu.experiment import KerasExperiment, Splits, TorchExperiment
-from tests.models import few
+from tests.processes import die_once
+from tests.small_data import few, halves
 
 
 class Small(DigitsMlp):
@@ -44,7 +44,7 @@ class Disturbed(Small):
             self.calls += 1
             folder, deaths = Path(hp["folder"]), hp["deaths"]
             if self.calls in deaths:
-                _die_once(folder / str(self.calls))
+                die_once(folder / str(self.calls))
             if deaths and all((folder / str(death)).exists() for death in deaths):
                 self._interrupt(folder / "interrupted", int(hp["driver"]))
         return inputs
@@ -58,13 +58,6 @@ class Disturbed(Small):
 
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
         return {"size": outputs.abs().mean()}
-
-
-def _die_once(mark: Path) -> None:
-    if not mark.exists():
-        mark.touch()
-        time.sleep(2.0)  # the driver takes in the last checkpoint
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Slow(Small):
@@ -142,10 +135,7 @@ class Named(TorchExperiment):
     """Two inputs by name."""
 
     def data(self) -> Splits:
-        part = few()
-        halves = [{"left": x[:, :32], "right": np.ascontiguousarray(x[:, 32:])} for x in
-                  (np.asarray(part.train_inputs), np.asarray(part.validation_inputs))]  # fmt: skip
-        return Splits(halves[0], part.train_targets, halves[1], part.validation_targets)
+        return halves()
 
     def model(self, hp: Mapping[str, Any]) -> nn.Module:
         return Halves(hp["hidden"])
@@ -166,41 +156,3 @@ class Halves(nn.Module):
 
     def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return self.last(torch.relu(self.left(left) + self.right(right)))  # type: ignore[no-any-return]
-
-
-class KerasNamed(KerasExperiment):
-    """Two inputs by name, and dropout, so that random state matters."""
-
-    def data(self) -> Splits:
-        return Named().data()
-
-    def model(self, hp: Mapping[str, Any]) -> Any:
-        import keras
-
-        layers = keras.layers
-        inputs = {name: keras.Input((32,), name=name) for name in ("left", "right")}
-        halves = [layers.Dense(hp["hidden"])(inputs[name]) for name in ("left", "right")]
-        hidden = layers.Dropout(0.2)(layers.Activation("relu")(layers.Add()(halves)))
-        return keras.Model(inputs, layers.Dense(10)(hidden))
-
-
-class KerasFragile(KerasNamed):
-    """Its worker of rank 1 dies at each of the calls in `deaths`, once."""
-
-    calls = 0
-
-    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
-        import tensorflow as tf
-
-        if not hp["deaths"] or not os.environ.get("TF_CONFIG"):
-            return inputs
-        if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
-            return inputs
-
-        def counted() -> None:
-            self.calls += 1
-            if self.calls in hp["deaths"]:
-                _die_once(Path(hp["folder"]) / str(self.calls))
-
-        with tf.control_dependencies([tf.py_function(counted, [], [])]):
-            return {name: tf.identity(array) for name, array in inputs.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import multiprocessing
 import os
@@ -41,6 +42,8 @@ class Group:
             there.close()
             self._processes.append(process)
             self._pipes.append(here)
+        # multiprocessing would wait for their end after a SIGTERM, which TensorFlow's cluster takes for a notice.
+        atexit.register(self.close)
 
     @classmethod
     def torch(cls, world: int) -> Group:

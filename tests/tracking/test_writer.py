@@ -31,9 +31,13 @@ from tests.tracking.services import (
 
 
 def test_what_is_given_arrives_and_callers_do_not_wait(tree: RunTree, tmp_path: Path) -> None:
-    writer = Writer(lambda: tree, tmp_path / "spool.jsonl", interval_s=0.1)
-    assert writer.ready(10) is tree
-    began = time.perf_counter()
+    given = threading.Event()
+
+    def opened() -> RunTree:
+        given.wait()
+        return tree
+
+    writer = Writer(opened, tmp_path / "spool.jsonl", interval_s=0.1)
     for index in range(8):
         writer.begin(trial(index))
         writer.place(f"t{index:04d}", 0, 0.25)
@@ -42,7 +46,8 @@ def test_what_is_given_arrives_and_callers_do_not_wait(tree: RunTree, tmp_path: 
         writer.end(TrialRecord(trial(index), "failed" if index == 7 else "finished", error="Traceback"))
     writer.run_metrics(1, {"gpu/0/samples_per_s": 100.0})
     writer.run_metrics(2, {"gpu/0/samples_per_s": 200.0})
-    assert time.perf_counter() - began < 0.5
+    given.set()  # a caller that waits for the store would never come here
+    assert writer.ready(60) is tree
     assert writer.close(60) == 0
     assert (writer.faults, writer.delayed) == ([], None)
     assert not (tmp_path / "spool.jsonl").exists()
@@ -316,7 +321,6 @@ def test_what_a_lost_server_missed_is_delivered_on_resume(server: Server, tmp_pa
     writer.epochs("t0000", [epoch(1, 1.0)])
     eventually(lambda: writer.waiting == 0)
     server.end()
-    began = time.monotonic()
     try:
         writer.epochs("t0000", [epoch(2, 2.0)])
         writer.end(TrialRecord(trial(0), "finished"))
@@ -325,7 +329,6 @@ def test_what_a_lost_server_missed_is_delivered_on_resume(server: Server, tmp_pa
         writer.run_metrics(9, {"gpu/0/samples_per_s": 5.0})
         given_ms = time.time() * 1000
         assert writer.close(3) == 5
-        assert time.monotonic() - began < 15
         assert Writer(tree, spool, interval_s=0.1).close(1) == 5
         assert len(load(spool)[0]) == 5
     finally:

@@ -58,7 +58,7 @@ def test_an_array_counts_every_member(bench: Make) -> None:
 
 
 def test_threads_work_at_the_same_time(bench: Make) -> None:
-    source, code = locate("tests.pack_cases:steady", ROOT)
+    source, code = locate("tests.pack_functions:steady", ROOT)
     own = bench("threads", source, code, count=3, pause_s=0.02)
     own.warm_up()
     windows = own.window(time.time(), 0.2)
@@ -76,7 +76,7 @@ def test_threads_of_torch_have_no_denormal_numbers(bench: Make) -> None:
 
 
 def test_a_function_that_ends_begins_anew(bench: Make) -> None:
-    own = bench("process", *locate("tests.pack_cases:steady", ROOT), reports=4, pause_s=0.001)
+    own = bench("process", *locate("tests.pack_functions:steady", ROOT), reports=4, pause_s=0.001)
     own.warm_up()
     (window,) = own.window(time.time(), 0.3)
     assert window.work > 8
@@ -85,13 +85,13 @@ def test_a_function_that_ends_begins_anew(bench: Make) -> None:
 
 
 def test_one_that_never_reports_is_a_fault(bench: Make) -> None:
-    own = bench("process", *locate("tests.pack_cases:silent", ROOT))
+    own = bench("process", *locate("tests.pack_functions:silent", ROOT))
     with pytest.raises(RuntimeError, match="ended without a report"):
         own.warm_up()
 
 
 def test_what_a_training_raises_comes_out(bench: Make) -> None:
-    own = bench("process", *locate("tests.pack_cases:raises", ROOT), after=2)
+    own = bench("process", *locate("tests.pack_functions:raises", ROOT), after=2)
     own.warm_up()
     with pytest.raises(ValueError, match="meant to fail"):
         own.window(time.time(), 0.05)
@@ -182,7 +182,7 @@ from raygpu.training.base import Settings
 from raygpu.training.timing import Bench
 from raygpu.search.trials import Trial
 from tests.models import NUM_TRAIN, few
-source, code = locate("tests.pack_cases:FewKeras", Path())
+source, code = locate("tests.keras_cases:FewKeras", Path())
 count = 2 if {way!r} == "split" else 1
 trials = [Trial(Trial.name(i), i, {{"hidden": 8, "batch_size": 64}}) for i in range(count)]
 bench = Bench({way!r}, source, code, few(), trials, Settings(1000, 2, "float32", Path()))

@@ -162,17 +162,17 @@ def test_too_little_host_memory(climb: Make, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_training_that_raises(climb: Make) -> None:
-    own = climb("tests.pack_cases:raises", "process", after=1)
+    own = climb("tests.pack_functions:raises", "process", after=1)
     own.run()
     assert found(own) == [("process", 1, "ValueError: this training was meant to fail")]
-    own = climb("tests.pack_cases:raises", "process", after=2)
+    own = climb("tests.pack_functions:raises", "process", after=2)
     own.run()
     assert found(own) == [("process", 1, "ValueError: this training was meant to fail")]
     assert own.notes == ["process: 1 at once failed: ValueError: this training was meant to fail"]
 
 
 def test_one_that_reports_nothing(climb: Make) -> None:
-    own = climb("tests.pack_cases:silent", "process")
+    own = climb("tests.pack_functions:silent", "process")
     own.run()
     ((_, _, fault),) = found(own)
     assert fault is not None
@@ -180,7 +180,7 @@ def test_one_that_reports_nothing(climb: Make) -> None:
 
 
 def test_a_process_that_is_lost(climb: Make) -> None:
-    own = climb("tests.pack_cases:lost", "process", room=0)
+    own = climb("tests.pack_functions:lost", "process", room=0)
     own.run()
     ((_, _, fault),) = found(own)
     assert fault is not None
@@ -191,7 +191,7 @@ def test_a_process_that_is_lost(climb: Make) -> None:
 @pytest.mark.slow
 def test_a_lost_process_beside_others(climb: Make) -> None:
     """All of them go, the one alone too: what was measured before stays."""
-    own = climb("tests.pack_cases:lost", "process", most=3, room=1)
+    own = climb("tests.pack_functions:lost", "process", most=3, room=1)
     own.run()
     assert found(own)[0] == ("process", 1, None)
     assert own.points[0].samples_per_s is not None
@@ -216,7 +216,7 @@ def test_a_script(climb: Make, tmp_path: Path) -> None:
 
 def test_keras_threads_are_those_of_the_process(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow has one pool of threads in a process, so N trainings in it share all; processes have a part each."""
-    own = climb("tests.pack_cases:FewKeras", "process", "split", "threads")
+    own = climb("tests.keras_cases:FewKeras", "process", "split", "threads")
     started: list[tuple[str, int, int]] = []
 
     def ready(way: str, n: int) -> Measured:
@@ -232,7 +232,7 @@ def test_keras_threads_are_those_of_the_process(climb: Make, monkeypatch: pytest
 @pytest.mark.slow
 def test_what_a_gpu_tells(climb: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeNvml(["NVIDIA A100-SXM4-40GB"]).install(monkeypatch)
-    own = climb("tests.pack_cases:steady", "process", most=3)
+    own = climb("tests.pack_functions:steady", "process", most=3)
     own.probe.device = replace(own.probe.device, uuid=fake.uuids[0], memory_gib=16.0)
     own.run()
     assert found(own) == [("process", 1, None), ("process", 2, None), ("process", 3, None)]

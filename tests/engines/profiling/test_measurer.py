@@ -61,7 +61,7 @@ def test_points_in_doubt_choose_a_way_at_what_their_windows_measured() -> None:
 def test_the_profiles_of_each_type_of_unequal_gpus_are_found(tmp_path: Path) -> None:
     """A profile's key has rounded memory, and NVML's is no round number."""
     group = Group(Signature((("hidden", "1"),)), [Trial("t0000", 0, {"hidden": 1})])
-    source, code = locate("tests.pack_cases:steady", Path(__file__).parents[3])
+    source, code = locate("tests.pack_functions:steady", Path(__file__).parents[3])
     measurer = Measurer(config(profiles=str(tmp_path)), source, code, None, [group])
     nodes = [Node(4, 1, 32.0, "A", 79.6470703), Node(4, 1, 32.0, "B", 23.5693359)]
     site = Site(nodes, ["A", "B"], "A", 79.6470703, 4)

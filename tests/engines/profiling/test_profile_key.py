@@ -38,7 +38,7 @@ def of(name: str, folder: Path = ROOT) -> Subject:
     return key(source, code, None, "float32", Site([], [], "a processor", None, 2))
 
 
-@pytest.mark.parametrize("name", ["tests.models:Mlp", "tests.pack_cases:FewKeras"])
+@pytest.mark.parametrize("name", ["tests.models:Mlp", "tests.keras_cases:FewKeras"])
 def test_the_signature_is_what_shapes_the_program(name: str) -> None:
     source, code = locate(name, ROOT)
     found = signature(source, code, few(), trial(hidden=8, lr=0.1, batch_size=16))

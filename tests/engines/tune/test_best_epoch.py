@@ -22,17 +22,17 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.reporting import Kept
 from raygpu.sweep import Result
 from raygpu.workflow.promotion import promoted
-from tests import best_cases
+from tests import best_functions
 
 pytestmark = pytest.mark.timeout(600)
 LRS = {0.0625: 4, 0.125: 2, 0.028: 6, 0.4: 1}
 """By learning rate: the best of six epochs."""
 MODES = {
-    "process": ("Passing", {"mode": "process", "fraction": 1.0}),
-    "fused": ("Passing", {"mode": "fused", "fraction": 1.0}),
-    "keras": ("KerasPassing", {"mode": "process", "fraction": 1.0}),
-    "split": ("KerasPassing", {"mode": "split", "fraction": 1.0, "width": 2}),
-    "function": ("function", {"mode": "process", "fraction": 1.0}),
+    "process": ("best_cases:Passing", {"mode": "process", "fraction": 1.0}),
+    "fused": ("best_cases:Passing", {"mode": "fused", "fraction": 1.0}),
+    "keras": ("keras_cases:KerasPassing", {"mode": "process", "fraction": 1.0}),
+    "split": ("keras_cases:KerasPassing", {"mode": "split", "fraction": 1.0, "width": 2}),
+    "function": ("best_functions:function", {"mode": "process", "fraction": 1.0}),
 }
 
 
@@ -59,9 +59,9 @@ def number(folder: Path) -> float:
 def config(sweep_config: Any) -> Any:
     def make(mode: str, **values: Any) -> Any:
         name, gpu = MODES[mode]
-        space = {"lr": {"grid_search": list(LRS)}, **({"batch_size": 4, "momentum": 0.0} if name != "function" else {})}
+        space = {"lr": {"grid_search": list(LRS)}, **({"batch_size": 4, "momentum": 0.0} if mode != "function" else {})}
         defaults: dict[str, Any] = {
-            "experiment": f"tests.best_cases:{name}",
+            "experiment": f"tests.{name}",
             "trials": None,
             "epochs": 6,
             "score": "best",
@@ -88,9 +88,9 @@ def test_a_trial_s_best_epoch_scores_it_and_is_its_checkpoint(config: Any, mode:
     for lr, epoch in LRS.items():
         row = rows[lr]
         assert (int(row["best_epoch"]), int(row["score_epoch"]), int(row["epochs"])) == (epoch, epoch, 6)
-        assert float(row["score"]) == pytest.approx(best_cases.score(lr, epoch), abs=1e-5)
+        assert float(row["score"]) == pytest.approx(best_functions.score(lr, epoch), abs=1e-5)
         checkpoint = result.folder / "checkpoints" / row["id"]
-        assert number(checkpoint) == pytest.approx(best_cases.value(lr, epoch), abs=1e-5)
+        assert number(checkpoint) == pytest.approx(best_functions.value(lr, epoch), abs=1e-5)
         noted = json.loads((checkpoint / "score.json").read_text())
         assert (noted["epoch"], noted["score"]) == (epoch, pytest.approx(float(row["score"])))
 
@@ -115,7 +115,7 @@ def test_a_trial_s_best_epoch_scores_it_and_is_its_checkpoint(config: Any, mode:
         assert origin.values["source"]["epoch"] == LRS[lr]
     warm = promoted(str(result.folder), lambda: settings.tracking, True).checkpoint
     assert warm is not None
-    assert number(warm) == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
+    assert number(warm) == pytest.approx(best_functions.value(0.0625, 4), abs=1e-5)
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_by_default_the_last_epoch_scores_a_trial(config: Any, mode: str) -> Non
     assert (best["hyperparameters"]["lr"], best["epoch"], best["best_epoch"]) == (0.028, 6, 6)
     assert "score (last epoch)" in shown
     assert result.folder is not None
-    assert number(result.folder / "checkpoints" / best["trial_id"]) == pytest.approx(best_cases.value(0.028, 6))
+    assert number(result.folder / "checkpoints" / best["trial_id"]) == pytest.approx(best_functions.value(0.028, 6))
 
 
 def test_it_is_said_where_the_best_epoch_was_not_saved(config: Any) -> None:
@@ -147,11 +147,11 @@ def test_a_best_epoch_before_a_lost_worker_and_an_interruption_stays(config: Any
     assert stopped.interrupted
     assert stopped.folder is not None
     assert (stopped.summary["best"]["trial_id"], stopped.summary["best"]["epoch"]) == ("t0000", 4)
-    assert number(stopped.folder / "checkpoints" / "t0000") == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
+    assert number(stopped.folder / "checkpoints" / "t0000") == pytest.approx(best_functions.value(0.0625, 4), abs=1e-5)
     folder = RunDirectory.existing(stopped.folder)
     settings = folder.read_config().model_copy(update={"keep": "best"})
     resumed = sweep.run(settings, resume=folder, console=SweepConsole(stream=io.StringIO()))
     assert (resumed.summary["completed"], resumed.summary["best"]["epoch"]) == (2, 4)
     assert resumed.summary["best"]["epochs"] == 6
     assert [path.name for path in (stopped.folder / "checkpoints").iterdir()] == ["t0000"], "the best is kept alone"
-    assert number(stopped.folder / "checkpoints" / "t0000") == pytest.approx(best_cases.value(0.0625, 4), abs=1e-5)
+    assert number(stopped.folder / "checkpoints" / "t0000") == pytest.approx(best_functions.value(0.0625, 4), abs=1e-5)

@@ -64,7 +64,7 @@ def config(sweep_config: Any) -> Any:
 def test_fused_and_process_mode_give_the_same(config: Any) -> None:
     space = {**SPACE, "lr": {"choice": [0.05, 0.2, 1e30]}, "batch_size": {"choice": [16, 32]}}
     alone, _ = run(config("process", space=space, trials=10))
-    fused, shown = run(config("fused", space=space, trials=10, gpu={"mode": "fused", "fraction": 0.5}))
+    fused, shown = run(config("fused", space=space, trials=10))
     assert fused.summary["mode"] == "fused"
     assert "go on in smaller parts" not in shown, "no array may fail"
     assert "with batch_size=16 hidden=16" in shown
@@ -84,7 +84,8 @@ def test_fused_and_process_mode_give_the_same(config: Any) -> None:
 
 
 def test_ray_s_dashboard_calls_workers_by_the_sweep_and_their_first_trial(config: Any) -> None:
-    settings = config("process", trials=2, epochs=1, name="look.0")
+    function = {"experiment": "tests.cases:quadratic", "metric": "score", "space": {"x": 1}}
+    settings = config("process", **function, trials=1, epochs=1, name="look.0")
     run(settings)
     with ray.init(settings.cluster.address, log_to_driver=False):
         names = {actor["ActorClassName"] for actor in ray._private.state.actors().values()}

@@ -129,7 +129,6 @@ def test_a_sweep_goes_on_to_more_trials(sweep_config: Any) -> None:
     values: dict[str, Any] = {
         "experiment": "tests.cases:quadratic",
         "space": {"x": {"uniform": [-1, 1]}},
-        "gpu": {"fraction": 0.5},
     }
     first = sweep.run(sweep_config(**values, trials=2))
     assert first.folder is not None

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from raygpu.experiment import Mean, Splits, Sum
-from tests.models import few
+from tests.ranks import compute_in
+from tests.small_data import few
 from tests.training.distributed.test_keras_ranks import Mlp
 
 
@@ -56,11 +57,10 @@ def data() -> Splits:
 def results(ranks: Any, parallel: Any) -> dict[str, tuple[np.ndarray, dict[str, float]]]:
     """By loss, in float64: the parameters after two epochs, and the last metrics. parallel: None for a trial's loop."""
     from raygpu.search.trials import Trial
-    from raygpu.training.keras.quiet_import import keras
     from raygpu.training.keras.solo import KerasSolo
     from tests.training.distributed import test_keras_ranks as base
 
-    keras.config.set_floatx("float64")
+    compute_in("float64")
     found = {}
     for kind in (Masked, Added, Dice):
         if parallel is None:

@@ -13,8 +13,8 @@ from raygpu.experiment import KerasExperiment, Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import ParallelSettings
-from tests.models import few
-from tests.ranks import on_keras_ranks
+from tests.ranks import compute_in, on_keras_ranks
+from tests.small_data import few
 
 HP = {"hidden": 16, "lr": 0.05, "momentum": 0.9, "batch_size": 50, "clip_norm": 1.0, "weight_decay": 0.01}
 SETTINGS = Settings(epochs=2, threads=1, precision="float32", folder=Path())
@@ -87,9 +87,8 @@ def parameters(own: Any) -> np.ndarray:
 
 def trained(ranks: Any, parallel: ParallelSettings) -> Any:
     """In float64; the parameters after two epochs, and what was told last."""
-    from raygpu.training.keras.quiet_import import keras
 
-    keras.config.set_floatx("float64")
+    compute_in("float64")
     own, told = training(ranks, parallel, Mlp), None
     while (progress := own.advance()) is not None:
         told = progress
@@ -98,10 +97,9 @@ def trained(ranks: Any, parallel: ParallelSettings) -> Any:
 
 def alone(ranks: Any) -> Any:
     """As `trained`, by the loop of trials."""
-    from raygpu.training.keras.quiet_import import keras
     from raygpu.training.keras.solo import KerasSolo
 
-    keras.config.set_floatx("float64")
+    compute_in("float64")
     solo, result = KerasSolo(Mlp(), few(167), Trial("t0000", 3, HP), SETTINGS), None
     while (ended := solo.run_epoch()) is not None:
         result = ended
@@ -110,7 +108,8 @@ def alone(ranks: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def solo() -> Any:
-    return on_keras_ranks(1, alone)[0]
+    """On the first of two devices of a process that other tests have, too: its start takes seconds."""
+    return on_keras_ranks(1, alone, local=2)[0]
 
 
 @pytest.mark.parametrize(("ratios", "processes", "local"), SPREADS, ids=SPREAD_IDS)

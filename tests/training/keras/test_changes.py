@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
 from tests.contracts.test_training import KerasRamp
 
-pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 
 
 def ramp(name: str, seed: int) -> ArrayOfOne:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models import few
-from tests.ranks import on_keras_ranks
+from tests.ranks import compute_in, on_keras_ranks
+from tests.small_data import few
 
 
 def network(keras: Any, *, named: bool = False) -> Any:
@@ -40,7 +40,7 @@ def fitted(ranks: Any) -> Any:
     import raygpu
     from raygpu.training.keras.quiet_import import keras, tf
 
-    keras.config.set_floatx("float64")
+    compute_in("float64")
     splits, found, placed = few(167), {}, []
     for name in ("alone", "sliced"):
         model = network(keras)

@@ -2,65 +2,62 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-import os
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-TURNS = """
-import gzip, json
-from pathlib import Path
-from experiments.reviews import SHAPE, KerasTwoTowers
 from raygpu.planning.placements import alternating
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.keras.placement import KerasPlaced, part_names, placed_devices
-from raygpu.training.keras.quiet_import import tf
+from tests.ranks import on_keras_ranks
 
-experiment = KerasTwoTowers()
-splits = experiment.synthetic().part(0.1, 0)
-hp = {"optimizer": "adam", "lr": 0.01, "embedding": 4, "filters": 8, "latent": 4, "batch_size": 16}
-trial = Trial("t0000", 3, hp)
-devices = placed_devices(2, None)
-part_names(experiment, splits, trial)  # names are those of the first model, however many there were before
-known, units = part_names(experiment, splits, trial)
-found = {"devices": [device.name for device in tf.config.list_logical_devices("CPU")], "known": known, "units": units}
-towers = {"user_tower": 0, "item_tower": 1}
-inner = {"item_tower": 1, "item_tower/dense_1": 0}
-for name, parts in {"one": {}, "towers": towers, "inner": inner, "alternating": alternating(units, 2)}.items():
-    training = KerasPlaced(experiment, splits, trial, Settings(2, 1, "float32", Path()), parts, devices)
-    turn = training.turn(profiled=True)
-    events = json.loads(gzip.decompress(turn.trace))["traceEvents"]
-    found[name] = {
-        "loss": turn.loss,
-        "memory": turn.memory_gib,
-        "copies": turn.profile.num_copies,
-        "bytes": turn.profile.copied_bytes,
-        "share": turn.profile.copy_share,
-        "operations": [operation.name for operation in turn.profile.operations],
-        "sent": [event["name"] for event in events if event["name"].endswith(":_Send")],
-        "variables": {variable.path: variable.value.device[-5:] for variable in training.model.variables},
-        "slots": {variable.path: variable.value.device[-5:] for variable in training.optimizer.variables},
-    }
-    training.close()
-print(json.dumps(found))
-"""
 WORDS, BATCH, LATENT = 128, 16, 4
+
+
+def each_placement(ranks: Any) -> dict[str, Any]:
+    """Return the losses, memory, copies and devices of a turn of each placement."""
+    from experiments.reviews import KerasTwoTowers
+    from raygpu.training.keras.placement import KerasPlaced, part_names, placed_devices
+    from raygpu.training.keras.quiet_import import tf
+
+    experiment = KerasTwoTowers()
+    splits = experiment.synthetic().part(0.1, 0)
+    hp = {"optimizer": "adam", "lr": 0.01, "embedding": 4, "filters": 8, "latent": LATENT, "batch_size": BATCH}
+    trial = Trial("t0000", 3, hp)
+    devices = placed_devices(2, None)
+    part_names(experiment, splits, trial)  # names are those of the first model, however many there were before
+    known, units = part_names(experiment, splits, trial)
+    names = [device.name for device in tf.config.list_logical_devices("CPU")]
+    found: dict[str, Any] = {"devices": names, "known": known, "units": units}
+    towers = {"user_tower": 0, "item_tower": 1}
+    inner = {"item_tower": 1, "item_tower/dense_1": 0}
+    for name, parts in {"one": {}, "towers": towers, "inner": inner, "alternating": alternating(units, 2)}.items():
+        training = KerasPlaced(experiment, splits, trial, Settings(2, 1, "float32", Path()), parts, devices)
+        turn = training.turn(profiled=True)
+        events = json.loads(gzip.decompress(turn.trace))["traceEvents"]
+        found[name] = {
+            "loss": turn.loss,
+            "memory": turn.memory_gib,
+            "copies": turn.profile.num_copies,
+            "bytes": turn.profile.copied_bytes,
+            "share": turn.profile.copy_share,
+            "operations": [operation.name for operation in turn.profile.operations],
+            "sent": [event["name"] for event in events if event["name"].endswith(":_Send")],
+            "variables": {variable.path: variable.value.device[-5:] for variable in training.model.variables},
+            "slots": {variable.path: variable.value.device[-5:] for variable in training.optimizer.variables},
+        }
+        training.close()
+    return found
 
 
 @pytest.fixture(scope="module")
 def turns() -> dict[str, Any]:
-    """A turn of each placement. TensorFlow's devices stay as a process has first made them, so it is one of its own."""
+    """A turn of each placement, in a process of two devices: they stay as it has first made them."""
     pytest.importorskip("tensorflow")
-    done = subprocess.run(
-        [sys.executable, "-c", TURNS], env=os.environ | {"PYTHONPATH": os.getcwd()}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = on_keras_ranks(1, each_placement, local=2)[0]
     return found
 
 

@@ -1,0 +1,81 @@
+"""Experiments in Keras, in a module without torch, which their workers would import for nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.digits import KerasMlp
+from raygpu import KerasExperiment, Splits
+from tests.best_functions import constant
+from tests.processes import die_once
+from tests.small_data import few, halves
+
+
+class FewKeras(KerasMlp):
+    def data(self) -> Splits:
+        return few()
+
+
+class KerasPassing(KerasExperiment):
+    """As `best_cases.Passing`."""
+
+    def data(self) -> Splits:
+        return constant()
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+        return keras.Sequential([keras.layers.Input((1,)), layer])
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        import tensorflow as tf
+
+        return -tf.reduce_mean(outputs)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        import tensorflow as tf
+
+        return {"score": -tf.reduce_mean((outputs - targets) ** 2)}
+
+
+class KerasNamed(KerasExperiment):
+    """Two inputs by name, and dropout, so that random state matters."""
+
+    def data(self) -> Splits:
+        return halves()
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        import keras
+
+        layers = keras.layers
+        inputs = {name: keras.Input((32,), name=name) for name in ("left", "right")}
+        halves = [layers.Dense(hp["hidden"])(inputs[name]) for name in ("left", "right")]
+        hidden = layers.Dropout(0.2)(layers.Activation("relu")(layers.Add()(halves)))
+        return keras.Model(inputs, layers.Dense(10)(hidden))
+
+
+class KerasFragile(KerasNamed):
+    """Its worker of rank 1 dies at each of the calls in `deaths`, once."""
+
+    calls = 0
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        import tensorflow as tf
+
+        if not hp["deaths"] or not os.environ.get("TF_CONFIG"):
+            return inputs
+        if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 0:
+            return inputs
+
+        def counted() -> None:
+            self.calls += 1
+            if self.calls in hp["deaths"]:
+                die_once(Path(hp["folder"]) / str(self.calls))
+
+        with tf.control_dependencies([tf.py_function(counted, [], [])]):
+            return {name: tf.identity(array) for name, array in inputs.items()}

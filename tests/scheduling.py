@@ -1,0 +1,66 @@
+"""The order of test files, and which of them one process has for itself: hooks of pytest for `conftest`.
+
+Processes take a file after another (pytest-xdist's `loadfile`), so a long one that began last would be waited for; and
+files whose tests share slow processes of their own would start these once in each process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+TOGETHER = {
+    "tests/training/keras/": "keras",
+    "tests/training/distributed/test_keras": "keras",
+    "tests/training/distributed/test_torch_ranks.py": "ranks",
+    "tests/training/distributed/test_objective.py": "ranks",
+    "tests/training/torch/test_pipeline.py": "ranks",
+}
+"""Name of what files have in common, by the beginning of their paths: the ranks of `tests.ranks`, and TensorFlow."""
+TRAINING = ("tests/training/", "tests/contracts/")
+"""Beginnings of the paths of files that train models: they take long without a Ray."""
+
+
+def scope(file: str) -> str:
+    """Return what a file belongs to: the files that one process takes, by name, or the file alone."""
+    return next((name for start, name in TOGETHER.items() if file.startswith(start)), file)
+
+
+def in_order(files: Counter[str]) -> list[str]:
+    """Return the files in the order in which they begin: by the number of their whole runs, which is given, then those
+    that train models; files that belong together follow each other."""
+    whole: Counter[str] = Counter()
+    trains: dict[str, bool] = {}
+    for file, number in files.items():
+        whole[scope(file)] += number
+        trains[scope(file)] = trains.get(scope(file), False) or file.startswith(TRAINING)
+    first = {each: place for place, each in reversed(list(enumerate(map(scope, files))))}
+    return sorted(files, key=lambda file: (-whole[own := scope(file)], not trains[own], first[own]))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the files in order: those with whole runs first."""
+    whole: Counter[str] = Counter()
+    paths = {item: item.path.relative_to(config.rootpath).as_posix() for item in items}
+    for item, path in paths.items():
+        whole[path] += "ray_address" in getattr(item, "fixturenames", ()) or item.get_closest_marker("slow") is not None
+    places = {file: place for place, file in enumerate(in_order(whole))}
+    items.sort(key=lambda item: places[paths[item]])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give the files that belong together to one process, where files are spread over processes."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):  # type: ignore[misc]
+        """As `loadfile`, with some files taken for one."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return scope(nodeid.partition("::")[0])
+
+    return Together(config, log)

@@ -1,0 +1,49 @@
+"""What makes one Ray cheap to share: commands that join it in place of starting one, and one probe for all of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import ray
+
+from raygpu.devices import host
+from raygpu.devices.nvml import Gpu
+from raygpu.engines.cluster import local_cluster, remote_cluster
+from raygpu.engines.cluster.cluster import Cluster
+from raygpu.engines.cluster.job_name import named_job
+from raygpu.engines.cluster.pinned import pinned
+from raygpu.records.device import SIMULATED, Device
+
+
+def joining(address: str) -> Callable[..., Cluster]:
+    """Return what takes the place of `start_local`: it joins the cluster at this address, whose simulated GPU becomes
+    the run's own. With GPUs, a Ray of its own is started as ever."""
+    start_local = local_cluster.start_local
+
+    def join(gpus: Sequence[Gpu], job: str = "", **options: Any) -> Cluster:
+        if gpus:
+            return start_local(gpus, job, **options)
+        ray.init(address=address, job_config=named_job(job), log_to_driver=False, logging_level=logging.ERROR)
+        node_id = ray.get_runtime_context().get_node_id()
+        node = replace(host.nodes([])[0], num_cpus=ray.cluster_resources()["CPU"])
+        return Cluster([Device(0, node_id, "0", SIMULATED)], [node], None, local=True)
+
+    return join
+
+
+@contextmanager
+def one_probe_a_node() -> Iterator[None]:
+    """Keep a node's probe for the next command that joins the cluster: a worker takes a second to start."""
+
+    def probe(node_id: str) -> Any:
+        kept = {"name": f"probe of {node_id}", "namespace": "tests", "lifetime": "detached", "get_if_exists": True}
+        return pinned(remote_cluster._NodeProbe, node_id, **kept).remote()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote_cluster, "_probe", probe)
+        yield

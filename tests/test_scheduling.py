@@ -1,0 +1,35 @@
+"""The order of test files, and what is said of their time."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.scheduling import in_order, scope
+from tests.time_spent import kind, slowest
+
+
+def test_files_that_share_processes_are_one() -> None:
+    assert scope("tests/training/keras/test_split.py") == scope("tests/training/distributed/test_keras_ranks.py")
+    assert scope("tests/training/torch/test_pipeline.py") == scope("tests/training/distributed/test_objective.py")
+    assert scope("tests/test_sweep.py") == "tests/test_sweep.py"
+
+
+def test_whole_runs_begin_first_then_what_trains_and_files_that_belong_together_are_neighbours() -> None:
+    keras, ranks = "tests/training/keras/test_split.py", "tests/training/distributed/test_keras_ranks.py"
+    quick, fused = "tests/cli/test_flags.py", "tests/training/fused/test_width.py"
+    files = Counter({quick: 0, keras: 0, fused: 0, ranks: 1, "tests/test_place.py": 0, "tests/test_sweep.py": 9})
+    assert in_order(files) == ["tests/test_sweep.py", keras, ranks, fused, quick, "tests/test_place.py"]
+
+
+def test_the_slowest_files_are_named_and_the_others_counted() -> None:
+    assert slowest(Counter({"a": 12.4, "b": 3.0, "c": 90.0})) == [
+        "    90 s  c",
+        "    12 s  a",
+        "     3 s  other files (1)",
+    ]
+
+
+def test_programs_are_counted_by_kind() -> None:
+    assert [kind(each) for each in ("/x/ray/gcs_server", "/usr/bin/python3.11", "redis-server")] == [
+        "Rays", "Python processes", "other programs",
+    ]  # fmt: skip
