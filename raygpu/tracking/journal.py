@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -20,6 +20,8 @@ from raygpu.search.trials import EpochResult, Standing, Trial, TrialRecord
 from raygpu.tracking.pending_writes import Write
 
 CHECKSUM = "crc32"
+EPOCH = tuple(field.name for field in fields(EpochResult))
+"""Fields of an epoch's result; `asdict` would copy the metrics, in every trial's every epoch."""
 
 
 class Journal:
@@ -174,7 +176,9 @@ def _encode(write: Write) -> Any:
     if write.kind in ("begin", "restart"):
         return _trial(value)
     if write.kind == "epochs":
-        return [{**asdict(result), "metrics": _floats(result.metrics)} for result in value]
+        return [
+            {**{name: getattr(result, name) for name in EPOCH}, "metrics": _floats(result.metrics)} for result in value
+        ]
     if write.kind == "end":
         names = ("status", "diverged", "error", "reason", "rgu_hours", "which")
         ending = {name: getattr(value, name) for name in names}
