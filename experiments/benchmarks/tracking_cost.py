@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 
 from experiments.benchmarks import record
+from raygpu.errors import redacted
 from raygpu.search.trials import EpochResult, Standing, Trial, TrialRecord
 from raygpu.tracking.deliverer import Deliverer
 from raygpu.tracking.pending_writes import Kind, Pending, Write, deliver
@@ -52,7 +53,8 @@ def main() -> None:
         tree.start_run("tracking_cost", {}, {})
         results = measure(tree, arguments.runs, pids)
     print(table(results["all at once"]))
-    record.write("tracking_cost", results, vars(arguments), arguments.part)
+    store = {"store": redacted(arguments.store or "a new SQLite file")}
+    record.write("tracking_cost", results, vars(arguments) | store, arguments.part)
 
 
 def measure(tree: RunTree, num_runs: int, pids: list[int]) -> dict[str, Any]:
@@ -226,10 +228,10 @@ def _ms(seconds: list[float]) -> dict[str, float]:
 
 
 def _cpu_s(pids: list[int]) -> float:
-    """Return the CPU seconds of processes and of all below them."""
+    """Return the CPU seconds of processes and of all below them, those that have ended included."""
     below = [psutil.Process(pid) for pid in pids]
     below += [child for process in list(below) for child in process.children(recursive=True)]
-    return sum(sum(process.cpu_times()[:2]) for process in dict.fromkeys(below))
+    return sum(sum(process.cpu_times()[:4]) for process in dict.fromkeys(below))
 
 
 def _refused(*what: Any) -> None:
