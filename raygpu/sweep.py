@@ -122,7 +122,8 @@ def run(
         )
         sweep_run = SweepUnderWay(planned, console)
         sweep_run.run(stages)
-    return sweep_run.finish()
+        sweep_run.begin_end_of_ray()
+        return sweep_run.finish()
 
 
 COMMAND = Command(

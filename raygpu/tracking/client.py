@@ -69,6 +69,7 @@ def _connect(uri: str, experiment: str, location: Path | None) -> tuple[Any, str
     if not served:
         if scheme(uri) == "sqlite":
             sqlite_file.create(sqlite_path(uri))
+            sqlite_file.defer_syncs(sqlite_path(uri))
         _try_database(uri)
     mlflow = MlflowClient(uri)
     known = mlflow.get_experiment_by_name(experiment)
@@ -79,6 +80,12 @@ def _connect(uri: str, experiment: str, location: Path | None) -> tuple[Any, str
         restore = f"MLFLOW_TRACKING_URI={redacted(uri)} mlflow experiments restore -x {known.experiment_id}"
         raise TrackingError(f"tracking.experiment: read {experiment!r}, which was deleted; name another, or: {restore}")
     return mlflow, uri, str(known.experiment_id)
+
+
+def sync(uri: str) -> None:
+    """Wait until the disk has what a SQLite store has taken; other stores wait by themselves. Raises OSError."""
+    if scheme(uri) == "sqlite":
+        sqlite_file.sync(sqlite_path(uri))
 
 
 def _try_database(uri: str) -> None:

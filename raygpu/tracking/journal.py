@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -20,6 +20,8 @@ from raygpu.search.trials import EpochResult, Standing, Trial, TrialRecord
 from raygpu.tracking.pending_writes import Write
 
 CHECKSUM = "crc32"
+EPOCH = tuple(field.name for field in fields(EpochResult))
+"""Fields of an epoch's result; `asdict` would copy the metrics, in every trial's every epoch."""
 
 
 class Journal:
@@ -29,6 +31,9 @@ class Journal:
         self.path = path
         self.damaged = 0
         """Number of lines that an earlier process left and that could not be read."""
+        self.num_lines = 0
+        """Number of writes in the file."""
+        self._unsynced = False
         self._file: int | None = None
         self._cut = False
         """Whether the last line may be incomplete, because the disk was full."""
@@ -65,14 +70,20 @@ class Journal:
         while data:
             data = data[os.write(file, data) :]
         self._cut = False
+        self.num_lines += 1
+        self._unsynced = True
 
     def sync(self) -> None:
         """Wait until the disk has what was added so far, so that it outlives the machine. Other threads may add."""
-        if self._file is None:
+        if self._file is None or not self._unsynced:
             return
+        self._unsynced = False  # before the disk is asked: what is added meanwhile needs another call
         copy = os.dup(self._file)
         try:
             os.fsync(copy)
+        except OSError:
+            self._unsynced = True
+            raise
         finally:
             os.close(copy)
 
@@ -80,16 +91,17 @@ class Journal:
         """Empty the file, once all writes are delivered."""
         if self._file is not None or self.path.is_file():
             os.ftruncate(self._opened(), 0)
-            self._cut = False
+            self._cut, self.num_lines = False, 0
 
     def rewrite(self, waiting: Iterable[Write]) -> None:
         """Replace the content in one step: the old or the new one is there, whatever happens."""
         self._close()
+        writes = list(waiting)
         temporary = self.path.with_name(f"{self.path.name}.tmp")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
-                file.writelines(_line(write) for write in waiting)
+                file.writelines(_line(write) for write in writes)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self.path)
@@ -97,7 +109,7 @@ class Journal:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        self._cut = False
+        self._cut, self.num_lines = False, len(writes)
 
     def close(self, waiting: Iterable[Write]) -> None:
         """Close the file with only the writes that still wait in it; delete the file if there are none."""
@@ -164,7 +176,9 @@ def _encode(write: Write) -> Any:
     if write.kind in ("begin", "restart"):
         return _trial(value)
     if write.kind == "epochs":
-        return [{**asdict(result), "metrics": _floats(result.metrics)} for result in value]
+        return [
+            {**{name: getattr(result, name) for name in EPOCH}, "metrics": _floats(result.metrics)} for result in value
+        ]
     if write.kind == "end":
         names = ("status", "diverged", "error", "reason", "rgu_hours", "which")
         ending = {name: getattr(value, name) for name in names}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raygpu.config import ProblemConfig
 from raygpu.search.trials import Status
+from raygpu.tracking import client
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.session import flat
 from raygpu.tracking.values import MetricValue
@@ -54,4 +56,6 @@ def log(
         tree.log_artifact(run_id, path)
     ended: Status = "failed" if what.failed else "finished"
     tree.end_run(run_id, ended, {name: value for name, value in results.items() if value is not None})
+    with suppress(OSError):
+        client.sync(tree.uri)
     return tree.ui_url

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from raygpu.errors import TrackingError
 from raygpu.search.trials import Trial, TrialRecord
 from raygpu.tracking.runs import Refused, RunTree
-from raygpu.tracking.values import MetricValue, final_points, final_tags, points
+from raygpu.tracking.values import ERROR_TAG, MetricValue, final_points, final_tags, points
 
 Kind = Literal["begin", "restart", "place", "epochs", "metrics", "end", "gpu"]
 SetAside = Callable[[TrackingError, str | None, Mapping[str, Any]], None]
@@ -130,16 +130,26 @@ class Pending:
         return [write for queue in self.batches.values() for batch in queue for write in batch.writes]
 
 
-def deliver(tree: RunTree, batch: Batch, set_aside: SetAside, advanced: Callable[[], None] = lambda: None) -> None:
-    """Write a batch to MLflow. Raises TrackingError if the delivery has to be tried again.
+def deliver(
+    tree: RunTree,
+    batch: Batch,
+    set_aside: SetAside,
+    advanced: Callable[[], None] = lambda: None,
+    *,
+    sparing: bool = False,
+) -> bool:
+    """Write a batch to MLflow; return whether all of it was. Raises TrackingError if another try is needed.
 
     The next try skips the parts that were written. set_aside: called with values that MLflow refuses, or that a store
     which takes others fails to take again and again. advanced: called after each part that the store has taken.
+    sparing: whether the parameters of a run without metrics wait for these, which saves a call.
     """
     run_id = _run(tree, batch)
+    if sparing and batch.end is None and not batch.points and batch.trial is not None and not batch.params_sent:
+        return False
     _send(tree, run_id, batch, set_aside, advanced)
     if batch.end is None:
-        return
+        return True
     if not batch.finished:
         tree.finish(run_id, batch.end.status, batch.writes[-1].time_ms)
         batch.finished = True
@@ -150,6 +160,7 @@ def deliver(tree: RunTree, batch: Batch, set_aside: SetAside, advanced: Callable
         except Refused as fault:
             set_aside(fault, batch.trial_id, {"error.txt": batch.end.error})
         advanced()
+    return True
 
 
 def _send(tree: RunTree, run_id: str, batch: Batch, set_aside: SetAside, advanced: Callable[[], None]) -> None:
@@ -234,10 +245,11 @@ def _run(tree: RunTree, batch: Batch) -> str:
             tree.forget_trial(batch.trial_id)
             batch.replace = False
         batch.unsure = True
-        run_id = tree.create_trial(batch.trial, batch.tags, batch.writes[0].time_ms)
+        own = {name: value for name, value in batch.tags.items() if name != ERROR_TAG}
+        run_id = tree.create_trial(batch.trial, own, batch.writes[0].time_ms)
         batch.begun, batch.unsure = True, False
-        if batch.end is None:
-            batch.tags = {}  # sent with the new run
+        # The user's text goes later, where the store's refusal does not take the run with it.
+        batch.tags = {name: batch.tags[name] for name in batch.tags if name == ERROR_TAG}
         return run_id
     if (child := tree.children.get(batch.trial_id)) is None:
         raise Refused(f"tracking: trial {batch.trial_id} has no run in MLflow; what belongs to it was dropped")

@@ -24,7 +24,17 @@ from raygpu.tracking import client, presentation
 from raygpu.tracking.client import Refused
 from raygpu.tracking.presentation import TrialsView
 from raygpu.tracking.stores import check, scheme
-from raygpu.tracking.values import MAX_NAME, MAX_PARAM, MetricValue, allowed_name, run_name, set_tags, tag_values, text
+from raygpu.tracking.values import (
+    ERROR_TAG,
+    MAX_NAME,
+    MAX_PARAM,
+    MetricValue,
+    allowed_name,
+    run_name,
+    set_tags,
+    tag_values,
+    text,
+)
 
 __all__ = ["Child", "Refused", "RunTree", "check", "redacted"]
 
@@ -38,7 +48,7 @@ RUN_STATUS: Final[Mapping[str, str]] = {
     "stopped": "KILLED",
     "interrupted": "KILLED",
 }
-ENDINGS = ("raygpu.status", "raygpu.stopped", "raygpu.diverged", "raygpu.error", "raygpu.best_epoch")
+ENDINGS = ("raygpu.status", "raygpu.stopped", "raygpu.diverged", ERROR_TAG, "raygpu.best_epoch")
 """Tags that say how a run ended."""
 PARENT = "mlflow.parentRunId"
 PATIENCE_S = 10.0

@@ -17,6 +17,7 @@ from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.trial_files import kept_files
 from raygpu.search.trials import Status
 from raygpu.storage import StorageError
+from raygpu.tracking import client
 from raygpu.tracking.null_writer import NullWriter
 from raygpu.tracking.presentation import Presentation
 from raygpu.tracking.runs import Refused, RunTree
@@ -228,6 +229,8 @@ class Session(ABC):
         lacks = {"raygpu.undelivered": undelivered} if counted else {}  # 0 once a later start has delivered them
         tree.end_run(self.run_id, ending.status, ending.metrics, {**ending.tags, **lacks})
         self._describe(tree, self.run_id)
+        with suppress(OSError):
+            client.sync(tree.uri)
         for path, where in ending.files:
             try:
                 tree.log_artifact(self.run_id, path, where)

@@ -1,15 +1,23 @@
-"""Create SQLite files for MLflow with a write-ahead log: commits wait less for the disk, and the UI reads meanwhile."""
+"""SQLite files for MLflow, with a write-ahead log: the UI reads meanwhile, and one wait for the disk serves many runs.
+
+MLflow commits five times for a run. With SQLite's default each commit waits for the disk; with `synchronous=NORMAL`
+none does, and `sync` waits for all. raygpu calls it before it forgets its own copy of what was written.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 LOCAL = frozenset({"apfs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 """File systems of one machine; over a network, a write-ahead log breaks the file (sqlite.org/wal.html)."""
 MOUNTS = Path("/proc/self/mounts")
+_deferring: set[Path] = set()
+"""Files whose connections in this process do not wait for the disk."""
 
 
 def create(path: Path) -> None:
@@ -18,6 +26,38 @@ def create(path: Path) -> None:
         return
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode=WAL")  # kept in the file
+
+
+def defer_syncs(path: Path) -> None:
+    """Let commits to a file with a write-ahead log not wait for the disk, for the connections that SQLAlchemy will open
+    in this process; `sync` waits for all of them."""
+    from sqlalchemy import Engine, event
+
+    if not _deferring:
+        event.listen(Engine, "connect", _defer)
+    _deferring.add(path.resolve())
+
+
+def _defer(connection: Any, _: object) -> None:
+    """Set the level of a new connection, if it is to one of the files."""
+    if not isinstance(connection, sqlite3.Connection):
+        return
+    name = connection.execute("PRAGMA database_list").fetchone()[2]
+    if Path(name).resolve() in _deferring and connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has all that was committed to the file. Raises OSError."""
+    # What is no longer in the write-ahead log, SQLite has moved into the file itself, and waited for.
+    try:
+        log = os.open(f"{path}-wal", os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(log)
+    finally:
+        os.close(log)
 
 
 def file_system(folder: Path) -> str | None:

@@ -11,6 +11,8 @@ from raygpu.search.trials import EpochResult, Trial, TrialRecord
 
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 8000
 """Maximum number of characters that MLflow accepts in a name, a parameter's value and a tag's value."""
+ERROR_TAG = "raygpu.error"
+"""Tag with the last lines of a failed trial's traceback."""
 SET_TAG = "raygpu.set"
 """Tag by which MLflow's pages group the repeats of a set."""
 SET_SCORE, SET_ERROR = "set/score", "set/standard_error"
@@ -59,7 +61,7 @@ def final_tags(record: TrialRecord) -> dict[str, Any]:
     elif record.status == "stopped":
         tags["raygpu.stopped"] = record.reason or "stopped"
     if record.status == "failed" and record.error:
-        tags["raygpu.error"] = record.error[-MAX_TAG:]  # a traceback's last lines say most
+        tags[ERROR_TAG] = record.error[-MAX_TAG:]  # a traceback's last lines say most
     return tags
 
 

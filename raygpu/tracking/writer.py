@@ -8,8 +8,8 @@
     lost = writer.close(30)                  # waits while the store takes writes, 30 s while it takes none;
                                              # what is left lies in the journal, for the next Writer to deliver
 
-One epoch costs MLflow 40-80 ms of CPU when it is written alone, so the thread lets writes gather, and rests longer
-the more its turns cost.
+Each call costs MLflow milliseconds of CPU, so the thread lets writes gather, and rests longer the more its turns cost.
+`deliverer.Deliverer` sends them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,20 @@ from typing import Any
 
 from raygpu.errors import TrackingError, one_line
 from raygpu.search.trials import EpochResult, Trial, TrialRecord
+from raygpu.tracking import client
+from raygpu.tracking.deliverer import Deliverer
 from raygpu.tracking.journal import Journal
-from raygpu.tracking.pending_writes import SUSPECT, Batch, Kind, Pending, Write, deliver
+from raygpu.tracking.pending_writes import Kind, Pending, Write
 from raygpu.tracking.runs import Refused, RunTree
 
 CPU_SHARE = 0.025
 """Share of this machine's CPUs that the thread takes by default; longer rests also merge more writes."""
 LONGEST_REST_S = 15.0
 LONGEST_RETRY_S = 30.0
+MOST_ENDED = 32
+"""Number of waiting runs that have ended from which on the thread does not rest longer than its interval."""
+MOST_LINES = 1000
+"""Number of lines that the journal may have beyond four for each waiting write."""
 MAX_FAULTS = 100
 SAY_S = 10.0
 """Seconds between two lines on the writes still to be delivered at the end."""
@@ -79,7 +85,7 @@ class Writer:
         self._behind = False
         """Whether the journal lacks a waiting write, because the disk did not take it."""
         self._pending = Pending({})
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """Lock held while `_pending`, `_incoming` or the journal changes, never during a call to MLflow."""
         self._opened, self._wake = threading.Event(), threading.Event()
         if self._incoming:
@@ -247,6 +253,7 @@ class Writer:
                 self._abandoned.wait(LONGEST_RETRY_S if not self._closing.is_set() else 1.0)
 
     def _loop(self, tree: RunTree) -> None:
+        deliverer = Deliverer(tree, self._pending, self._lock, self._set_aside, self._advance, self._abandoned)
         rest_s, retry_s = self._interval_s, 0.0
         while not self._abandoned.is_set():
             if not self._pending:
@@ -257,19 +264,28 @@ class Writer:
             self._wake.clear()
             self._drain(tree)
             self._keep()
-            cpu_s = time.thread_time()
-            delivered = self._turn(tree, after_failure=retry_s > 0)
-            rest_s = (time.thread_time() - cpu_s) / (self._cpu_share * len(os.sched_getaffinity(0)))
-            rest_s = min(LONGEST_REST_S, max(self._interval_s, rest_s))
-            if not self._pending:
-                retry_s, self.delayed = 0.0, None
-                with self._lock:
-                    if not self._incoming and not self._abandoned.is_set():
-                        self._clear_journal()
-                if self._closing.is_set() and not self._incoming:
+            closing = self._closing.is_set()
+            turn = deliverer.turn(closing=closing, settle_s=self._interval_s if retry_s else None)
+            self.delayed = deliverer.delayed if turn.failed else None
+            if turn.failed:
+                retry_s = 1.0 if turn.delivered else min(LONGEST_RETRY_S, max(1.0, 2 * retry_s))
+                continue
+            rest_s, retry_s = self._rest_s(turn.cpu_s), 0.0
+            self._shorten_journal(tree)
+            with self._lock:
+                if closing and not self._pending and not self._incoming:
                     return
-            else:
-                retry_s = 1.0 if delivered else min(LONGEST_RETRY_S, max(1.0, 2 * retry_s))
+
+    def _rest_s(self, cpu_s: float) -> float:
+        """Return how long writes gather after a turn that took so much CPU time; not long while runs that have ended
+        wait, for a command does not end before them."""
+        with self._lock:
+            ended = sum(write.kind == "end" for write in self._incoming)
+            ended += sum(queue[0].end is not None for queue in self._pending.batches.values())
+        if ended >= MOST_ENDED:
+            return self._interval_s
+        rest_s = cpu_s / (self._cpu_share * len(os.sched_getaffinity(0)))
+        return min(LONGEST_REST_S, max(self._interval_s, rest_s))
 
     def _drain(self, tree: RunTree) -> None:
         with self._lock:
@@ -296,79 +312,34 @@ class Writer:
         except OSError as error:
             self._note_disk(error)
 
-    def _clear_journal(self) -> None:
-        try:
-            self._journal.clear()
-            self._behind = False
-        except OSError as error:
-            self._note_disk(error)
-
-    def _turn(self, tree: RunTree, *, after_failure: bool) -> int:
-        """Deliver the waiting batches and return how many were delivered; a failed batch stays, with its successors."""
-        delivered = 0
-        if tree.run_id is None:
-            return delivered
-        if after_failure:
-            if self._away(tree):
-                return delivered
-            # A server that comes back first works through requests whose answers nobody waits for any more: a run
-            # that one of them begins must be there before it is looked for.
-            self._abandoned.wait(self._interval_s)
-        for batch in [batch for queue in self._pending.batches.values() for batch in queue]:
-            if self._abandoned.is_set():
-                break
-            if batch is not self._pending.batches[batch.trial_id][0]:
-                continue  # what comes before it failed
+    def _shorten_journal(self, tree: RunTree) -> None:
+        """Leave out of the journal what the store has: all of it where nothing waits, else once that is most of it."""
+        with self._lock:
+            waiting = [*self._pending.writes(), *self._incoming]
+            if self._abandoned.is_set() or (waiting and self._journal.num_lines < MOST_LINES + 4 * len(waiting)):
+                return
             try:
-                deliver(tree, batch, self._set_aside, self._advance)
-            except Refused as fault:
-                self._set_aside(fault, batch.trial_id, _content(batch))
-            except TrackingError as fault:
-                self.delayed = str(fault)
-                if self._away(tree) or not self._takes_others(tree):
-                    break
-                batch.failures += not batch.finished  # a file may wait for its store
-                if batch.failures < 2 * SUSPECT:
-                    continue
-                self._set_aside(fault, batch.trial_id, _content(batch))
-            except Exception as error:  # noqa: BLE001 - a fault of ours in one write must not end all others
-                ours = TrackingError(f"tracking: a write was dropped: {one_line(error)}")
-                self._set_aside(ours, batch.trial_id, _content(batch))
-            with self._lock:
-                self._pending.done(batch)
-            self._advance()
-            delivered += 1
-        return delivered
+                client.sync(tree.uri)
+                if waiting:
+                    self._journal.rewrite(waiting)
+                else:
+                    self._journal.clear()
+                self._behind = False
+            except OSError as error:
+                self._note_disk(error)
 
     def _advance(self) -> None:
-        self._taken += 1
-
-    def _away(self, tree: RunTree) -> bool:
-        try:
-            tree.ping()
-        except TrackingError as fault:
-            self.delayed = str(fault)
-            return True
-        return False
-
-    def _takes_others(self, tree: RunTree) -> bool:
-        """Return whether the store takes a write to the run itself, so that a failure is another write's own."""
-        assert tree.run_id is not None
-        try:
-            tree.probe(tree.run_id)
-        except TrackingError as fault:
-            self.delayed = str(fault)
-            return False
-        return True
+        with self._lock:
+            self._taken += 1
 
     def _set_aside(self, fault: TrackingError, trial_id: str | None, values: Mapping[str, Any]) -> None:
         """Keep what MLflow refuses in a file beside the journal, with the reason."""
-        self._note(f"MLflow refused: {fault}")
-        self.num_refused += 1
-        self._aside.append(
-            json.dumps({"fault": str(fault), "trial_id": trial_id, "values": values}, default=str) + "\n"
-        )
-        self._keep_aside()
+        line = json.dumps({"fault": str(fault), "trial_id": trial_id, "values": values}, default=str)
+        with self._lock:
+            self._note(f"MLflow refused: {fault}")
+            self.num_refused += 1
+            self._aside.append(f"{line}\n")
+            self._keep_aside()
 
     def _keep_aside(self) -> None:
         """Write the refused values to their file, and wait until the disk has them."""
@@ -389,10 +360,3 @@ class Writer:
     def _note(self, line: str) -> None:
         if line not in self.faults and len(self.faults) < MAX_FAULTS:
             self.faults.append(line)
-
-
-def _content(batch: Batch) -> dict[str, Any]:
-    """Return what a batch holds, for the file of refused values."""
-    values: dict[str, Any] = {f"{point.name} at step {point.step}": point.value for point in batch.points}
-    values |= {**(batch.trial.hyperparameters if batch.trial and not batch.params_sent else {}), **batch.tags}
-    return values

@@ -30,6 +30,7 @@ from raygpu.records.trial_records import Records
 from raygpu.search.repeats import Repetition
 from raygpu.search.trials import Scoring, TrialRecord
 from raygpu.storage import StorageError
+from raygpu.workflow.report_libraries import imported_early
 from raygpu.workflow.run_folder import removed_if_unusable
 from raygpu.workflow.run_presentation import note_plan, presentation
 from raygpu.workflow.run_report import write_report_of
@@ -148,6 +149,7 @@ class SweepUnderWay:
 
         stages: receives the end of the trials.
         """
+        from raygpu.engines.cluster.cluster import spare_from_collections
         from raygpu.engines.cluster.mps_daemons import daemons
         from raygpu.engines.cluster.prometheus import SweepExporter
         from raygpu.engines.tune.sweep_monitor import SweepMonitor
@@ -163,7 +165,9 @@ class SweepUnderWay:
                 SweepMonitor(
                     records, cluster, session.writer, self.timeline, console.update, exporter.update
                 ) as monitor,
+                imported_early(lambda: bool(records.by_id)),
             ):
+                spare_from_collections()
                 self._require_mps(mps)
                 context = self._context(mps, partial(self._leave, monitor))
                 self._run_trials(context)
@@ -289,6 +293,13 @@ class SweepUnderWay:
 
         grouper = self.groups.grouper if isinstance(self.decision.plan, ArrayPlan) else None
         self.checkpoints = engine.run(context, self.decision.plan, grouper, resume=self.resuming)
+
+    def begin_end_of_ray(self) -> None:
+        """Let Ray end while `finish` writes the results; wait for its end where a script's processes may still write
+        files."""
+        self.cluster.begin_close()
+        if self.config.command is not None:
+            self.cluster.close()
 
     def finish(self) -> Result:
         """Write the results' files, end the runs in MLflow, and print the end."""

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 
 from raygpu.tracking import sqlite_file
 from raygpu.tracking.runs import RunTree
@@ -58,3 +60,38 @@ def test_the_file_system_is_the_nearest_mount_point_s(tmp_path: Path, mounts: Pa
     assert sqlite_file.file_system(accented) == "nfs"
     mounts.unlink()
     assert sqlite_file.file_system(tmp_path) is None
+
+
+def synchronous(uri: str) -> int:
+    engine = sqlalchemy.create_engine(uri)
+    with engine.connect() as connection:
+        return int(connection.execute(sqlalchemy.text("PRAGMA synchronous")).scalar_one())
+
+
+def test_only_files_with_a_write_ahead_log_that_raygpu_syncs_defer_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_file, "_deferring", set())
+    paths = {name: tmp_path / f"{name}.db" for name in ("log", "no_log", "others")}
+    for path in paths.values():
+        with closing(sqlite3.connect(path)) as database:
+            database.execute(f"PRAGMA journal_mode={'DELETE' if path.stem == 'no_log' else 'WAL'}")
+    full, normal = 2, 1
+    sqlite_file.defer_syncs(paths["log"])
+    sqlite_file.defer_syncs(paths["no_log"])
+    assert {name: synchronous(f"sqlite:///{path}") for name, path in paths.items()} == {
+        "log": normal,
+        "no_log": full,
+        "others": full,
+    }
+
+
+def test_a_sync_waits_for_the_write_ahead_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(sqlite_file.os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
+    path = tmp_path / "mlflow.db"
+    sqlite_file.sync(path)
+    assert synced == [], "no log: nothing was committed"
+    (tmp_path / "mlflow.db-wal").write_bytes(b"log")
+    sqlite_file.sync(path)
+    assert synced == [f"{path}-wal"]

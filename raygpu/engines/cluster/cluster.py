@@ -11,6 +11,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from raygpu.config.source import Source
 from raygpu.devices.gpu_monitor import GpuMonitor
 from raygpu.devices.nvml import Gpu, Reading
 from raygpu.devices.rgu import rgu
-from raygpu.engines.cluster import leftovers, ray_files, runtime_env
+from raygpu.engines.cluster import autoscaler, leftovers, ray_files, runtime_env
 from raygpu.engines.cluster.local_nodes import ExtraNode, end
 from raygpu.errors import BadInput, one_line
 from raygpu.planning.gpu_shares import Node
@@ -64,6 +65,8 @@ class Cluster:
     """Ray's name for the type of each node's GPUs, a resource of that node; None where it has no such name."""
     _extra: list[ExtraNode] = field(default_factory=list)
     _monitor: GpuMonitor = field(default_factory=GpuMonitor)
+    _closing: Future[None] | None = None
+    """The end of Ray that `begin_close` has begun; None before that."""
 
     def device_index(self, node_id: str, gpu_ids: Sequence[str]) -> int | None:
         """Return the run's index of the first device that Ray gave a worker; None if it is not one of the run's."""
@@ -156,8 +159,23 @@ class Cluster:
         where = ray_files.logs() if self.local else None
         return [*lines, f"Ray's logs: {where if where is not None else 'on each node, /tmp/ray/session_latest/logs'}"]
 
+    def begin_close(self) -> None:
+        """Begin `close` in a thread and return at once: Ray takes a second to end its processes.
+
+        The caller may do anything meanwhile but call Ray, and still has to call `close`, which waits for the end.
+        """
+        pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray-end")
+        self._closing = pool.submit(self._close)
+        pool.shutdown(wait=False)
+
     def close(self) -> None:
         """Disconnect from Ray, and end the local Ray that `start_local` began, unless it has been ended by others."""
+        if self._closing is not None:
+            self._closing.result()
+        else:
+            self._close()
+
+    def _close(self) -> None:
         if head_answers():
             end_local(self._extra)
 
@@ -175,6 +193,7 @@ def end_local(extra: Sequence[ExtraNode]) -> None:
     try:
         end(extra)
     finally:
+        autoscaler.kill()
         shutdown()
         leftovers.end()
         with suppress(OSError):  # the next command deletes them
@@ -199,6 +218,15 @@ def _not_seen(storage: Storage, node_id: str) -> str | None:
     return None
 
 
+def spare_from_collections() -> None:
+    """Leave all present objects out of garbage collections until `shutdown`.
+
+    A command's libraries have made some 500,000 of them, which live as long as the process: a whole collection takes
+    half a second, in the middle of the trials, and once more before Ray's end.
+    """
+    gc.freeze()
+
+
 def shutdown() -> None:
     """Call `ray.shutdown` while no other thread may collect garbage.
 
@@ -212,6 +240,7 @@ def shutdown() -> None:
     try:
         ray.shutdown()
     finally:
+        gc.unfreeze()
         if enabled:
             gc.enable()
 

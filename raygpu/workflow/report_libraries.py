@@ -1,0 +1,48 @@
+"""Import what the report needs while trials run: its libraries take two seconds, which the end of a command has not."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+LIBRARIES = (
+    "plotly.graph_objects",
+    "plotly.offline",
+    "matplotlib.figure",
+    "matplotlib.patches",
+    "matplotlib.backends.backend_agg",
+    "optuna.importance",
+    "optuna.visualization",
+    "jinja2",
+)
+"""Modules of the libraries that `write_report` imports."""
+LOOK_S = 0.25
+"""Seconds between two looks whether the trials have begun."""
+
+
+@contextmanager
+def imported_early(has_begun: Callable[[], bool]) -> Iterator[None]:
+    """Import the libraries in a thread, once the first trial has been placed, unless the block ends before.
+
+    The driver then has little to do: the first worker imports its framework.
+    """
+    ended = threading.Event()
+
+    def load() -> None:
+        """Wait for the first trial, and import."""
+        while not has_begun():
+            if ended.wait(LOOK_S):
+                return
+        for name in LIBRARIES:
+            if ended.is_set():
+                return
+            with suppress(ImportError):  # the report itself says what it lacks
+                importlib.import_module(name)
+
+    threading.Thread(target=load, name="report-libraries").start()
+    try:
+        yield
+    finally:
+        ended.set()

@@ -1,0 +1,223 @@
+"""How many calls and SQL statements a sweep costs, when runs are written to, and several at once."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+
+from raygpu.search.trials import TrialRecord
+from raygpu.tracking import deliverer, writer
+from raygpu.tracking.deliverer import Deliverer
+from raygpu.tracking.journal import load
+from raygpu.tracking.pending_writes import Pending, Write
+from raygpu.tracking.runs import RunTree
+from raygpu.tracking.writer import Writer
+from tests.tracking.services import children, epoch, eventually, losses, trial
+
+NUM_TRIALS = 24
+CALLS = ("create_run", "log_batch", "set_terminated", "update_run", "get_run", "search_runs", "set_tag", "log_text")
+STATEMENTS = 21
+"""Largest number of SQL statements for a run, without its connections' settings: 5 to begin it, 11 for its parameters,
+metrics and tags, 5 for its end."""
+
+
+@pytest.fixture
+def calls(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The number of calls of MLflow's client, by name."""
+    counted: Counter[str] = Counter()
+
+    def count(name: str) -> None:
+        call = getattr(tree.mlflow, name)
+
+        def counting(*arguments: Any, **named: Any) -> Any:
+            counted[name] += 1
+            return call(*arguments, **named)
+
+        monkeypatch.setattr(tree.mlflow, name, counting)
+
+    for name in CALLS:
+        count(name)
+    return counted
+
+
+@pytest.fixture
+def statements() -> Iterator[list[str]]:
+    """The SQL statements so far, but for settings of connections."""
+    told: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if not statement.startswith("PRAGMA"):
+            told.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield told
+    event.remove(Engine, "before_cursor_execute", note)
+
+
+def test_a_sweep_costs_three_calls_a_trial(
+    tree: RunTree, tmp_path: Path, calls: Counter[str], statements: list[str]
+) -> None:
+    """Also where trials begin, report and end in different turns."""
+    writer = Writer(tree, tmp_path / "journal.jsonl", interval_s=0.05)
+    for index in range(NUM_TRIALS):
+        writer.begin(trial(index))
+        writer.place(f"t{index:04d}", 0, 0.1)
+    eventually(lambda: calls["create_run"] == NUM_TRIALS)
+    for number in range(1, 6):
+        for index in range(NUM_TRIALS):
+            writer.epochs(f"t{index:04d}", [epoch(number)])
+        threading.Event().wait(0.15)
+    for index in range(NUM_TRIALS):
+        writer.end(TrialRecord(trial(index), "finished"))
+    assert writer.close(60) == 0
+    assert calls == {"create_run": NUM_TRIALS, "log_batch": NUM_TRIALS, "set_terminated": NUM_TRIALS}
+    assert len(statements) <= STATEMENTS * NUM_TRIALS
+    runs = children(tree)
+    assert len(runs) == NUM_TRIALS
+    for run in runs.values():
+        assert run.info.status == "FINISHED"
+        assert run.data.params == {"lr": "0.1", "hidden": "64"}
+        assert run.data.tags["raygpu.status"] == "finished"
+        assert [step for step, _ in losses(tree, run)] == [1, 2, 3, 4, 5]
+
+
+def test_a_trial_that_is_over_at_once_sends_its_tags_with_its_run(
+    tree: RunTree, tmp_path: Path, calls: Counter[str], statements: list[str]
+) -> None:
+    writer = Writer(tree, tmp_path / "journal.jsonl", interval_s=5)
+    writer.begin(trial(0))
+    writer.epochs("t0000", [epoch(1)])
+    writer.end(TrialRecord(trial(0), "finished"))
+    assert writer.close(30) == 0
+    assert calls == {"create_run": 1, "log_batch": 1, "set_terminated": 1}
+    assert [each for each in statements if each.startswith("INSERT INTO tags")] != []
+    assert not any("tags.key IN" in each or 'tags."key" IN' in each for each in statements), "no tags after that"
+
+
+def test_few_runs_get_their_parameters_at_once(tree: RunTree, tmp_path: Path) -> None:
+    writer = Writer(tree, tmp_path / "journal.jsonl", interval_s=0.05)
+    writer.begin(trial(0))
+    eventually(lambda: writer.waiting == 0)
+    assert children(tree)["t0000"].data.params == {"lr": "0.1", "hidden": "64"}
+    assert writer.close(30) == 0
+
+
+def deliverer_of(tree: RunTree, pending: Pending) -> Deliverer:
+    def refused(*what: Any) -> None:
+        raise AssertionError(what)
+
+    return Deliverer(tree, pending, threading.RLock(), refused, lambda: None, threading.Event())
+
+
+def put(pending: Pending, kind: Any, value: Any) -> None:
+    name = value.trial.trial_id if kind == "end" else getattr(value, "trial_id", "t0000")
+    pending.add(Write(kind, name, value, 1))
+
+
+def test_a_run_of_a_crowd_that_goes_on_waits_and_one_that_has_ended_does_not(
+    tree: RunTree, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending = Pending({})
+    turns = deliverer_of(tree, pending)
+    for index in range(NUM_TRIALS):
+        put(pending, "begin", trial(index))
+    assert not turns.turn(closing=False).failed
+    pending.add(Write("epochs", "t0000", [epoch(1)], 2))
+    put(pending, "end", TrialRecord(trial(1), "finished"))
+    assert turns.turn(closing=False).delivered == 1
+    assert calls == {"create_run": NUM_TRIALS, "log_batch": 1, "set_terminated": 1}
+    monkeypatch.setattr(deliverer, "LIVE_S", 0.0)
+    monkeypatch.setattr(deliverer, "SPACING_S", 0.0)
+    assert turns.turn(closing=False).delivered == 1, "t0000, whose time has come; the others have no metrics yet"
+    assert calls["log_batch"] == 2
+    assert turns.turn(closing=True).delivered == NUM_TRIALS - 2
+    assert calls["log_batch"] == NUM_TRIALS
+    assert not pending
+
+
+def test_several_runs_are_written_at_once_where_the_store_takes_it(
+    tree: RunTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(deliverer.WRITERS, "sqlite", 3)
+    together, create, one = threading.Barrier(3, timeout=30), tree.mlflow.create_run, threading.Lock()
+
+    def meeting(*arguments: Any, **named: Any) -> Any:
+        together.wait()
+        with one:
+            return create(*arguments, **named)
+
+    monkeypatch.setattr(tree.mlflow, "create_run", meeting)
+    pending = Pending({})
+    for index in range(6):
+        put(pending, "begin", trial(index))
+    turn = deliverer_of(tree, pending).turn(closing=True)
+    assert (turn.delivered, turn.failed) == (6, False)
+    assert len(children(tree)) == 6
+
+
+def test_a_store_that_fails_stops_all_that_write_to_it(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(deliverer.WRITERS, "sqlite", 3)
+    asked = []
+
+    def failing(*arguments: Any, **named: Any) -> None:
+        asked.append(1)
+        raise ConnectionError("500: the database failed")
+
+    for name in ("create_run", "set_tag"):
+        monkeypatch.setattr(tree.mlflow, name, failing)
+    pending = Pending({})
+    for index in range(50):
+        put(pending, "begin", trial(index))
+    turns = deliverer_of(tree, pending)
+    turn = turns.turn(closing=True)
+    assert (turn.delivered, turn.failed) == (0, True)
+    assert len(asked) <= 2 * 3 * 2, "each of the three asks for a run, probes the sweep's, and stops"
+    assert "500: the database failed" in str(turns.delayed)
+    assert len(pending.batches) == 50
+
+
+def test_the_journal_forgets_what_was_delivered_while_other_runs_wait(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "MOST_LINES", 10)
+    path = tmp_path / "journal.jsonl"
+    writing = Writer(tree, path, interval_s=0.05)
+    for index in range(NUM_TRIALS):
+        writing.begin(trial(index))
+    for number in range(1, 8):
+        for index in range(5, NUM_TRIALS):
+            writing.epochs(f"t{index:04d}", [epoch(number)])
+    for index in range(5, NUM_TRIALS):
+        writing.end(TrialRecord(trial(index), "finished"))
+    eventually(lambda: {write.trial_id for write in load(path)[0]} <= {f"t{index:04d}" for index in range(5)})
+    assert writing.close(30) == 0
+    assert len(children(tree)) == NUM_TRIALS
+
+
+def test_the_journal_is_kept_until_the_disk_has_what_the_store_took(
+    tree: RunTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    lines_at_sync: list[int] = []
+
+    def sync(uri: str) -> None:
+        assert uri == tree.uri
+        lines_at_sync.append(len(path.read_text().splitlines()))
+        if len(lines_at_sync) == 1:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("raygpu.tracking.client.sync", sync)
+    writing = Writer(tree, path, interval_s=0.05)
+    writing.begin(trial(0))
+    eventually(lambda: lines_at_sync)
+    assert len(load(path)[0]) == 1, "the disk did not take it"
+    writing.epochs("t0000", [epoch(1)])
+    assert writing.close(30) == 0
+    assert lines_at_sync[:2] == [1, 2]
+    assert "Input/output error" in writing.faults[0]
