@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -171,6 +172,14 @@ class ArrayStore:
         self.discard(name)
         self._write(f"{name}{DIGEST}", _digest(part).encode())
         part.replace(self.folder / f"{name}{PROGRAM}")  # last: a program without its digest is no program
+        self._trim(name)
+
+    def _trim(self, name: str) -> None:
+        """Delete the programs that were not used for longest, but for this one, and what killed processes left."""
+        for path in [*self.folder.glob("making-*"), *self.folder.glob("part-*")]:
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > RETRY_S:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
         total = 0
         for path in reversed(self._oldest_first(PROGRAM)):
             total += path.stat().st_size

@@ -42,7 +42,7 @@ def array_key(array: TorchArray) -> str | None:
         "read": {name: repr(own[name]) for name in sorted(own) if name in read or ALL_NAMES in read},
         "optimizer": [*program.optimizer.program, program.optimizer.num_buffers],
         "device": [array.device.type, _device(array.device)],
-        "threads": torch.get_num_threads(),
+        "threads": array.settings.threads,
         "precision": array.settings.precision,
         "batch_size": array.batch_size,
         "stacks": [[_form(name, tensor) for name, tensor in stack.items()] for stack in tile.stacks()],

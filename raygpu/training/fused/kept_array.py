@@ -105,7 +105,7 @@ class KeptArray:
             splits=_first(self._splits, array.batch_size),
             trial=replace(array.trials[0], fold=None),
             optimizers=array.all_optimizers,
-            settings=replace(array.settings, folder=Path(), threads=torch.get_num_threads()),
+            settings=replace(array.settings, folder=Path()),
             width=width,
             path=[path or os.getcwd() for path in sys.path],
             niceness=0 if urgent else LOWEST,

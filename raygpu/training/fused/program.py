@@ -127,7 +127,7 @@ class Program:
 
     def forget(self, width: int, batch_size: int) -> None:
         """Let tiles of this width step eagerly again."""
-        del self._compiled[width, batch_size]
+        self._compiled.pop((width, batch_size), None)
 
     def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
         """Take one optimizer step of every member; return the losses, packed, (width, ...), on the device.

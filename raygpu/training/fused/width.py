@@ -102,10 +102,8 @@ def _compiled(array: TorchArray, width: int, most: int, eager_s: float, kept: Ke
             assert kept is not None
             if (fault := kept.request(width, urgent=when == "beside")) is not None:
                 return [f"step not compiled: {fault}"]
-            whose = (
-                "this array and later sweeps" if when == "beside" else "later sweeps, in time that nobody else wants"
-            )
-            return [f"step of {width} trials is being compiled beside the training, for {whose}"]
+            whose = "and for later sweeps" if when == "beside" else "at the lowest priority, for later sweeps"
+            return [f"step of {width} trials at once is being compiled in the background, {whose}"]
 
 
 def take_compiled(array: TorchArray, kept: KeptArray) -> list[str]:
