@@ -92,7 +92,7 @@ class TrialsConfig(ProblemConfig):
     """Trainings that share GPUs, with hyper-parameters from a space."""
 
     profiles: str | None = None
-    """The folder of kept profiles. Default: raygpu/profiles in the user's cache folder."""
+    """The folder of kept profiles, and of compiled steps of arrays. Default: raygpu in the user's cache folder."""
     space: dict[str, Any] = Field(default_factory=dict)
     """The search space: a distribution or a constant for each hyper-parameter."""
     script: ScriptSection = ScriptSection()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from raygpu.planning.scaling_laws import Affine
 
@@ -14,10 +15,20 @@ GOOD_ENOUGH = 0.97
 """Share of the best throughput that suffices for a narrower tile, since it needs less memory."""
 COMPILED_SPEEDUP = 2.0
 """Smallest speedup by compiling, in the records of `experiments.benchmarks.fused_throughput`."""
+LOAD_S = 0.1
+"""Seconds to load a kept step, and to compare it with the eager one."""
+LEAST_S = 1.0
+"""Seconds of training above which a step is compiled for later sweeps, in time that nobody else wants."""
+SIZES_PER_OCTAVE = 4
+"""Number of compiled widths from one power of two to the next, so that one kept step serves arrays of about a size."""
+IDLE = 1.25
+"""Width of a kept step, over the number of members, above which it does not serve them."""
 COMPILE_S = {"cpu": 10.0, "cuda": 40.0}
 """Seconds to compile a step, on two cores of 2.5 GHz."""
 FIRST_COMPILE_S = {"cpu": 15.0, "cuda": 0.0}
 """Additional seconds for the first step on a machine: torch tests the C++ compiler, and keeps the answers."""
+
+Compiling = Literal["beside", "spare", "now", "never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,60 @@ def repays(device: str, eager_s: float, *, first: bool = False) -> bool:
     first: whether nothing was compiled on this machine so far.
     """
     return eager_s * (1 - 1 / COMPILED_SPEEDUP) > COMPILE_S[device] + first * FIRST_COMPILE_S[device]
+
+
+def padded(count: int) -> int:
+    """Return the width to compile for so many members: 1 to 8, then 10, 12, 14, 16, 20, 24 ...
+
+    The rows without a member cost at most a fifth of the array's time, and on the mean a tenth.
+    """
+    step = max(1, 2 ** ((count - 1).bit_length() - 1) // SIZES_PER_OCTAVE)
+    return math.ceil(count / step) * step
+
+
+def serves(width: int, count: int) -> bool:
+    """Return whether a step compiled for `width` members serves `count` of them, at the cost of some idle rows."""
+    return count <= width <= max(padded(count), IDLE * count)
+
+
+def load_repays(eager_s: float) -> bool:
+    """Return whether steps that take `eager_s` seconds in all repay loading a kept step."""
+    return eager_s * (1 - 1 / COMPILED_SPEEDUP) > LOAD_S
+
+
+def compiling(device: str, eager_s: float, *, keeps: bool, first: bool) -> Compiling:
+    """Return when to compile a step that is not kept yet, of training that takes `eager_s` seconds without it.
+
+    beside: while the array trains, with a share of the processors. spare: the same in time that no other process
+    wants, for later sweeps. now: before it trains. keeps: whether compiled steps are kept; they are compiled in a
+    process of their own. first: whether nothing was compiled on this machine so far.
+    """
+    pays = repays(device, eager_s, first=first)
+    if not keeps:
+        return "now" if pays else "never"
+    if pays:
+        return "beside"
+    return "spare" if eager_s >= LEAST_S else "never"
+
+
+def covered(step_s: Mapping[int, float], count: int) -> dict[int, float] | None:
+    """Return kept seconds of a step for the choice of a width up to `count`; None if they do not reach that far.
+
+    step_s: by measured width. The step of `count` members itself is interpolated, for it is linear in the width, or
+    extrapolated by at most a quarter.
+    """
+    known = {width: seconds for width, seconds in sorted(step_s.items()) if width <= count}
+    if count in known or (known and max(known) >= LADDER[-1]):
+        return known
+    wider = min((width for width in step_s if width > count), default=None)
+    if wider is None and (not known or len(known) < 2 or IDLE * max(known) < count):
+        return None
+    if not known:
+        return None
+    low = max(known)
+    if wider is None:
+        return known | {count: Affine.fit(known).at(count)}
+    return known | {count: known[low] + (step_s[wider] - known[low]) * (count - low) / (wider - low)}
 
 
 def arrange(count: int, width: int, eager: Affine, compiled: Mapping[int, float]) -> list[TilePlan]:

@@ -101,6 +101,7 @@ def _fused_settings(context: SweepContext, plan: ArrayPlan) -> ArraySettings:
         width=plan.members if config.gpu.width == "auto" else config.gpu.width,
         host_memory_gib={part.device: _host_memory_gib(context, part) for part in plan.arrays.parts},
         mean_epochs=expected_epochs(config),
+        profiles=config.profiles,
     )
 
 

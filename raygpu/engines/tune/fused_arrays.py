@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from raygpu.engines.cluster import leftovers
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.shared_settings import ArraySettings, SharedSettings
 from raygpu.planning.gpu_shares import DevicePlan
 from raygpu.records import scratch
+from raygpu.records.array_store import ArrayStore
 from raygpu.search.trials import Trial
 from raygpu.training.base import Array
 from raygpu.training.folds import Data
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from raygpu.training.fused.kept_array import KeptArray
 
 
 class FusedArrays(ArraySequence):
@@ -29,6 +35,7 @@ class FusedArrays(ArraySequence):
         super().__init__(shared, splits, code, part)
         self.settings = settings
         self.width = settings.width
+        self._kept: KeptArray | None = None
         self._memory_limit: int | None = None
         """Bytes that the array may take; None if unknown."""
         self._narrowed: list[Trial] = []
@@ -42,8 +49,19 @@ class FusedArrays(ArraySequence):
 
         super().begin(trials, checkpoint)
         made = time.monotonic()
-        self.lines += settle(self.array, self._memory_limit, self.settings.mean_epochs)
+        self._kept = self._kept_array()
+        self.lines += settle(self.array, self._memory_limit, self.settings.mean_epochs, self._kept)
         self.spend(probe=time.monotonic() - made)
+
+    def _kept_array(self) -> KeptArray:
+        """Return what earlier sweeps have kept of arrays like the one under way."""
+        from raygpu.training.fused.kept_array import KeptArray
+
+        assert self.splits is not None
+        store = ArrayStore.at(self.settings.profiles)
+        # A compilation outlives the sweep, whose own processes are known by their mark and ended.
+        environment = {name: value for name, value in os.environ.items() if name != leftovers.VARIABLE}
+        return KeptArray(store, self.array, self.splits, self.shared.source, environment)
 
     def _make(self, trials: list[Trial]) -> Array:
         began = time.monotonic()
@@ -68,6 +86,10 @@ class FusedArrays(ArraySequence):
             self.begin(trials, self._last if any(self._last.iterdir()) else None)
         elif not self.trials:
             self._forget_last()
+        elif self._kept is not None and self._kept.pending:
+            from raygpu.training.fused.width import take_compiled
+
+            self.lines += take_compiled(self.array, self._kept)
         return super().current()
 
     @property
@@ -80,7 +102,7 @@ class FusedArrays(ArraySequence):
         from raygpu.training.fused.width import resettle
 
         super().drop(trial_ids)
-        self.lines += resettle(self.array)
+        self.lines += resettle(self.array, self._kept)
 
     def audit(self, trial_id: str) -> None:
         """Raise NotAsAlone if a trial at its last epoch differs from the same trial trained alone."""

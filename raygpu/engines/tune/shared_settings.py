@@ -28,6 +28,8 @@ class ArraySettings:
     """Host memory for an array that trains on a CPU, by device type."""
     mean_epochs: float
     """Mean number of epochs of a trial, early stops included."""
+    profiles: str | None = None
+    """Folder of kept profiles, beside which measured widths and compiled steps are kept; None for the user's cache."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,7 @@ class TorchArray:
             raise ValueError("trials: none given; an array needs at least one member")
         require_distinct(trials)
         self.experiment = experiment
+        self.settings = settings
         self.epochs = settings.epochs
         self.epoch = 0
         self.audits = True
@@ -95,6 +96,8 @@ class TorchArray:
             raise ValueError(f"batch_size: members of one array need one, but have {sorted(sizes)}")
         self.batch_size = min(sizes.pop(), self.data.num_train)
         self.steps_per_epoch = num_batches(self.data.num_train, self.batch_size)
+        self.all_optimizers = optimizers
+        """Settings of all members at the beginning, which decide on the terms of a step."""
         optimizer = ArrayOptimizer(optimizers, settings.changing)
         self.width = min(width or DEFAULT_WIDTH, len(trials))
         self.asked_width = width

@@ -17,6 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.training.fused.compiled_step import StepCompiledAtFirst
 from raygpu.training.fused.member_step import OwnTensors, PaddedEmbedding, StepFacts
 from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
 from raygpu.training.fused.random_inputs import RandomInputs, traced
@@ -66,6 +67,7 @@ class Program:
             raise ValueError(f"{', '.join(unknown)}: extra state of a module cannot be stacked")
         floating = [p.dtype for p in model.parameters() if p.is_floating_point()]
         self.number_type = torch.float64 if torch.float64 in floating else torch.float32
+        self.device = device
         self.model = model.to(device)
         torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which vmap does not know
         self._metrics_are_fused = True
@@ -85,8 +87,15 @@ class Program:
         with sdpa_kernel(SDPBackend.MATH):  # the others have no rule for vmap, which would run them one by one
             yield
 
+    def use(self, width: int, batch_size: int, step: Step) -> None:
+        """Let tiles of this width step through a compiled program. See `LoadedStep`."""
+        self._compiled[width, batch_size] = step
+
     def compile(self, width: int, batch_size: int) -> None:
         """Let tiles of this width step through a compiled program, which is made at the first such step."""
+        if self.device.type == "cpu":
+            self._compiled[width, batch_size] = StepCompiledAtFirst(self)
+            return
         function = type(self)._traceable_step
         # A code object of its own: torch keeps what it compiled by code object, and with the guards on everything but
         # tensors left out (they cost as much as the step of a small model) would take another program's for this one.
@@ -118,7 +127,7 @@ class Program:
 
     def forget(self, width: int, batch_size: int) -> None:
         """Let tiles of this width step eagerly again."""
-        del self._compiled[width, batch_size]
+        self._compiled.pop((width, batch_size), None)
 
     def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
         """Take one optimizer step of every member; return the losses, packed, (width, ...), on the device.

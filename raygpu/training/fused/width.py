@@ -1,7 +1,11 @@
 """Choose the width of an array's tiles and whether their step is compiled: measured when the array starts.
 
 lines = settle(array, memory_limit)       # a few steps at a few widths, on copies
+lines = take_compiled(array, kept)        # before each epoch
 array.drop(losers); lines = resettle(array)
+
+With a `KeptArray`, widths that were measured before are used again, and compiled steps are loaded; a step that is not
+there yet is compiled by another process while the array trains.
 """
 
 from __future__ import annotations
@@ -15,10 +19,21 @@ import torch
 
 from raygpu.errors import one_line
 from raygpu.experiment import Experiment, Hyperparameters
-from raygpu.planning.array_tiles import LADDER, best_width, level, next_rung, repays, widest
+from raygpu.planning.array_tiles import (
+    LADDER,
+    best_width,
+    compiling,
+    covered,
+    level,
+    load_repays,
+    next_rung,
+    padded,
+    widest,
+)
 from raygpu.planning.scaling_laws import Affine
 from raygpu.search.trials import Trial
 from raygpu.training.fused.audit import replays
+from raygpu.training.fused.kept_array import KeptArray
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.memory_usage import GIB, forget_peak, peak_bytes
 from raygpu.training.torch.solo import default_device, initial_model
@@ -30,18 +45,26 @@ MOST_COMPILED = {"cpu": 128, "cuda": 512}
 """Largest width of a compiled step, whose fixed cost is small; on a CPU, the widest in `fused_throughput`'s record."""
 LEAST, CLEAR = 4, 32
 """Width of the narrowest measured tile, and width up to which a slow step counts as a disturbance."""
+BUSY = 0.8
+"""Share of the time that a measurement has to have had a processor, to be kept."""
 COPIES = 3
 """Number of tensors of a parameter's size in memory: the parameter, and up to two of the optimizer."""
 
 
-def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: float | None = None) -> list[str]:
-    """Choose the width, and compile the step if that repays; return lines for a person.
+def settle(
+    array: TorchArray,
+    memory_limit: int | None = None,
+    epochs_to_come: float | None = None,
+    kept: KeptArray | None = None,
+) -> list[str]:
+    """Choose the width, and load, request or compile the step if that repays; return lines for a person.
 
     memory_limit: bytes that the array may take. epochs_to_come: epochs of a mean member, if some will stop early.
+    kept: what earlier arrays have left, and this one leaves; None keeps nothing.
     """
     count = len(array.trials)
     lines = use_graphs(array)
-    step_s, most = _measured_widths(array, memory_limit)
+    step_s, most, origin = _known_widths(array, memory_limit, kept)
     if not step_s:
         array.width = level(count, most)
         lines.append(f"{_at_once(array.width, count)}: more do not fit in the GPU's memory")
@@ -50,21 +73,98 @@ def settle(array: TorchArray, memory_limit: int | None = None, epochs_to_come: f
         best = min(most, best_width(step_s, max(most, min(step_s))))
         array.width = level(count, best)
         curve = ", ".join(f"{w}: {_rate(array, w, s)}" for w, s in step_s.items())
-        lines.append(f"{_at_once(array.width, count)} (measured: {curve})")
+        lines.append(f"{_at_once(array.width, count)} ({origin}: {curve})")
         epochs = min(epochs_to_come or array.epochs, array.epochs - array.epoch)
         eager_s = epochs * array.steps_per_epoch * count * step_s.get(best, array.eager.at(best)) / best
-        if repays(array.device.type, eager_s, first=_nothing_compiled()):
-            most_compiled = array.width if array.asked_width else MOST_COMPILED[array.device.type]
-            width = level(count, min(most, most_compiled))
-            lines.append(_compile(array, width, f"{eager_s:.0f} s of training are left"))
-        else:
-            lines.append(f"step not compiled: the {eager_s:.1f} s of training that are left do not repay torch.compile")
+        most_compiled = array.width if array.asked_width else MOST_COMPILED[array.device.type]
+        lines += _compiled(array, level(count, min(most, most_compiled)), most, eager_s, kept)
     array.rearrange()
     return lines
 
 
-def _measured_widths(array: TorchArray, memory_limit: int | None) -> tuple[dict[int, float], int]:
-    """Measure the seconds of a step at several widths; return them with the widest that memory allows."""
+def _compiled(array: TorchArray, width: int, most: int, eager_s: float, kept: KeptArray | None) -> list[str]:
+    """Load the step of this many members, or have it compiled, if that repays; return lines for a person.
+
+    most: widest tile that memory allows. eager_s: seconds of the training to come without it.
+    """
+    kept = kept if kept is not None and kept.keeps else None
+    if kept is not None and load_repays(eager_s):
+        found = width if array.asked_width else kept.width_of_program(width)
+        if found is not None and found <= most and (line := _load(array, kept, found)) is not None:
+            return [line]
+        width = width if array.asked_width else max(width, min(padded(width), most))
+    match compiling(array.device.type, eager_s, keeps=kept is not None, first=_nothing_compiled()):
+        case "now":
+            return [_compile(array, width, f"{eager_s:.0f} s of training of {len(array.trials)} trials are left")]
+        case "never":
+            return [f"step not compiled: the {eager_s:.1f} s of training that are left do not repay it"]
+        case when:
+            assert kept is not None
+            if (fault := kept.request(width, urgent=when == "beside")) is not None:
+                return [f"step not compiled: {fault}"]
+            whose = "and for later sweeps" if when == "beside" else "at the lowest priority, for later sweeps"
+            return [f"step of {width} trials at once is being compiled in the background, {whose}"]
+
+
+def take_compiled(array: TorchArray, kept: KeptArray) -> list[str]:
+    """Use the steps that were compiled beside the training meanwhile; return lines for a person."""
+    lines = []
+    for width, fault in kept.arrived():
+        line = _load(array, kept, width) if fault is None else f"step not compiled: {fault}"
+        if line is not None:
+            lines.append(line)
+        if width in array.compiled_s:
+            array.rearrange()
+    return lines
+
+
+def _load(array: TorchArray, kept: KeptArray, width: int) -> str | None:
+    """Use a kept step, if there is one that does what the eager step does; return a line on the result, else None."""
+    started = time.perf_counter()
+    found = kept.load(width)
+    if found is None:
+        return None
+    step_s, _ = measured(array, width)
+    took_s = time.perf_counter() - started
+    return _judged(array, width, step_s, f"step compiled on {found.made_on}, loaded in {took_s:.2f} s")
+
+
+def _known_widths(
+    array: TorchArray, memory_limit: int | None, kept: KeptArray | None
+) -> tuple[dict[int, float], int, str]:
+    """Return the seconds of a step at several widths, kept or measured now, the widest that memory allows, and a word
+    on their origin."""
+    count = len(array.trials)
+    known = kept.widths() if kept is not None else None
+    if known is not None:
+        asked = {w: s for w, s in known.step_s.items() if w == array.width}
+        step_s = covered(known.step_s, count) if array.asked_width is None else asked
+        if step_s:
+            return step_s, widest(padded(count), known.num_bytes, memory_limit), f"kept from {known.measured_on}"
+    busy = Busyness()
+    step_s, num_bytes, most = _measured_widths(array, memory_limit)
+    if kept is not None and not busy.found(array.device.type):
+        earlier_s, earlier_bytes = (known.step_s, known.num_bytes) if known is not None else ({}, {})
+        kept.keep_widths({**earlier_s, **step_s}, {**earlier_bytes, **num_bytes})
+    return step_s, most, "measured"
+
+
+class Busyness:
+    """Whether other processes took this one's processor since the object was made: what it timed holds for today
+    alone."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    def found(self, device: str) -> bool:
+        """Return whether this process had less than BUSY of the time; on a GPU the processor waits anyway."""
+        wall_s, cpu_s = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+        return device == "cpu" and cpu_s < BUSY * wall_s
+
+
+def _measured_widths(array: TorchArray, memory_limit: int | None) -> tuple[dict[int, float], dict[int, int], int]:
+    """Measure the seconds and bytes of a step at several widths; return them with the widest that memory allows, up to
+    the width of a compiled step."""
     count = len(array.trials)
     widths = [w for w in LADDER if LEAST <= w < count] + [min(count, LADDER[-1])]
     if array.asked_width is not None:
@@ -77,10 +177,10 @@ def _measured_widths(array: TorchArray, memory_limit: int | None) -> tuple[dict[
         try:
             step_s[width], num_bytes[width] = measured(array, width)
         except torch.cuda.OutOfMemoryError:
-            return step_s, max(1, width // 2)
+            return step_s, num_bytes, max(1, width // 2)
         if width > CLEAR and width / step_s[width] < SLOWER * max(w / s for w, s in step_s.items()):
             break
-    return step_s, widest(count, num_bytes, memory_limit)
+    return step_s, num_bytes, widest(padded(count), num_bytes, memory_limit)
 
 
 def use_graphs(array: TorchArray) -> list[str]:
@@ -103,19 +203,20 @@ def use_graphs(array: TorchArray) -> list[str]:
     return [f"step {'recorded' if array.graphs else 'not recorded'} as a CUDA graph: {times}"]
 
 
-def resettle(array: TorchArray) -> list[str]:
-    """Compile a narrower step, after members were dropped, if the others repay it; return lines for a person."""
+def resettle(array: TorchArray, kept: KeptArray | None = None) -> list[str]:
+    """Load a narrower step after members were dropped, or have it compiled, if that repays; return lines for a
+    person."""
     count = len(array.trials)
     if not array.compiled_s or not count or (width := next_rung(count, [*array.compiled_s])) is None:
         return []
-    if width in array.not_compiled:
+    if width in array.not_compiled or (kept is not None and width in kept.pending):
         return []
-    seconds = (array.epochs - array.epoch) * array.steps_per_epoch * array.eager.at(count)
-    if not repays(array.device.type, seconds):
-        return []
-    line = _compile(array, width, f"{seconds:.0f} s of training of {count} trials are left")
+    wider = min(array.compiled_s)
+    # As long as a wider compiled step serves, its idle rows are all that a narrower one saves.
+    seconds = (array.epochs - array.epoch) * array.steps_per_epoch * min(array.eager.at(count), array.compiled_s[wider])
+    lines = _compiled(array, width, width, seconds, kept)
     array.rearrange()
-    return [line]
+    return [line for line in lines if "do not repay" not in line]
 
 
 def capacity(experiment: Experiment, trial: Trial, gpu_fraction: float, host_memory_gib: float) -> tuple[int, int]:
@@ -170,6 +271,11 @@ def _compile(array: TorchArray, width: int, why: str) -> str:
         array.not_compiled.add(width)
         return f"step not compiled: {one_line(error)[:200]}"
     compile_s = time.perf_counter() - started
+    return _judged(array, width, step_s, f"step compiled in {compile_s:.1f} s, since {why}")
+
+
+def _judged(array: TorchArray, width: int, step_s: float, how: str) -> str:
+    """Keep a compiled step if it is faster than the eager one; return a line on the result."""
     eager_s = array.eager.at(width)
     if step_s >= eager_s:
         array.program.forget(width, array.batch_size)
@@ -178,10 +284,7 @@ def _compile(array: TorchArray, width: int, why: str) -> str:
         return f"step not compiled: for {width} trials at once it is no faster ({times})"
     array.width = max(array.width if array.compiled_s else 0, width)
     array.compiled_s[width] = step_s
-    return (
-        f"step compiled in {compile_s:.1f} s for {width} trials at once, since {why}: {_rate(array, width, step_s)},"
-        f" {eager_s / step_s:.1f}x the eager step"
-    )
+    return f"{how}, {width} trials at once: {_rate(array, width, step_s)}, {eager_s / step_s:.1f}x the eager step"
 
 
 def _at_once(width: int, count: int) -> str:

@@ -7,8 +7,9 @@ sympy. In a fresh worker that takes as long as importing torch did, and every pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
+from pathlib import Path
 
 import torch
 
@@ -69,3 +70,13 @@ def fused_step(
 def copy_all(targets: Tensors, sources: Tensors) -> None:
     """Copy each tensor into another one of its shape, on a GPU in one call."""
     torch._foreach_copy_(targets, sources)
+
+
+def load_package(path: Path) -> Callable[[Tensors], Tensors]:
+    """Load a package that AOTInductor compiled for the CPU; return its program, from a list of tensors to another one.
+
+    `torch._inductor.aoti_load_package` does the same after importing torch's compiler, which takes over a second.
+    Raises RuntimeError if the file is no such package.
+    """
+    run: Callable[[Tensors], Tensors] = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1).run
+    return run

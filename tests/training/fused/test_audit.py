@@ -11,6 +11,7 @@ import torch
 from raygpu.training.base import NotAsAlone
 from raygpu.training.fused.audit import same_steps
 from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.fused.tile import Tile
 from tests.models import Mlp
 from tests.training.fused.alike import (
     members,
@@ -19,20 +20,17 @@ from tests.training.fused.alike import (
 )
 
 
-def test_a_compiled_step_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def compiled(step: Any, **_: Any) -> Any:
-        def wrong(parameters: Any, fixed: Any, buffers: Any, moments: Any, *batch: Any) -> torch.Tensor:
-            kept = {name: tensor.clone() for name, tensor in parameters.items()}
-            losses: torch.Tensor = step(parameters, fixed, buffers, moments, *batch)
-            for tensor, before in zip(parameters.values(), kept.values(), strict=True):
-                tensor[1].copy_(before[1])  # the second member stays where it was
-            return losses
-
-        return wrong
-
-    monkeypatch.setattr(torch, "compile", compiled)
+def test_a_compiled_step_that_differs_is_found() -> None:
     array = new_array(Mlp(), members({"hidden": 8}, [{"lr": 1e-4}, {"lr": 1e-4}, {"lr": 0.1}]))
-    array.program.compile(3, array.batch_size)
+
+    def wrong(parameters: Any, fixed: Any, buffers: Any, moments: Any, *batch: Any) -> torch.Tensor:
+        kept = {name: tensor.clone() for name, tensor in parameters.items()}
+        losses = array.program.eager_step(Tile([], [], parameters, fixed, buffers, moments), *batch)
+        for tensor, before in zip(parameters.values(), kept.values(), strict=True):
+            tensor[1].copy_(before[1])  # the second member stays where it was
+        return losses
+
+    array.program.use(3, array.batch_size, wrong)
     array.compiled_s[3] = 0.0
     with pytest.raises(NotAsAlone, match="the compiled step differs from the eager one"):
         run(array, 1)

@@ -1,0 +1,107 @@
+"""The key by which measured widths and compiled steps of an array are kept: all that its step is made of.
+
+An array with another key has another step, or another speed. A key cannot see everything that a model's code reads, so
+a kept step is also compared with the eager one before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import platform
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import raygpu
+from raygpu.experiment import ALL_NAMES, Experiment
+
+if TYPE_CHECKING:
+    from raygpu.training.fused.model_array import TorchArray
+    from raygpu.training.torch.data import Tensors
+
+OWN_CODE = ("training/fused", "training/torch")
+"""Folders of raygpu's code that a step is made of."""
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def array_key(array: TorchArray) -> str | None:
+    """Return the key of an array's step, a part of a file's name; None if the experiment's code is in no file."""
+    code = code_digest(array.experiment)
+    if code is None:
+        return None
+    program, tile = array.program, array.tiles[0]
+    own, read = array.trials[0].hyperparameters, program.hp.names_read
+    known = {
+        "versions": [raygpu.__version__, _own_code(), torch.__version__, platform.python_version()],
+        "experiment": [type(array.experiment).__module__, type(array.experiment).__qualname__, code],
+        "read": {name: repr(own[name]) for name in sorted(own) if name in read or ALL_NAMES in read},
+        "optimizer": [*program.optimizer.program, program.optimizer.num_buffers],
+        "device": [array.device.type, _device(array.device)],
+        "threads": array.settings.threads,
+        "precision": array.settings.precision,
+        "batch_size": array.batch_size,
+        "stacks": [[_form(name, tensor) for name, tensor in stack.items()] for stack in tile.stacks()],
+        "inputs": _forms(array.data.train_inputs),
+        "targets": _forms(array.data.train_targets),
+    }
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def code_digest(experiment: Experiment) -> str | None:
+    """Return a digest of the files of an experiment's classes, and of what was imported of their packages; None if a
+    class is in no file."""
+    files: set[Path] = set()
+    for kind in type(experiment).__mro__:
+        if kind.__module__.split(".")[0] in ("builtins", "raygpu", "abc", "typing"):
+            continue
+        try:
+            files.add(Path(inspect.getsourcefile(kind) or ""))
+        except (TypeError, OSError):
+            return None
+        top = kind.__module__.split(".")[0]
+        modules = [module for name, module in sys.modules.items() if name.split(".")[0] == top]
+        files |= {Path(path) for module in modules if (path := getattr(module, "__file__", None))}
+    digest = hashlib.sha256()
+    try:
+        for path in sorted(files):
+            digest.update(path.read_bytes())
+    except OSError:
+        return None
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _own_code() -> str:
+    root = Path(raygpu.__file__).parent
+    digest = hashlib.sha256()
+    for folder in OWN_CODE:
+        for path in sorted((root / folder).glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _device(device: torch.device) -> str:
+    """Return a GPU's name, or the processor's with its instructions: a step is compiled for all of them."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    try:
+        lines = CPUINFO.read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor()
+    return "; ".join(line for line in lines if line.startswith(wanted))
+
+
+def _form(name: str, tensor: torch.Tensor) -> list[Any]:
+    """Return the form of a stacked tensor, without its width."""
+    return [name, str(tensor.dtype), [*tensor.shape[1:]], [*tensor.stride()[1:]]]
+
+
+def _forms(parts: Tensors) -> list[list[Any]]:
+    named = parts if isinstance(parts, dict) else {"": parts}
+    return [_form(name, tensor) for name, tensor in sorted(named.items())]

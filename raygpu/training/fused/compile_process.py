@@ -1,0 +1,181 @@
+"""A process that compiles the step of an array beside the training, and keeps it for the next sweep.
+
+python -m raygpu.training.fused.compile_process < REQUEST       a pickled `Request`, from `start`
+
+It leaves the process that started it: it goes on when a sweep ends, takes the processors' spare time, and is the first
+to go when memory ends. A fault is kept in a file, so that the same step is not tried again within a day.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raygpu.records.array_store import ArrayStore
+
+if TYPE_CHECKING:
+    from raygpu.config.source import Source
+    from raygpu.experiment import Splits
+    from raygpu.search.trials import Trial
+    from raygpu.training.base import Settings
+    from raygpu.training.fused.compiled_step import Arguments
+    from raygpu.training.fused.model_array import TorchArray
+    from raygpu.training.hyperparameters import OptimizerSettings
+
+LOWEST = 19
+"""Niceness of a process that gets the time that no other wants."""
+MOST_CPU_S, MOST_S = 900, 3600
+"""Seconds of processor time, and of time, after which a compilation is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A step to compile."""
+
+    folder: Path
+    """The store's folder."""
+    name: str
+    """Name of the program in the store."""
+    source: Source
+    splits: Splits
+    """As many samples as a batch has; a step is compiled for their shapes."""
+    trial: Trial
+    """The first member."""
+    optimizers: Sequence[OptimizerSettings]
+    """Settings of all members, which decide on the terms of the optimizer's rule."""
+    settings: Settings
+    width: int
+    path: Sequence[str]
+    """Folders in which modules are looked up."""
+    niceness: int
+
+
+def start(request: Request, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a process that compiles a step; return the process that it leaves behind at once.
+
+    environment: its variables. Raises OSError.
+    """
+    variables = {
+        **environment,
+        "PYTHONPATH": os.pathsep.join(request.path),
+        "CUDA_VISIBLE_DEVICES": "",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    with tempfile.TemporaryFile() as file:
+        pickle.dump(request, file)
+        file.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-m", "raygpu.training.fused.compile_process"],
+            stdin=file,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=variables,
+        )
+
+
+def main() -> None:
+    """Leave the parent, and compile what standard input asks for."""
+    content = sys.stdin.buffer.read()
+    if os.fork():
+        os._exit(0)
+    request: Request = pickle.loads(content)
+    _stand_back(request.niceness)
+    with _turn(request.folder):
+        compile_and_keep(request)
+
+
+def compile_and_keep(request: Request) -> None:
+    """Compile a step and keep it, unless it is kept already or another process compiles it; note a fault in the
+    store."""
+    from raygpu.errors import one_line
+
+    store = ArrayStore(request.folder)
+    with store.making(request.name) as package:
+        if package is None or store.program(request.name) is not None:
+            return
+        try:
+            os.chdir(request.source.folder)
+            code: Any = request.source.resolve()
+            _compile(request, code, package)
+        except Exception as error:  # noqa: BLE001 - no compiler, or an operator that it does not know
+            package.unlink(missing_ok=True)
+            store.keep_fault(request.name, one_line(error)[:200])
+
+
+def _compile(request: Request, code: Any, package: Path) -> None:
+    import torch
+
+    from raygpu.training.fused.compiled_step import compile_step
+    from raygpu.training.fused.model_array import TorchArray
+
+    array = TorchArray(code, request.splits, [request.trial], request.settings, device=torch.device("cpu"))
+    arguments = step_arguments(array, request.optimizers, request.settings, request.width)
+    with array.program.training():
+        compile_step(array.program, arguments, package)
+
+
+def step_arguments(
+    array: TorchArray, optimizers: Sequence[OptimizerSettings], settings: Settings, width: int
+) -> Arguments:
+    """Return the arguments of the step of a whole batch of an array that is as wide, from an array of its first
+    member.
+
+    optimizers: settings of all members.
+    """
+    import torch
+
+    from raygpu.training.fused.optimizers import ArrayOptimizer
+    from raygpu.training.fused.tile import gathered_tile
+    from raygpu.training.torch.data import gathered
+
+    program, data = array.program, array.data
+    program.optimizer = ArrayOptimizer(optimizers, settings.changing)
+    tile = gathered_tile([(array.tiles[0], 0)], width)
+    tile.moments = program.optimizer.new_buffers(tile.parameters)
+    tile.streams = array.streams(tile)
+    chosen = torch.arange(array.batch_size).expand(width, -1)
+    inputs, targets = (gathered(part, chosen, array.device) for part in (data.train_inputs, data.train_targets))
+    rows = tile.rows_of(tile.optimizer_settings)
+    numbers = program.optimizer.numbers(rows, 1, array.steps_per_epoch, array.epochs)[0]
+    numbers = numbers.to(array.device, program.number_type)
+    with program.training():
+        drawn = program.drawn(tile, inputs, targets)
+    stacks = tile.parameters, tile.fixed, tile.buffers, tile.moments
+    return (*stacks, inputs, targets, numbers, *([drawn] if drawn else []))
+
+
+def _stand_back(niceness: int) -> None:
+    """Yield processors and memory to others, and end some time even if the compiler hangs."""
+    os.nice(niceness)
+    with suppress(OSError):  # where memory ends, this process goes first
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    with suppress(OSError, ValueError):  # the worker's limit is that of its share of a simulated device
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
+    signal.alarm(MOST_S)
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Wait for a turn: of all compilations of this user, as many run at once as half the processors."""
+    count = max(1, len(os.sched_getaffinity(0)) // 2)
+    with (folder / f"turn-{os.getpid() % count}").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    main()

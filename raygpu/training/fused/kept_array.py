@@ -1,0 +1,140 @@
+"""What is kept of arrays like this one: measured widths and compiled steps. They load, or are made beside the training.
+
+array.kept = KeptArray(store, array, source, environment)
+array.kept.widths()          # None: measure them
+step = array.kept.load(24)   # None: array.kept.request(24), and load it when it is there
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from raygpu.config.source import Source
+from raygpu.errors import one_line
+from raygpu.experiment import Splits, take
+from raygpu.planning.array_tiles import serves
+from raygpu.records.array_store import ArrayStore, KeptProgram, KeptWidths
+from raygpu.training.folds import Data, Folds
+from raygpu.training.fused.array_key import array_key
+from raygpu.training.fused.audit import same_steps
+from raygpu.training.fused.compile_process import LOWEST, Request, start
+from raygpu.training.fused.compiled_step import LoadedStep
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.fused.tile import gathered_tile
+from raygpu.training.torch.seeding import random_state_kept
+
+
+class KeptArray:
+    """The part of a store that is about one array.
+
+    source: the origin of the experiment's code, for a process that compiles. environment: variables of that process.
+    """
+
+    def __init__(
+        self, store: ArrayStore, array: TorchArray, splits: Data, source: Source, environment: Mapping[str, str]
+    ) -> None:
+        self._store, self._array, self._splits = store, array, splits
+        self._source, self._environment = source, environment
+        self._key = array_key(array) if store.is_private() else None
+        self.pending: set[int] = set()
+        """Widths whose steps are being compiled."""
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def keeps(self) -> bool:
+        """Whether compiled steps of this array can be kept."""
+        return self._key is not None and self._array.device.type == "cpu"
+
+    def widths(self) -> KeptWidths | None:
+        """Return the widths that were measured for an array like this one; None without any."""
+        return None if self._key is None else self._store.widths(self._key)
+
+    def keep_widths(self, step_s: Mapping[int, float], num_bytes: Mapping[int, int]) -> None:
+        """Keep measured widths."""
+        if self._key is not None and step_s:
+            self._store.keep_widths(self._key, step_s, num_bytes)
+
+    def width_of_program(self, width: int) -> int | None:
+        """Return the width of the narrowest kept step that serves this many members; None without one."""
+        names = self._store.programs(f"{self._key}-") if self.keeps else []
+        known = [int(text) for name in names if (text := name.rpartition("-")[2]).isdigit()]
+        return min((each for each in known if serves(each, width)), default=None)
+
+    def load(self, width: int) -> KeptProgram | None:
+        """Let the array use a kept step of this width, if it is there and does what the eager step does.
+
+        One that torch cannot load, or that differs from the eager step, is deleted.
+        """
+        found = self._store.program(self._name(width)) if self.keeps else None
+        if found is None:
+            return None
+        array, program = self._array, self._array.program
+        try:
+            program.use(width, array.batch_size, LoadedStep(found.path))
+            members = [(tile, i) for tile in array.tiles for i in range(len(tile.trials))][:width]
+            with random_state_kept():
+                if same_steps(array, gathered_tile(members, width), program.step):
+                    return found
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, TypeError):  # of another form: as if it were not there
+            pass
+        program.forget(width, array.batch_size)
+        self._store.discard(self._name(width))
+        return None
+
+    def request(self, width: int, *, urgent: bool) -> str | None:
+        """Have a step compiled beside the training; return why it cannot be, else None.
+
+        urgent: whether it takes its share of the processors, and not only the time that no other process wants.
+        """
+        name, array = self._name(width), self._array
+        if (fault := self._store.fault(name)) is not None:
+            return fault
+        request = Request(
+            folder=self._store.folder,
+            name=name,
+            source=self._source,
+            splits=_first(self._splits, array.batch_size),
+            trial=replace(array.trials[0], fold=None),
+            optimizers=array.all_optimizers,
+            settings=replace(array.settings, folder=Path()),
+            width=width,
+            path=[path or os.getcwd() for path in sys.path],
+            niceness=0 if urgent else LOWEST,
+        )
+        try:
+            self._processes.append(start(request, self._environment))
+        except (OSError, TypeError, AttributeError) as error:  # no process, or a source that cannot be pickled
+            return one_line(error)[:200]
+        self.pending.add(width)
+        return None
+
+    def arrived(self) -> list[tuple[int, str | None]]:
+        """Return the widths whose compilation has ended since the last call, each with its fault, if any."""
+        self._processes = [process for process in self._processes if process.poll() is None]
+        ended: list[tuple[int, str | None]] = []
+        for width in sorted(self.pending):
+            fault = self._store.fault(self._name(width))
+            if fault is not None or self._name(width) in self._store.programs(self._name(width)):
+                ended.append((width, fault))
+        self.pending -= {width for width, _ in ended}
+        return ended
+
+    def _name(self, width: int) -> str:
+        return f"{self._key}-{width}"
+
+
+def _first(data: Data, count: int) -> Splits:
+    """Return as many samples as a batch has, for their shapes."""
+    if isinstance(data, Folds):
+        inputs, targets = (take(part, slice(0, count)) for part in (data.inputs, data.targets))
+        return Splits(inputs, targets, inputs, targets)
+    return data.first(count)

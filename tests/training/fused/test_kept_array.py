@@ -1,0 +1,254 @@
+"""A step that an earlier array left is loaded and not compiled; nothing is used that differs from the eager step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import raygpu
+from raygpu.config.source import Source
+from raygpu.records.array_store import ArrayStore
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.fused import compile_process, kept_array, width
+from raygpu.training.fused.array_key import array_key
+from raygpu.training.fused.compile_process import Request, compile_and_keep
+from raygpu.training.fused.kept_array import KeptArray
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.fused.width import settle, take_compiled
+from tests.models import MODELS, Mlp
+
+SOURCE = Source("torch", "tests.models:Mlp", str(Path(__file__).parents[3]))
+COUNT = 9
+"""Members, for which a step of 10 is compiled."""
+
+
+def array(count: int = COUNT, epochs: int = 4, threads: int = 1, **changed: Any) -> TorchArray:
+    shape = {**MODELS["mlp"][1], **changed}
+    trials = [Trial(f"t{i:04d}", i + 3, {**shape, "lr": 0.01 * (i + 1), "momentum": 0.5}) for i in range(count)]
+    settings = Settings(epochs, threads, "float32", Path())
+    return TorchArray(Mlp(), Mlp().data(), trials, settings, device=torch.device("cpu"))
+
+
+def kept(own: TorchArray, folder: Path) -> KeptArray:
+    return KeptArray(ArrayStore(folder), own, Mlp().data(), SOURCE, os.environ)
+
+
+class Ended:
+    """Process that has compiled already."""
+
+    def poll(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def compilations(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Widths that are compiled: here and at once, by copying the step that was compiled first. Any training repays
+    it."""
+    found: list[int] = []
+
+    def copied(request: Request, code: object, part: Path) -> None:
+        assert request.width == 10
+        shutil.copy(program(compiled), part)
+
+    monkeypatch.setattr(compile_process, "_compile", copied)
+
+    def start(request: Request, environment: Mapping[str, str]) -> Ended:
+        found.append(request.width)
+        compile_and_keep(request)
+        return Ended()
+
+    monkeypatch.setattr(kept_array, "start", start)
+    monkeypatch.setattr(width, "load_repays", lambda eager_s: True)
+    monkeypatch.setattr(width, "compiling", lambda *_, **__: "spare")
+    monkeypatch.setattr(width.Affine, "at", lambda cost, width: 1e9)  # whatever the machine is doing meanwhile
+    return found
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which a first array has left its step and its widths."""
+    folder = tmp_path_factory.mktemp("kept") / "arrays"
+    store = ArrayStore(folder)
+    assert store.is_private()
+    own = array()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_array, "start", lambda request, environment: compile_and_keep(request) or Ended())
+        assert kept(own, folder).request(10, urgent=False) is None
+    kept(own, folder).keep_widths({4: 0.001, 8: 0.0015, COUNT: 0.0016}, {4: 1000, 8: 1100, COUNT: 1150})
+    return folder
+
+
+@pytest.fixture
+def folder(compiled: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "arrays"
+    shutil.copytree(compiled, copy)
+    copy.chmod(0o700)
+    return copy
+
+
+def program(folder: Path) -> Path:
+    (path,) = folder.glob("*.pt2")
+    return path
+
+
+def finished(own: TorchArray) -> dict[str, torch.Tensor]:
+    while own.run_epoch() is not None:
+        pass
+    return {f"{t.trial_id} {n}": p for t in own.trials for n, p in own.member_state(t.trial_id)["model"].items()}
+
+
+def test_the_second_array_loads_and_equals_an_uncompiled_one(folder: Path, compilations: list[int]) -> None:
+    own = array()
+    lines = settle(own, kept=kept(own, folder))
+    assert "all 9 trials train at once (kept from " in lines[0]
+    assert "step compiled on " in lines[1]
+    assert "10 trials at once" in lines[1]
+    assert [tile.width for tile in own.tiles] == [10]
+    assert compilations == []
+    expected = finished(array())
+    for name, tensor in finished(own).items():
+        assert (tensor - expected[name]).norm() <= 1e-4 * expected[name].norm()
+
+
+def test_an_array_of_another_size_uses_the_same_step(folder: Path, compilations: list[int]) -> None:
+    own = array(10)
+    lines = settle(own, kept=kept(own, folder))
+    assert "step compiled on " in lines[1]
+    assert compilations == []
+
+
+def test_the_first_array_steps_before_its_step_is_there(tmp_path: Path, compilations: list[int]) -> None:
+    own = array()
+    left = kept(own, tmp_path / "arrays")
+    lines = settle(own, kept=left)
+    assert "measured" in lines[0]
+    assert "is being compiled in the background" in lines[1]
+    assert own.compiled_s == {}
+    own.run_epoch()
+    (line,) = take_compiled(own, left)
+    assert "10 trials at once" in line
+    assert compilations == [10]
+    expected = finished(array())
+    for name, tensor in finished(own).items():
+        assert (tensor - expected[name]).norm() <= 1e-4 * expected[name].norm()
+
+
+def test_a_damaged_step_is_compiled_anew(folder: Path, compilations: list[int]) -> None:
+    path = program(folder)
+    path.write_bytes(path.read_bytes()[:-100])
+    own = array()
+    lines = settle(own, kept=kept(own, folder))
+    assert "is being compiled" in lines[1]
+    assert compilations == [10]
+    assert kept(own, folder).load(10) is not None
+
+
+def test_a_file_that_is_no_program_is_compiled_anew(folder: Path, compilations: list[int]) -> None:
+    name = program(folder).stem
+    with ArrayStore(folder).making(name) as part:
+        assert part is not None
+        part.write_bytes(b"no program at all")
+    own = array()
+    settle(own, kept=kept(own, folder))
+    assert compilations == [10]
+
+
+@pytest.mark.parametrize("package", [torch, raygpu])
+def test_another_version_has_a_step_of_its_own(
+    folder: Path, compilations: list[int], package: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package, "__version__", "0.0.1")
+    own = array()
+    lines = settle(own, kept=kept(own, folder))
+    assert "measured" in lines[0]
+    assert compilations == [10]
+
+
+def test_another_users_step_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, mine = array(), os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
+    assert kept(own, folder).load(10) is None
+    assert not kept(own, folder).keeps
+    monkeypatch.setattr(os, "geteuid", lambda: mine)
+    assert kept(own, folder).load(10) is not None
+
+
+def test_a_step_that_differs_from_the_eager_one_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = Mlp.loss
+    monkeypatch.setattr(Mlp, "loss", lambda self, outputs, targets: 2 * loss(self, outputs, targets))  # unseen by keys
+    own = array()
+    assert kept(own, folder).load(10) is None
+    assert [*folder.glob("*.pt2")] == []
+
+
+def test_a_fault_is_told_and_not_tried_again(
+    tmp_path: Path, compilations: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_compiler(*_: Any) -> None:
+        raise RuntimeError("no C++ compiler found")
+
+    monkeypatch.setattr(compile_process, "_compile", no_compiler)
+    own = array()
+    left = kept(own, tmp_path / "arrays")
+    settle(own, kept=left)
+    assert take_compiled(own, left) == ["step not compiled: RuntimeError: no C++ compiler found"]
+    again = array()
+    assert settle(again, kept=kept(again, tmp_path / "arrays"))[1].endswith("no C++ compiler found")
+    assert compilations == [10]
+    assert len(finished(again)) == COUNT * 4
+
+
+def test_the_key_has_what_the_step_is_made_of() -> None:
+    key = array_key(array())
+    assert array_key(array(5)) == key, "whatever the width"
+    others = [array(hidden=8), array(batch_size=16), array(threads=2), array(optimizer="adam"), array(weight_decay=0.1)]
+    assert len({key, *map(array_key, others)}) == 6
+
+
+def test_the_key_leaves_out_what_members_differ_in() -> None:
+    assert array_key(array(seed=3)) == array_key(array())
+
+
+def test_a_disturbed_measurement_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(width.Busyness, "found", lambda self, device: True)
+    own = array()
+    left = kept(own, tmp_path / "arrays")
+    settle(own, kept=left)
+    assert left.widths() is None
+    monkeypatch.setattr(width.Busyness, "found", lambda self, device: False)
+    settle(own, kept=left)
+    assert left.widths() is not None
+
+
+@pytest.mark.slow
+def test_a_process_compiles_and_outlives_nobody_waiting(tmp_path: Path) -> None:
+    own = array()
+    left = kept(own, tmp_path / "arrays")
+    assert left.request(10, urgent=True) is None
+    (process,) = left._processes
+    assert isinstance(process, subprocess.Popen)
+    assert process.wait(60) == 0, "at once: the work is done by a process that it leaves behind"
+    deadline = time.monotonic() + 300
+    while not (ended := left.arrived()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert ended == [(10, None)]
+    assert left.load(10) is not None
+
+
+def test_dropped_members_load_a_narrower_step(folder: Path, compilations: list[int]) -> None:
+    own = array(20)
+    left = kept(own, folder)
+    own.compiled_s = {20: 1.0}
+    own.drop({f"t{i:04d}" for i in range(9, 20)})
+    lines = width.resettle(own, left)
+    assert "10 trials at once" in lines[0]
+    assert compilations == []
