@@ -1,6 +1,7 @@
 """The driver of a submitted job: runs the command, flags, configuration and environment that came along with it.
 
-python -m raygpu.job        (by python -m raygpu.submit alone)
+python -m raygpu.job                                              (by python -m raygpu.submit alone)
+python -m raygpu.job --slurm FOLDER --max-restarts N -- COMMAND   (by the batch script of a Slurm job)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from raygpu.cli.command import framed
 from raygpu.engines.cluster.jobs import JOB_FILE, PACKAGE
 
 
@@ -34,6 +36,8 @@ def set_environment() -> None:
 
 def main() -> int:
     """Run the submitted command; return its exit code."""
+    if sys.argv[1:2] == ["--slurm"]:
+        return _of_slurm(sys.argv[2:])
     # Ray starts its processes with SIGINT blocked, and so what they start: `stop` has to be heard.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     folder, job = _come_along()
@@ -49,6 +53,13 @@ def main() -> int:
         return 2
     config = [str(folder / job["config"])] if job["config"] is not None else []
     return int(command.main([*config, *job["argv"]]))
+
+
+def _of_slurm(words: list[str]) -> int:
+    from raygpu.workflow.slurm_run import Driver
+
+    folder, _, most, _, command, *rest = words  # as raygpu.engines.slurm.batch_script writes them
+    return framed(lambda: Driver(Path(folder), command, rest, int(most)).run(), "interrupted")
 
 
 if __name__ == "__main__":

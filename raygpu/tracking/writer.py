@@ -172,11 +172,13 @@ class Writer:
             except KeyboardInterrupt:
                 pass  # what is left is kept
             self._abandoned.set()  # a thread that still hangs in a call ends after it
+            kept = self._tree is None or self._tree.keep(now=True)
             with self._lock:
                 writes = [*self._pending.writes(), *self._incoming]
                 self._keep_aside()
                 try:
-                    self._journal.close(writes)
+                    if kept:
+                        self._journal.close(writes)
                 except OSError as error:
                     self._note_disk(error)
             self._undelivered = len(writes)
@@ -263,8 +265,9 @@ class Writer:
             rest_s = min(LONGEST_REST_S, max(self._interval_s, rest_s))
             if not self._pending:
                 retry_s, self.delayed = 0.0, None
+                kept = tree.keep()  # else the journal has what would be lost with this node's disk
                 with self._lock:
-                    if not self._incoming and not self._abandoned.is_set():
+                    if kept and not self._incoming and not self._abandoned.is_set():
                         self._clear_journal()
                 if self._closing.is_set() and not self._incoming:
                     return
