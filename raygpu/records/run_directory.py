@@ -56,6 +56,8 @@ class RunDirectory:
 
     def resumed_by(self, kind: str) -> str:
         """Return the command line that goes on with the run. kind: the command's name."""
+        if (script := slurm_job.script_of(self.path)) is not None:
+            return f"sbatch {shlex.quote(script)}"
         command = f"{typed('submit')} {kind}" if is_job() else typed(kind)
         return f"{command} --resume {shlex.quote(str(self))}"
 

@@ -96,6 +96,14 @@ def has_job_alone(folder: Path) -> bool:
     )
 
 
+def script_of(folder: Path) -> str | None:
+    """Return the batch script of a run, in the job that runs it; None elsewhere, and in an array of jobs."""
+    if os.environ.get(VARIABLE) != str(folder) or "SLURM_ARRAY_JOB_ID" in os.environ:
+        return None
+    job = read(folder)
+    return job.script or None if job is not None else None
+
+
 def is_taken(folder: Path) -> bool:
     """Return whether a new run cannot have this folder: it is there, and was not made for this job's run."""
     was_made = os.environ.get(VARIABLE) == str(folder.resolve()) and has_job_alone(folder)
@@ -123,9 +131,14 @@ def registry() -> Path:
 
 
 def register(folder: Path) -> None:
-    """Note the folder of a submitted job."""
-    registry().mkdir(parents=True, exist_ok=True)
-    _entry(folder).write_text(str(folder))
+    """Note the folder of a submitted job, in one step."""
+    entry = _entry(folder)
+    if entry.exists():
+        return
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    temporary = entry.with_name(f".{entry.name}.{os.getpid()}")
+    temporary.write_text(str(folder))
+    temporary.replace(entry)
 
 
 def forget(folder: Path) -> None:
@@ -138,7 +151,7 @@ def submitted() -> Iterator[SlurmJob]:
     """Yield the submitted jobs whose folders are still there, the newest first."""
     found = []
     entries = registry().iterdir() if registry().is_dir() else ()
-    for entry in entries:
+    for entry in (each for each in entries if not each.name.startswith(".")):
         with suppress(OSError):
             folder = Path(entry.read_text().strip())
             if (job := read(folder)) is not None:

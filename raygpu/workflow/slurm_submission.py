@@ -40,7 +40,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
             continue
         ours.append(word)
         name = as_flag(word[2:])
-        has_value = "=" not in word and rest and not rest[0].startswith("--")
+        has_value = "=" not in word and rest and not rest[0].startswith("-")
         if has_value and (name not in bools or rest[0].lower() in ("true", "false")):
             ours.append(rest.pop(0))
     return ours, others

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +20,11 @@ BELOW = "ray"
 """Folder below it: Ray opens the one that it is told to everybody."""
 GIVEN = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 """Variables by which a person gives a token."""
+
+
+def is_given(variables: Mapping[str, str]) -> bool:
+    """Return whether an environment names a token."""
+    return any(name in variables for name in GIVEN)
 
 
 def where() -> str:

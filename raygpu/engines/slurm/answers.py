@@ -66,7 +66,7 @@ def of_queue(printed: str) -> dict[str, State]:
     for line in printed.splitlines():
         number, word, reason, nodes = (*line.strip().split("|"), "", "", "")[:4]
         if number and word:
-            states[number] = State(word, "" if reason == "None" else reason, nodes)
+            states[number] = State(word, "" if reason == "None" else reason.replace("_", " "), nodes)
     return states
 
 
@@ -83,7 +83,7 @@ def state_of(shown: Mapping[str, str]) -> State | None:
     reason, nodes = shown.get("Reason", ""), shown.get("NodeList", "")
     return State(
         word,
-        "" if reason == "None" else reason,
+        "" if reason == "None" else reason.replace("_", " "),
         "" if nodes == "(null)" else nodes,
         int(code) if code.isdecimal() else None,
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from raygpu.devices.slurm_allocation import Allocation, allocation
-from raygpu.engines.cluster import process_guard, ray_environment
+from raygpu.engines.cluster import process_guard, ray_environment, ray_files
 from raygpu.engines.slurm import door
 from raygpu.errors import RaygpuError
 
@@ -55,13 +55,18 @@ def start_flags(allocated: Allocation, address: str, folder: str, *, head_port: 
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a job's Ray and of all that talks to it: a token of its own, and no telemetry."""
-    token = {TOKEN_MODE: "token", TOKEN: secrets.token_hex(32)} if TOKEN not in variables else {}
-    return {
-        **variables,
-        **token,
-        **{name: variables.get(name, value) for name, value in ray_environment.SETTINGS.items()},
-    }
+    """Return the environment of a job's Ray and of all that talks to it: the user's token, and no telemetry."""
+    token = {} if ray_files.is_given(variables) else {TOKEN: _own_token()}
+    settings = {name: variables.get(name, value) for name, value in ray_environment.SETTINGS.items()}
+    return {**variables, **settings, **token, TOKEN_MODE: "token"}
+
+
+def _own_token() -> str:
+    """Return the token that `ray get-auth-token` prints, made if need be; another one where the home is read-only."""
+    ray_files.keep_token_private()
+    with suppress(OSError):
+        return (Path.home() / ".ray" / "auth_token").read_text().strip()
+    return secrets.token_hex(32)
 
 
 def ray_folder(node_disk: Path, job: str) -> Path:
