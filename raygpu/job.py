@@ -15,12 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from raygpu.cli.command import framed
-from raygpu.engines.cluster.jobs import JOB_FILE, PACKAGE
-
 
 def _come_along() -> tuple[Path, dict[str, Any]]:
     """Return the folder of the package that was submitted with the job, and the content of its job file."""
+    from raygpu.engines.cluster.jobs import JOB_FILE, PACKAGE
+
     package = importlib.import_module(PACKAGE)
     folder = Path(str(package.__file__)).parent
     file = folder / JOB_FILE
@@ -56,6 +55,9 @@ def main() -> int:
 
 
 def _of_slurm(words: list[str]) -> int:
+    # Until the driver takes them: what it imports takes seconds.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM, signal.SIGINT})
+    from raygpu.cli.command import framed
     from raygpu.workflow.slurm_run import Driver
 
     folder, _, most, _, command, *rest = words  # as raygpu.engines.slurm.batch_script writes them

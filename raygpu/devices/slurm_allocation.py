@@ -7,10 +7,12 @@ itself. Source: sbatch's and srun's manual pages, "OUTPUT ENVIRONMENT VARIABLES"
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 MIB_PER_GIB = 1024
+SHARED_MEMORY = "/dev/shm"
 OBJECT_STORE_SHARE = 0.3
 """Share of the memory for Ray's object store, as Ray takes of a machine's."""
 
@@ -25,8 +27,14 @@ class Allocation:
 
     @property
     def object_store_bytes(self) -> int | None:
-        """Size of Ray's object store; None for Ray's own choice."""
-        return int(self.memory_gib * OBJECT_STORE_SHARE * 2**30) if self.memory_gib is not None else None
+        """Size of Ray's object store, which shared memory has to hold; None for Ray's own choice."""
+        if self.memory_gib is None:
+            return None
+        wanted = int(self.memory_gib * OBJECT_STORE_SHARE * 2**30)
+        try:
+            return min(wanted, int(shutil.disk_usage(SHARED_MEMORY).total * 0.9))
+        except OSError:
+            return wanted
 
     @property
     def worker_bytes(self) -> int | None:

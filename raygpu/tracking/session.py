@@ -154,7 +154,7 @@ class Session(ABC):
     def address_line(self) -> str:
         """Return the line that tells where to watch the run, or that tracking is off."""
         if self.spools:
-            return f"MLflow: all waits in {self.folder.journal}; {self.folder.delivered_by(self.kind)}"
+            return f"MLflow: all writes wait in {self.folder.journal}, for raygpu deliver"
         if not self.enabled:
             return "MLflow: off (tracking.enabled = false)"
         uri = self.config.tracking.uri

@@ -23,6 +23,7 @@ from raygpu.devices.rgu import rgu
 from raygpu.devices.selection import select
 from raygpu.devices.slurm_allocation import allocation
 from raygpu.engines.slurm import door, ray_nodes
+from raygpu.engines.slurm.answers import CANCELLED
 from raygpu.engines.slurm.ray_nodes import RayNodes
 from raygpu.errors import RaygpuError, one_line
 from raygpu.records import slurm_job
@@ -99,6 +100,7 @@ class Driver:
         """Run the command to its end, or to the end of the time; return the job's exit code."""
         for number in CAUSES:
             signal.signal(number, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, set(CAUSES))
         place = self.place
         place.node_disk.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -248,13 +250,20 @@ class Driver:
             self._say(message)
         if exit_code == INTERRUPTED and self.command in ("sweep", "train") and self.job.script and not message:
             self._say(f"it goes on by: sbatch {self.job.script}")
-        if self.job.store and self.cause != "told":  # which may be a preemption, after which it goes on
+        # A job that Slurm ends may come again, as after a preemption.
+        is_last = self.cause != "told" or self._is_cancelled()
+        if self.job.store and is_last:
             carried_store.release(Path(self.job.store), self.place.number)
         shutil.rmtree(self.place.node_disk, ignore_errors=True)
-        # Whether a job that Slurm ends comes again is for Slurm to say.
-        final = exit_code if self.cause != "told" else None
-        self.job = self.job.write(exit_code=final, ended=time.time(), message=message)
+        self.job = self.job.write(exit_code=exit_code if is_last else None, ended=time.time(), message=message)
         return exit_code
+
+    def _is_cancelled(self) -> bool:
+        try:
+            state = door.state(self.place.number)
+        except RaygpuError:
+            return False
+        return state is not None and state.word in CANCELLED
 
     def _account(self, progress: list[float]) -> None:
         """Add this start to what the job has used, and print it."""

@@ -136,7 +136,8 @@ class Slurm:
         """Bring a lost node back."""
         self.start_node(name)
         time.sleep(1)
-        self.called("scontrol", "update", f"nodename={name}", "state=resume")
+        # By itself it returns once it has registered (ReturnToService), and then takes no resume.
+        self.called("scontrol", "update", f"nodename={name}", "state=resume", check=False)
 
     def called(self, *words: str, check: bool = True) -> str:
         """What one of Slurm's commands prints."""

@@ -115,11 +115,11 @@ def submitted_job(record: SlurmJob, state: State | None) -> SubmittedJob:
 
 def _status(record: SlurmJob, state: State | None) -> tuple[str, str]:
     number = f"Slurm job {record.slurm_id}"
-    again = f", queued again {record.restarts} times" if record.restarts > 1 else ", queued again once"
-    again = again if record.restarts else ""
+    times = "once" if record.restarts == 1 else f"{record.restarts} times"
+    again = f" (queued again {times})" if record.restarts else ""
     if state is not None and state.word in PENDING:
         why = HOPELESS.get(state.reason, "")
-        return "PENDING", f"{number}{again} waits: {state.reason or state.word}{f' ({why})' if why else ''}"
+        return "PENDING", f"{number}{again} waits: {state.reason or 'to be scheduled'}{f' ({why})' if why else ''}"
     if state is not None and state.is_live and record.exit_code is None:
         nodes = f" on {state.nodes}" if state.nodes else ""
         return "RUNNING", f"{number}{again} runs{nodes}"

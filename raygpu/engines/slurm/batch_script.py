@@ -63,6 +63,7 @@ def script(job: BatchJob) -> str:
     lines = ["#!/bin/bash", f"# raygpu {job.command}, written by raygpu submit. sbatch {shlex.quote(str(file))}"]
     lines.append("# runs it, and goes on with what it has begun.")
     lines += [f"#SBATCH {option}" for option in options(job)]
+    lines += ["", "trap '' USR1  # Slurm's signal before the end is for raygpu, once that runs"]
     lines += ["", "# Ray and MLflow report nothing to their makers.", TELEMETRY, NODE_DISK]
     if job.slurm.modules:
         lines.append(f"module load {' '.join(map(shlex.quote, job.slurm.modules))}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import codecs
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from raygpu.config.slurm_section import tasks
@@ -38,42 +40,17 @@ class SlurmJobs:
         """
         array = job.slurm.array
         folders = [job.folder] if array is None else [Path(f"{job.folder}-{index}") for index in tasks(array)]
-        made = [folder for folder in dict.fromkeys([job.folder, *folders]) if not folder.exists()]
-        path = job.folder / SCRIPT
-        try:
-            for folder in [job.folder, *folders]:
-                (folder / slurm_job.FOLDER).mkdir(parents=True, exist_ok=True)
-            path.write_text(script(job))
-            path.chmod(0o755)
-        except OSError as error:
-            raise BadInput(f"runs_dir: {path.parent} cannot be written: {error.strerror}") from error
-        try:
-            number, lines = door.submit(path)
-        except BaseException:
-            _remove(path, made)
-            raise
+        with _Files(job, folders, store) as files:
+            number, lines = door.submit(files.script)
         for line in lines:
             say(line)
-        found = []
-        for place, folder in enumerate(folders):
-            suffix = f"_{tasks(array)[place]}" if array is not None else ""
-            earlier = slurm_job.read(folder)
-            record = SlurmJob(
-                job_id=f"{job.command}-{folder.name}",
-                command=job.command,
-                slurm_id=number + suffix,
-                folder=str(folder),
-                submitted=time.time(),
-                script=str(path),
-                store=store,
-                seconds=earlier.seconds if earlier is not None else 0.0,
-                rgu_hours=earlier.rgu_hours if earlier is not None else None,
-            )
-            if earlier is None or earlier.slurm_id != record.slurm_id:  # else the job has begun already
-                record.write()
+        for folder, index in zip(folders, tasks(array) if array is not None else [None], strict=True):
+            own = number if index is None else f"{number}_{index}"
+            record = slurm_job.read(folder)
+            if record is not None and record.slurm_id != own:  # else the job has begun already
+                record.write(slurm_id=own)
             slurm_job.register(folder)
-            found.append(record.job_id)
-        return found
+        return [f"{job.command}-{folder.name}" for folder in folders]
 
     def record(self, job_id: str) -> SlurmJob:
         """Return the record of a job by its id, COMMAND-NAME, or Slurm's number. Raises BadInput."""
@@ -118,14 +95,14 @@ class SlurmJobs:
 
     def follow(self, job_id: str, write: Callable[[str], Any]) -> SubmittedJob:
         """Write a job's output, from its first line on, until the job ends for good; return its last state."""
-        log = slurm_job.log_of(Path(self.record(job_id).folder))
-        place, asked, waiting = 0, 0.0, ""
+        log = _Log(slurm_job.log_of(Path(self.record(job_id).folder)), write)
+        asked, waiting = -ASK_S, ""
         while True:
-            place = _more(log, place, write)
+            log.more()
             record = self.record(job_id)
             if record.exit_code is not None:
                 time.sleep(LAST_S)
-                _more(log, place, write)
+                log.more()
                 return answers.submitted_job(record, None)
             if time.monotonic() - asked >= ASK_S:
                 try:
@@ -137,7 +114,7 @@ class SlurmJobs:
                 asked = time.monotonic()
                 if job is not None and job.is_over:
                     time.sleep(LAST_S)
-                    _more(log, place, write)
+                    log.more()
                     return self.job(job_id)
                 if job is not None and job.status == "PENDING" and job.message != waiting:
                     waiting = job.message
@@ -155,23 +132,77 @@ class SlurmJobs:
         return door.state(record.slurm_id) if record.exit_code is None else None
 
 
-def _more(log: Path, place: int, write: Callable[[str], Any]) -> int:
-    """Write what a file has after a place; return the place of its end."""
-    try:
-        with log.open("rb") as file:
-            file.seek(place)
-            new = file.read()
-    except FileNotFoundError:
-        return place
-    if new:
-        write(new.decode(errors="replace"))
-    return place + len(new)
+class _Log:
+    """The output of a job, written on as it grows."""
+
+    def __init__(self, path: Path, write: Callable[[str], Any]) -> None:
+        self._path, self._write, self._place = path, write, 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def more(self) -> None:
+        """Write what has come since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._place)
+                new = file.read()
+        except FileNotFoundError:
+            return
+        self._place += len(new)
+        if text := self._decoder.decode(new):
+            self._write(text)
 
 
-def _remove(script_path: Path, folders: list[Path]) -> None:
-    """Remove the files of a job that Slurm has refused: the script, and folders that are new."""
-    script_path.unlink(missing_ok=True)
-    for folder in folders:
-        for each in (folder / slurm_job.FOLDER, folder):
-            if each.is_dir() and not os.listdir(each):
-                each.rmdir()
+class _Files:
+    """The files of a job that is submitted: its script, and in each run's folder a record, which the job reads.
+
+    If Slurm refuses the job, all is as it was before.
+    """
+
+    def __init__(self, job: BatchJob, folders: Sequence[Path], store: str) -> None:
+        self.script = job.folder / SCRIPT
+        self._job, self._store, self._folders = job, store, folders
+        self._new = [folder for folder in dict.fromkeys([job.folder, *folders]) if not folder.exists()]
+        self._before = {path: path.read_bytes() for path in self._paths() if path.is_file()}
+
+    def _paths(self) -> list[Path]:
+        return [self.script, *(folder / slurm_job.RECORD for folder in self._folders)]
+
+    def __enter__(self) -> _Files:
+        """Write the files. Raises BadInput if they cannot be written."""
+        earlier = [slurm_job.read(folder) for folder in self._folders]
+        try:
+            for path in self._paths():
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self.script.write_text(script(self._job))
+            self.script.chmod(0o755)
+            for folder, known in zip(self._folders, earlier, strict=True):
+                record = SlurmJob(
+                    job_id=f"{self._job.command}-{folder.name}",
+                    command=self._job.command,
+                    slurm_id="",
+                    folder=str(folder),
+                    submitted=time.time(),
+                    script=str(self.script),
+                    store=self._store,
+                )
+                record.write(seconds=known.seconds if known else 0.0, rgu_hours=known.rgu_hours if known else None)
+        except OSError as error:
+            self._restore()
+            raise BadInput(f"runs_dir: {self.script.parent} cannot be written: {error.strerror}") from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None:
+            self._restore()
+
+    def _restore(self) -> None:
+        for path in self._paths():
+            with suppress(OSError):
+                if path in self._before:
+                    path.write_bytes(self._before[path])
+                else:
+                    path.unlink(missing_ok=True)
+        for folder in self._new:
+            for each in (folder / slurm_job.FOLDER, folder):
+                with suppress(OSError):  # not there, or not empty
+                    each.rmdir()
