@@ -248,8 +248,6 @@ class Driver:
             message = found.message
         if message:
             self._say(message)
-        if exit_code == INTERRUPTED and self.command in ("sweep", "train") and self.job.script and not message:
-            self._say(f"it goes on by: sbatch {self.job.script}")
         # A job that Slurm ends may come again, as after a preemption.
         is_last = self.cause != "told" or self._is_cancelled()
         if self.job.store and is_last:

@@ -60,8 +60,11 @@ def script(job: BatchJob) -> str:
     """Return the batch script of a job."""
     is_array = job.slurm.array is not None
     file = job.folder / SCRIPT
-    lines = ["#!/bin/bash", f"# raygpu {job.command}, written by raygpu submit. sbatch {shlex.quote(str(file))}"]
-    lines.append("# runs it, and goes on with what it has begun.")
+    lines = [
+        "#!/bin/bash",
+        f"# raygpu {job.command}, written by raygpu submit. It runs, or goes on with what it has begun, by:",
+    ]
+    lines.append(f"#     sbatch {shlex.quote(str(file))}")
     lines += [f"#SBATCH {option}" for option in options(job)]
     lines += ["", "trap '' USR1  # Slurm's signal before the end is for raygpu, once that runs"]
     lines += ["", "# Ray and MLflow report nothing to their makers.", TELEMETRY, NODE_DISK]
@@ -82,7 +85,7 @@ def script(job: BatchJob) -> str:
     most = job.slurm.max_restarts if job.slurm.requeue else 0
     lines += [
         "",
-        "# It starts Ray on the nodes of the job, runs the command, and queues the job again until it is done.",
+        "# Starts Ray on the job's nodes, runs the command, and queues the job again.",
         f'exec "$python" -m raygpu.job --slurm {folder} --max-restarts {most} -- \\',
         f"  {command_line(job)}",
     ]

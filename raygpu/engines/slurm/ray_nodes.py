@@ -37,19 +37,23 @@ OWN_PORTS = (
 """Ports that the system chooses: the defaults of `ray start` belong to whichever job on the node came first."""
 
 
-def start_flags(allocated: Allocation, address: str, folder: str, *, head_port: int | None = None) -> list[str]:
+def start_flags(
+    allocated: Allocation, address: str, folder: str, head_ports: tuple[int, int] | None = None
+) -> list[str]:
     """Return the flags of `ray start` on a node: what the job has of it, and no more.
 
-    address: of the node for the head, else HOST:PORT of the head. head_port: the head's port; None for another node.
+    address: of the node for the head, else HOST:PORT of the head. head_ports: free ports for the head, its own and that
+    of Ray's client, for which Ray takes no 0; None for another node.
     """
     flags = ["--num-cpus", str(allocated.num_cpus or 1), "--num-gpus", str(allocated.num_gpus or 0)]
     if allocated.worker_bytes is not None and allocated.object_store_bytes is not None:
         flags += ["--memory", str(allocated.worker_bytes)]
         flags += ["--object-store-memory", str(allocated.object_store_bytes)]
-    if head_port is None:
+    if head_ports is None:
         flags += ["--address", address]
     else:
-        flags += ["--head", "--node-ip-address", address, "--port", str(head_port)]
+        flags += ["--head", "--node-ip-address", address, "--port", str(head_ports[0])]
+        flags += ["--ray-client-server-port", str(head_ports[1])]
         flags += ["--dashboard-host", "127.0.0.1", "--dashboard-port", "0"]
     return [*flags, "--temp-dir", folder, *OWN_PORTS, "--disable-usage-stats", "--block"]
 
@@ -88,7 +92,7 @@ class RayNodes:
         """Start Ray, and return the head's HOST:PORT. Raises RaygpuError if it does not start."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         host, port = address_of(self._nodes[0]), _free_port()
-        flags = start_flags(allocation(), host, str(self._folder), head_port=port)
+        flags = start_flags(allocation(), host, str(self._folder), (port, _free_port()))
         self._start([*_ray_start(), *flags])
         try:
             self._wait(host, port)

@@ -74,7 +74,7 @@ def test_an_environment_is_made_from_wheels_alone(tmp_path: Path) -> None:
     wheelhouse.mkdir()
     write_wheel(wheelhouse / "tiny-1.0-py3-none-any.whl")
     text = script(job(wheelhouse=str(wheelhouse), packages=["tiny"]))
-    block = text[text.index("# A virtual") : text.index("# It starts Ray")]
+    block = text[text.index("# A virtual") : text.index("# Starts Ray")]
     path = tmp_path / "block.sh"
     path.write_text(
         'srun() { shift; "$@"; }\nvirtualenv() { shift 2; python3 -m venv "$1"; }\nexport -f virtualenv\n'

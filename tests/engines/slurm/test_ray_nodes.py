@@ -15,7 +15,7 @@ def value(flags: list[str], name: str) -> str:
 
 
 def test_a_node_offers_what_the_job_has_of_it() -> None:
-    flags = start_flags(Allocation(num_cpus=8, num_gpus=4, memory_gib=10.0), "10.0.0.1", "/tmp/ray", head_port=5000)
+    flags = start_flags(Allocation(num_cpus=8, num_gpus=4, memory_gib=10.0), "10.0.0.1", "/tmp/ray", (5000, 5001))
     assert value(flags, "--num-cpus") == "8"
     assert value(flags, "--num-gpus") == "4"
     assert int(value(flags, "--memory")) + int(value(flags, "--object-store-memory")) <= 10 * 2**30
@@ -24,12 +24,12 @@ def test_a_node_offers_what_the_job_has_of_it() -> None:
 
 
 def test_no_port_is_one_that_another_job_may_have() -> None:
-    head = start_flags(Allocation(1), "10.0.0.1", "/tmp/ray", head_port=5000)
+    head = start_flags(Allocation(1), "10.0.0.1", "/tmp/ray", (5000, 5001))
     other = start_flags(Allocation(1), "10.0.0.1:5000", "/tmp/ray")
     for flags in (head, other):
         ports = [flag for flag in flags if flag.endswith("-port")]
-        assert {value(flags, flag) for flag in ports if flag != "--port"} == {"0"}
-    assert value(head, "--port") == "5000"
+        assert {value(flags, flag) for flag in ports if value(flags, flag) not in ("5000", "5001")} == {"0"}
+    assert (value(head, "--port"), value(head, "--ray-client-server-port")) == ("5000", "5001")
     assert value(other, "--address") == "10.0.0.1:5000"
     assert "--head" not in other
 
