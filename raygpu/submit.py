@@ -97,7 +97,10 @@ def _jobs(options: Mapping[str, str]) -> Jobs:
     """Connect to the cluster at --address, or at the environment's. Raises BadInput without one."""
     address = options.get("address") or os.environ.get(ADDRESS_VARIABLE, "")
     if not address:
-        raise BadInput(f"--address: not given, and no {ADDRESS_VARIABLE} either; {OPTIONS['address']}")
+        raise BadInput(
+            f"--address: not given, and no {ADDRESS_VARIABLE} either; {OPTIONS['address']} For Slurm: --slurm.time"
+            " 2:00:00, or a [slurm] table"
+        )
     ray_environment.prepare()
     from raygpu.engines.cluster.jobs import Jobs, unprotected
 
@@ -111,7 +114,7 @@ def _jobs_with(name: str, options: Mapping[str, str]) -> SubmittedJobs:
     """Return the jobs among which a job of this name is: Slurm's, if it was submitted there and no address is given."""
     slurm = SlurmJobs()
     given = options.get("address") or os.environ.get(ADDRESS_VARIABLE)
-    if "address" not in options and (slurm.has(name) or (not given and door.is_installed())):
+    if "address" not in options and (slurm.has(name) or (not given and door.answers_here())):
         return slurm
     return _jobs(options)
 
@@ -173,7 +176,7 @@ def _is_for_slurm(
         return False
     if slurm_words or slurm_submission.table_of(command, words) is not None:
         return True
-    return not os.environ.get(ADDRESS_VARIABLE) and door.is_installed()
+    return not os.environ.get(ADDRESS_VARIABLE) and door.answers_here()
 
 
 def _follow(jobs: SubmittedJobs, job_id: str) -> int:
@@ -213,11 +216,17 @@ def _stop(jobs: SubmittedJobs, job_id: str) -> int:
 def _list(options: Mapping[str, str]) -> int:
     """Print the jobs of Slurm, if that is here and no address is given, and those of the cluster that is known."""
     given = options.get("address") or os.environ.get(ADDRESS_VARIABLE)
-    where: list[SubmittedJobs] = [SlurmJobs()] if "address" not in options and door.is_installed() else []
+    where: list[SubmittedJobs] = [SlurmJobs()] if "address" not in options and door.answers_here() else []
     if given or not where:
         where.append(_jobs(options))
-    lines = job_view.lines([job for jobs in where for job in jobs.all()])
-    print("\n".join(lines) or f"no job was submitted to {' or to '.join(jobs.address or 'Slurm' for jobs in where)}")
+    num_jobs = 0
+    for jobs in where:
+        found = jobs.all()
+        num_jobs += len(found)
+        if found:  # at once: the other ones may be out of reach
+            print("\n".join(job_view.lines(found)), flush=True)
+    if not num_jobs:
+        print(f"no job was submitted to {' or to '.join(jobs.address or 'Slurm' for jobs in where)}")
     return 0
 
 

@@ -96,6 +96,19 @@ def test_a_job_whose_node_fails_goes_on_elsewhere(project: Project) -> None:
     require_whole(project, "failed", 60, again=30)
 
 
+def test_a_cancelled_job_leaves_the_store_to_others(project: Project) -> None:
+    project.write(epochs=200, seconds=0.3)
+    number = project.started("--name", "cancelled")
+    until(lambda: len(project.marks()) >= 4)
+    claim = project.folder / "runs" / "mlflow.db.claim"
+    assert claim.read_text() == number
+    project.cluster.called("scancel", number)
+    until(lambda: not claim.exists())
+    until(lambda: project.record("cancelled")["ended"] is not None)
+    status = project.submit("status", number).stdout
+    assert re.search(r"^sweep-cancelled +stopped", status), status
+
+
 def test_two_jobs_on_one_node_do_not_meet(project: Project) -> None:
     """Each has one CPU and a Ray of its own; the second one leaves the store to the first, and is delivered later."""
     project.write(epochs=40, seconds=0.3)

@@ -54,9 +54,17 @@ def allocation(environment: Mapping[str, str] | None = None) -> Allocation:
         memory_mib = of_cpu * num_cpus
     return Allocation(
         num_cpus=num_cpus,
-        num_gpus=_number(variables, "SLURM_GPUS_ON_NODE"),
+        num_gpus=_num_gpus(variables),
         memory_gib=memory_mib / MIB_PER_GIB if memory_mib is not None else None,
     )
+
+
+def _num_gpus(variables: Mapping[str, str]) -> int | None:
+    """Return the number of GPUs; by CUDA_VISIBLE_DEVICES, which Slurm sets too, where it does not tell the number."""
+    if (found := _number(variables, "SLURM_GPUS_ON_NODE")) is not None:
+        return found
+    visible = variables.get("CUDA_VISIBLE_DEVICES")
+    return len([word for word in visible.split(",") if word.strip()]) if visible is not None else None
 
 
 def _number(variables: Mapping[str, str], name: str) -> int | None:

@@ -6,6 +6,7 @@ of MLflow back from the node's disk, and queues the job again until the run is d
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -23,7 +24,6 @@ from raygpu.devices.rgu import rgu
 from raygpu.devices.selection import select
 from raygpu.devices.slurm_allocation import allocation
 from raygpu.engines.slurm import door, ray_nodes
-from raygpu.engines.slurm.answers import CANCELLED
 from raygpu.engines.slurm.ray_nodes import RayNodes
 from raygpu.errors import RaygpuError, one_line
 from raygpu.records import slurm_job
@@ -36,6 +36,8 @@ ASK_S = 10.0
 """Seconds between two questions to Slurm."""
 KILLED_S = 60.0
 """Seconds to wait for Slurm to end a job that was queued again."""
+TOLD_S = 22.0
+"""Seconds that a command has once Slurm ends the job: after KillWait, by default 30 s, all is killed."""
 MEASURING = ("pack", "balance", "place")
 """Commands that write to the store at their end alone, and have no journal."""
 CAUSES: Mapping[int, Cause] = {signal.SIGUSR1: "clock", signal.SIGTERM: "told", signal.SIGINT: "stopped"}
@@ -80,6 +82,7 @@ class Driver:
         self.cause: Cause | None = None
         self._signals = 0
         self._began, self._asked_at = time.time(), -ASK_S
+        self._killed_at = math.inf
         known = slurm_job.read(folder) or SlurmJob(
             f"{command}-{folder.name}", command, self.place.number, str(folder), self._began
         )
@@ -120,6 +123,8 @@ class Driver:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
         self.cause = self.cause or CAUSES[number]
+        if number == signal.SIGTERM:
+            self._killed_at = min(self._killed_at, time.monotonic() + TOLD_S)
 
     def _variables(self) -> dict[str, str]:
         """Return the environment of Ray and of the command."""
@@ -190,6 +195,10 @@ class Driver:
                 if not heard or self.cause == "stopped":  # a second stop leaves them out
                     process.send_signal(signal.SIGINT)
                 heard = self._signals
+            if time.monotonic() > self._killed_at:
+                self._say(f"{self.command} has not ended within {TOLD_S:g} s, and is killed")
+                process.kill()
+                process.wait()
         if notice is not None and notice.poll() is None:
             notice.terminate()
         return INTERRUPTED if process.returncode < 0 and self.cause is not None else abs(process.returncode)
@@ -249,19 +258,20 @@ class Driver:
         if message:
             self._say(message)
         # A job that Slurm ends may come again, as after a preemption.
-        is_last = self.cause != "told" or self._is_cancelled()
+        is_last = self.cause != "told" or not self._comes_again()
         if self.job.store and is_last:
             carried_store.release(Path(self.job.store), self.place.number)
         shutil.rmtree(self.place.node_disk, ignore_errors=True)
         self.job = self.job.write(exit_code=exit_code if is_last else None, ended=time.time(), message=message)
         return exit_code
 
-    def _is_cancelled(self) -> bool:
+    def _comes_again(self) -> bool:
+        """Return whether Slurm itself has queued the job again: while a job completes, its count of restarts tells."""
         try:
-            state = door.state(self.place.number)
+            restarts = door.shown(self.place.number).get("Restarts", "0")
         except RaygpuError:
-            return False
-        return state is not None and state.word in CANCELLED
+            return True
+        return int(restarts) > int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
     def _account(self, progress: list[float]) -> None:
         """Add this start to what the job has used, and print it."""

@@ -21,6 +21,10 @@ def test_a_job_with_memory_of_each_cpu_and_gpus() -> None:
     assert allocation(variables) == Allocation(num_cpus=4, num_gpus=2, memory_gib=4.0)
 
 
+def test_gpus_of_a_slurm_that_does_not_tell_their_number() -> None:
+    assert allocation({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0,3"}).num_gpus == 2
+
+
 def test_all_memory_of_a_node_is_no_limit() -> None:
     assert allocation({"SLURM_JOB_ID": "1", "SLURM_MEM_PER_NODE": "0"}).memory_gib is None
 

@@ -77,7 +77,7 @@ class Slurm:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        outside = {ray_environment.ON_LOOPBACK, "RAY_AUTH_MODE"}
+        outside = {ray_environment.ON_LOOPBACK, "RAY_AUTH_MODE", "RAY_API_SERVER_ADDRESS", "MLFLOW_TRACKING_URI"}
         inherited = {name: value for name, value in os.environ.items() if name not in outside}
         self.environment: dict[str, str] = {
             **inherited,

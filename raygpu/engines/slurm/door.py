@@ -26,6 +26,16 @@ def is_installed() -> bool:
     return shutil.which("sbatch") is not None
 
 
+def answers_here() -> bool:
+    """Return whether Slurm can be used from this machine: its package may be there without a cluster."""
+    if not is_installed():
+        return False
+    try:
+        return _called(["scontrol", "ping"]).returncode == 0
+    except RaygpuError:
+        return False
+
+
 def submit(script: Path) -> tuple[str, list[str]]:
     """Submit a batch script; return the job's id and sbatch's lines. Raises BadInput with Slurm's own words."""
     if not is_installed():

@@ -97,9 +97,12 @@ class RayNodes:
         try:
             self._wait(host, port)
             others = len(self._nodes) - 1
+            # A step does not get the job's CPUs by itself, since Slurm 22.05.
+            each = self._variables.get("SLURM_CPUS_PER_TASK")
             step = [
                 *("srun", "--overlap", f"--nodes={others}", f"--ntasks={others}", "--ntasks-per-node=1"),
                 *(f"--nodelist={','.join(self._nodes[1:])}", "--kill-on-bad-exit=0"),
+                *([f"--cpus-per-task={each}"] if each else []),
                 *(sys.executable, "-m", "raygpu.engines.slurm.node_step", f"{host}:{port}", str(self._folder)),
             ]
             self._start(step)
