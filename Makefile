@@ -12,7 +12,10 @@ GPU ?=
 UI_HOST ?= 127.0.0.1
 UI_PORT ?= 5000
 
-.PHONY: sweep test test-all soak lint docs reference ui bench bench-fused bench-search bench-pack bench-train bench-cluster bench-gpu clean
+WHEELS ?= .[torch]
+WHEELHOUSE ?= wheelhouse
+
+.PHONY: sweep test test-all soak lint docs reference ui wheelhouse bench bench-fused bench-search bench-pack bench-train bench-cluster bench-slurm bench-gpu clean
 
 sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
@@ -55,6 +58,13 @@ ui: $(VENV)/installed-torch
 	mkdir -p runs
 	$(BIN)/mlflow ui --backend-store-uri sqlite:///runs/mlflow.db --host $(UI_HOST) --port $(UI_PORT)
 
+# Wheels of raygpu and of all that it needs, for nodes without internet: docs/slurm.md. WHEELS="--no-deps ." makes
+# raygpu's alone, where the cluster has a wheelhouse of its own.
+wheelhouse: | $(BIN)/python
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --constraint constraints.txt \
+		--wheel-dir $(WHEELHOUSE) $(WHEELS)
+	@echo "$(WHEELHOUSE): $$(ls $(WHEELHOUSE) | wc -l) wheels"
+
 bench: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.sweep_overhead
 	$(BIN)/python -m experiments.benchmarks.time_left
@@ -91,6 +101,11 @@ bench-train: $(VENV)/installed-dev
 # A quarter of an hour, with PostgreSQL and kubectl: a submitted sweep, and what becomes of trials when something is lost.
 bench-cluster: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.cluster
+
+# A quarter of an hour, with slurm-wlm and munge: a sweep submitted to Slurm beside the same in place, and what a short
+# wall time costs.
+bench-slurm: $(VENV)/installed-dev
+	$(BIN)/python -m experiments.benchmarks.slurm
 
 # On an NVIDIA GPU, in stages of nine minutes at most, each with records of its own: tests, sweeps, arrays, packed
 # processes with and without MPS, what auto chooses, production, a profile. GPU="--minutes 9.5" goes on where the last

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 import raygpu
-from raygpu.config import BalanceConfig, PackConfig, PlaceConfig, SweepConfig, TrainConfig
+from raygpu.config import BalanceConfig, PackConfig, PlaceConfig, SubmitConfig, SweepConfig, TrainConfig
 from raygpu.config.loading import TABLES_OF_VALUES
 from raygpu.config.sections import Section
 
@@ -31,6 +31,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "train": TrainConfig,
     "balance": BalanceConfig,
     "place": PlaceConfig,
+    "submit": SubmitConfig,
 }
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "table"}
 BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
@@ -124,6 +125,8 @@ def _words(annotation: Any, metadata: Any = ()) -> str:
         return _words(arguments[0], [*details, *metadata])
     if origin in (Union, types.UnionType):
         return " or ".join(_words(argument, metadata) for argument in arguments if argument is not type(None))
+    if origin is tuple:
+        return f"list: {_words(arguments[0])}"
     if origin is not None and origin is not dict:
         return ", ".join(f"`{value}`" for value in arguments)
     bounds = [

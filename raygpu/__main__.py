@@ -23,7 +23,7 @@ COMMANDS = {
     "gpus": "Show the GPUs, here or of a cluster, and what runs on them; run a command on the emptiest.",
     "report": "Write a run's report for a browser again, or compare several runs.",
     "deliver": "Deliver to MLflow what it lacks of a run.",
-    "submit": "Run one of the other commands on a Ray cluster.",
+    "submit": "Run one of the other commands on a Ray cluster, or on a supercomputer behind Slurm.",
 }
 SERVED = ("sweep", "train", "pack", "balance", "place")
 """Commands that a process of the service may run which has imported everything already."""

@@ -1,6 +1,7 @@
 """The driver of a submitted job: runs the command, flags, configuration and environment that came along with it.
 
-python -m raygpu.job        (by python -m raygpu.submit alone)
+python -m raygpu.job                                              (by python -m raygpu.submit alone)
+python -m raygpu.job --slurm FOLDER --max-restarts N -- COMMAND   (by the batch script of a Slurm job)
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from raygpu.engines.cluster.jobs import JOB_FILE, PACKAGE
-
 
 def _come_along() -> tuple[Path, dict[str, Any]]:
     """Return the folder of the package that was submitted with the job, and the content of its job file."""
+    from raygpu.engines.cluster.jobs import JOB_FILE, PACKAGE
+
     package = importlib.import_module(PACKAGE)
     folder = Path(str(package.__file__)).parent
     file = folder / JOB_FILE
@@ -34,6 +35,8 @@ def set_environment() -> None:
 
 def main() -> int:
     """Run the submitted command; return its exit code."""
+    if sys.argv[1:2] == ["--slurm"]:
+        return _of_slurm(sys.argv[2:])
     # Ray starts its processes with SIGINT blocked, and so what they start: `stop` has to be heard.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     folder, job = _come_along()
@@ -49,6 +52,16 @@ def main() -> int:
         return 2
     config = [str(folder / job["config"])] if job["config"] is not None else []
     return int(command.main([*config, *job["argv"]]))
+
+
+def _of_slurm(words: list[str]) -> int:
+    # Until the driver takes them: what it imports takes seconds.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM, signal.SIGINT})
+    from raygpu.cli.command import framed
+    from raygpu.workflow.slurm_run import Driver
+
+    folder, _, most, _, command, *rest = words  # as raygpu.engines.slurm.batch_script writes them
+    return framed(lambda: Driver(Path(folder), command, rest, int(most)).run(), "interrupted")
 
 
 if __name__ == "__main__":

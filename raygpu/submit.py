@@ -1,6 +1,7 @@
-"""Run a command on a Ray cluster that is reached by HTTP alone, as a job that outlives this terminal.
+"""Run a command as a job that outlives this terminal: on a Ray cluster that is reached by HTTP alone, or behind Slurm.
 
 python -m raygpu.submit sweep conf/sweep/digits.toml --trials 16 --address http://127.0.0.1:8265
+python -m raygpu.submit sweep conf/sweep/digits.toml --slurm.gpus-per-node 4 --slurm.time 2:00:00 --slurm.account def-me
 python -m raygpu.submit logs -f sweep-digits-20261122-101500
 """
 
@@ -19,7 +20,12 @@ from raygpu.cli.console import print_faults
 from raygpu.cli.flags import Arguments, Flags
 from raygpu.config.command_names import as_typed, typed
 from raygpu.engines.cluster import ray_environment
+from raygpu.engines.slurm import door
+from raygpu.engines.slurm.batch_script import script
+from raygpu.engines.slurm.jobs import SlurmJobs
 from raygpu.errors import BadInput
+from raygpu.records.submitted_job import SubmittedJobs
+from raygpu.workflow import slurm_submission
 from raygpu.workflow.submission import checked_submission
 
 if TYPE_CHECKING:
@@ -67,29 +73,34 @@ def _main(argv: list[str]) -> int:
     if verb == "list":
         if words:
             raise BadInput(f"list: read {' '.join(words)!r}; it takes nothing")
-        return _list(_jobs(asked.options))
+        return _list(asked.options)
     follow = verb == "logs" and "-f" in words
     names = [word for word in words if not (follow and word == "-f")]
     if len(names) != 1 or names[0].startswith("-"):
         raise BadInput(f"{verb}: read {' '.join(words) or 'nothing'}; the name of one job is wanted: list shows them")
     run = _follow if follow else {"status": _status, "stop": _stop, "logs": _logs}[verb]
-    return run(_jobs(asked.options), names[0])
+    return run(_jobs_with(names[0], asked.options), names[0])
 
 
 def _print_help() -> None:
     submit = typed("submit")
     usage = f"{submit} COMMAND [CONFIG] [its flags] --address URL\n"
+    usage += f"       {submit} COMMAND [CONFIG] [its flags] --slurm.time 2:00:00 ... [--dry-run]\n"
     usage += "".join(f"       {submit} {verb:<7} {text}\n" for verb, text in VERBS.items())
     usage += f"\nCOMMAND is one of {', '.join(COMMANDS)}; {typed('COMMAND')} --help lists its flags."
     token = "The cluster's token is read from RAY_AUTH_TOKEN, or from the file that RAY_AUTH_TOKEN_PATH names."
-    print(FLAGS.parser(usage, as_typed(__doc__ or ""), token).format_help())
+    with_slurm = Flags(SWITCHES, OPTIONS, config.SubmitConfig)
+    print(with_slurm.parser(usage, as_typed(__doc__ or ""), token).format_help())
 
 
 def _jobs(options: Mapping[str, str]) -> Jobs:
     """Connect to the cluster at --address, or at the environment's. Raises BadInput without one."""
     address = options.get("address") or os.environ.get(ADDRESS_VARIABLE, "")
     if not address:
-        raise BadInput(f"--address: not given, and no {ADDRESS_VARIABLE} either; {OPTIONS['address']}")
+        raise BadInput(
+            f"--address: not given, and no {ADDRESS_VARIABLE} either; {OPTIONS['address']} For Slurm: --slurm.time"
+            " 2:00:00, or a [slurm] table"
+        )
     ray_environment.prepare()
     from raygpu.engines.cluster.jobs import Jobs, unprotected
 
@@ -99,32 +110,76 @@ def _jobs(options: Mapping[str, str]) -> Jobs:
     return jobs
 
 
+def _jobs_with(name: str, options: Mapping[str, str]) -> SubmittedJobs:
+    """Return the jobs among which a job of this name is: Slurm's, if it was submitted there and no address is given."""
+    slurm = SlurmJobs()
+    given = options.get("address") or os.environ.get(ADDRESS_VARIABLE)
+    if "address" not in options and (slurm.has(name) or (not given and door.answers_here())):
+        return slurm
+    return _jobs(options)
+
+
 def _submit(command: Command, words: Sequence[str], asked: Arguments) -> int:
-    jobs, job_id = submitted(command.name, words, asked.options, partial(print, flush=True))
-    if "detach" in asked.switches:
-        print(job_view.hints(job_id, jobs.address)[0], flush=True)
+    slurm_words, others = slurm_submission.split(words)
+    on_slurm = _is_for_slurm(command, slurm_words, others, asked.options)
+    if on_slurm and "--dry-run" in words:
+        print(script(slurm_submission.checked_job(command, others, slurm_words, asked.options)), end="")
         return 0
-    return _follow(jobs, job_id)
+    jobs, job_ids = _submitted(command, words, asked.options, partial(print, flush=True))
+    if "detach" in asked.switches or len(job_ids) > 1:
+        print(job_view.hints(job_ids[0], jobs.address)[0], flush=True)
+        return 0
+    return _follow(jobs, job_ids[0])
 
 
 def submitted(
     command: str, words: Sequence[str], options: Mapping[str, str], say: Callable[[str], None]
-) -> tuple[Jobs, str]:
-    """Submit a command as a job; return the cluster's jobs, and the id of this one.
+) -> tuple[SubmittedJobs, str]:
+    """Submit a command as a job; return the jobs of its cluster, and the id of this one.
 
-    words: the command's own arguments. options: see OPTIONS. say: takes lines for a person. Raises BadInput.
+    words: the command's own arguments, and --slurm flags. options: see OPTIONS. say: takes lines for a person. Raises
+    BadInput.
     """
     if command not in COMMANDS:
         raise BadInput(f"read {command!r}; allowed: {', '.join(COMMANDS)}")
-    flags = COMMANDS[command].flags
-    submission = checked_submission(COMMANDS[command], flags.parse(words), options, say)
-    jobs = _jobs(options)
-    job_id = jobs.submit(submission)
-    say(f"submitted {job_id} to {jobs.address}, with what is in {submission.source_folder}")
-    return jobs, job_id
+    jobs, job_ids = _submitted(COMMANDS[command], words, options, say)
+    return jobs, job_ids[0]
 
 
-def _follow(jobs: Jobs, job_id: str) -> int:
+def _submitted(
+    command: Command, words: Sequence[str], options: Mapping[str, str], say: Callable[[str], None]
+) -> tuple[SubmittedJobs, list[str]]:
+    slurm_words, others = slurm_submission.split(words)
+    if not _is_for_slurm(command, slurm_words, others, options):
+        submission = checked_submission(command, command.flags.parse(words), options, say)
+        jobs = _jobs(options)
+        job_id = jobs.submit(submission)
+        say(f"submitted {job_id} to {jobs.address}, with what is in {submission.source_folder}")
+        return jobs, [job_id]
+    job = slurm_submission.checked_job(command, others, slurm_words, options)
+    slurm = SlurmJobs()
+    job_ids = slurm.submit(job, slurm_submission.store_of(command, job), say)
+    shown = job_ids[0] if len(job_ids) == 1 else f"{len(job_ids)} jobs, {job_ids[0]} to {job_ids[-1]}"
+    say(f"submitted {shown}; its script is {job.folder / 'slurm/job.sh'}")
+    for line in slurm.waits_in_vain(job_ids):
+        print_faults([line])
+    return slurm, job_ids
+
+
+def _is_for_slurm(
+    command: Command, slurm_words: Sequence[str], words: Sequence[str], options: Mapping[str, str]
+) -> bool:
+    """Return whether a command line is for Slurm: by its flags, by its file, or as the only one that is there."""
+    if "address" in options:
+        if slurm_words:
+            raise BadInput("--address, --slurm: one names a Ray cluster, the other Slurm; give one of both")
+        return False
+    if slurm_words or slurm_submission.table_of(command, words) is not None:
+        return True
+    return not os.environ.get(ADDRESS_VARIABLE) and door.answers_here()
+
+
+def _follow(jobs: SubmittedJobs, job_id: str) -> int:
     """Print the job's output until it ends; Ctrl-C leaves the job running."""
     try:
         job = jobs.follow(job_id, partial(print, end="", flush=True))
@@ -137,7 +192,7 @@ def _follow(jobs: Jobs, job_id: str) -> int:
     return job.exit_code
 
 
-def _logs(jobs: Jobs, job_id: str) -> int:
+def _logs(jobs: SubmittedJobs, job_id: str) -> int:
     job = jobs.job(job_id)
     if job.is_lost:
         print_faults([f"{job_id}: {job.message}; what it printed is lost too"])
@@ -146,20 +201,32 @@ def _logs(jobs: Jobs, job_id: str) -> int:
     return 0
 
 
-def _status(jobs: Jobs, job_id: str) -> int:
+def _status(jobs: SubmittedJobs, job_id: str) -> int:
     job = jobs.job(job_id)
     print("\n".join([*job_view.lines([job]), *([job.message] if job.message else [])]))
     return 0
 
 
-def _stop(jobs: Jobs, job_id: str) -> int:
+def _stop(jobs: SubmittedJobs, job_id: str) -> int:
     jobs.stop(job_id)
     print(f"{job_id} is asked to end; it writes what it has first: {typed('submit')} logs -f {job_id}")
     return 0
 
 
-def _list(jobs: Jobs) -> int:
-    print("\n".join(job_view.lines(jobs.all())) or f"no job was submitted to {jobs.address}")
+def _list(options: Mapping[str, str]) -> int:
+    """Print the jobs of Slurm, if that is here and no address is given, and those of the cluster that is known."""
+    given = options.get("address") or os.environ.get(ADDRESS_VARIABLE)
+    where: list[SubmittedJobs] = [SlurmJobs()] if "address" not in options and door.answers_here() else []
+    if given or not where:
+        where.append(_jobs(options))
+    num_jobs = 0
+    for jobs in where:
+        found = jobs.all()
+        num_jobs += len(found)
+        if found:  # at once: the other ones may be out of reach
+            print("\n".join(job_view.lines(found)), flush=True)
+    if not num_jobs:
+        print(f"no job was submitted to {' or to '.join(jobs.address or 'Slurm' for jobs in where)}")
     return 0
 
 

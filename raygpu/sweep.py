@@ -116,7 +116,7 @@ def run(
         console.details(cluster.detail_lines())
         decision = planner.on(cluster)
         stages.end("plan")
-        store = StoreOpening(config) if config.tracking.enabled else None
+        store = StoreOpening.of(config)
         planned = PlannedSweep(
             prepared, found, groups, decision, planner.lines, cluster, store, source_folder, resume, retry_failed
         )

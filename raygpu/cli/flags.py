@@ -17,6 +17,7 @@ from typing import Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from raygpu import config
+from raygpu.config.sections import Section
 from raygpu.errors import BadInput
 
 SHORT = {"quiet": "-q", "verbose": "-v"}
@@ -60,7 +61,7 @@ class Flags:
     """Flags without a value, each with its help."""
     options: Mapping[str, str]
     """Flags with a value, each with its help."""
-    schema: type[config.ProblemConfig] | None = None
+    schema: type[Section] | None = None
     """None for a command that passes the words it does not know on to another one."""
 
     def parse(self, argv: Sequence[str]) -> Arguments:

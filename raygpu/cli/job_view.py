@@ -27,6 +27,7 @@ def _state(job: SubmittedJob) -> str:
 
 
 def hints(job_id: str, address: str) -> tuple[str, str]:
-    """Return the lines that tell how to follow a job, and how to end it."""
-    follow, stop = (f"{typed('submit')} {verb} {job_id} --address {address}" for verb in ("logs -f", "stop"))
+    """Return the lines that tell how to follow a job, and how to end it. address: of its cluster; empty for Slurm."""
+    where = f" --address {address}" if address else ""
+    follow, stop = (f"{typed('submit')} {verb} {job_id}{where}" for verb in ("logs -f", "stop"))
     return f"follow it: {follow}", f"end it: {stop}"

@@ -7,6 +7,8 @@ code by its name. Imports `errors`, `storage` and `experiment`; never torch, Ten
 from raygpu.config.loading import fields, literal, load, read_toml, suggestion, validated
 from raygpu.config.problem_schema import NAME_PATTERN, ProblemConfig, StoredConfig, TrialsConfig
 from raygpu.config.schemas import BalanceConfig, PackConfig, PlaceConfig, TrainConfig
+from raygpu.config.sections import TrackingSection
+from raygpu.config.slurm_section import SlurmSection, SubmitConfig
 from raygpu.config.sweep_schema import SweepConfig
 
 __all__ = [
@@ -15,8 +17,11 @@ __all__ = [
     "PackConfig",
     "PlaceConfig",
     "ProblemConfig",
+    "SlurmSection",
     "StoredConfig",
+    "SubmitConfig",
     "SweepConfig",
+    "TrackingSection",
     "TrainConfig",
     "TrialsConfig",
     "fields",

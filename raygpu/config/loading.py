@@ -26,6 +26,8 @@ from raygpu.errors import BadInput, redacted
 
 TABLES_OF_VALUES = ("space", "hyperparameters", "changes", "placements", "source", "script.metrics", "start")
 """Fields without flags of their own, since their keys are names that a person chooses."""
+SLURM = "slurm"
+"""The table that `raygpu submit` alone reads."""
 MAX_BYTES = 2**20
 """Size of the largest configuration file."""
 OWN_NAMES = "hyperparameters."
@@ -40,6 +42,7 @@ PLAINLY = {
 }
 """Messages in place of pydantic's, by its types of faults."""
 C = TypeVar("C", bound=ProblemConfig)
+S = TypeVar("S", bound=Section)
 SCHEMAS: tuple[type[ProblemConfig], ...] = (SweepConfig, PackConfig, TrainConfig, BalanceConfig, PlaceConfig)
 
 
@@ -49,7 +52,7 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
     given: values below those of the file. Keys that only another command knows are left out: a sweep's file says what
     to train to every command. Raises BadInput with a line for each fault: the key, the value read, the values allowed.
     """
-    others = {name for other in SCHEMAS for name in other.model_fields} - set(schema.model_fields)
+    others = {name for other in SCHEMAS for name in other.model_fields} - set(schema.model_fields) | {SLURM}
     read = read_toml(path) if path is not None else {}
     path = path or Path("command line")
     if faults := [f"{path}: {key}: {why}" for key, why in schema.REFUSED.items() if key in read]:
@@ -67,7 +70,7 @@ def load(path: Path | None, overrides: Mapping[str, str], schema: type[C], given
     return validated(values, schema, str(path), overrides)
 
 
-def validated(values: Mapping[str, Any], schema: type[C], where: str, overrides: Mapping[str, str] | None = None) -> C:
+def validated(values: Mapping[str, Any], schema: type[S], where: str, overrides: Mapping[str, str] | None = None) -> S:
     """Return the configuration of these values. where: their origin, for the line of each fault of the BadInput that is
     raised. overrides: the values that came from flags."""
     try:
@@ -127,7 +130,7 @@ def suggestion(word: str, known: list[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _distinct(details: list[ErrorDetails], schema: type[ProblemConfig]) -> list[ErrorDetails]:
+def _distinct(details: list[ErrorDetails], schema: type[Section]) -> list[ErrorDetails]:
     """Return one detail for each key: a value that fits no member of a union is reported once, with all allowed
     types."""
     seen: dict[tuple[Any, ...], ErrorDetails] = {}
@@ -140,14 +143,14 @@ def _distinct(details: list[ErrorDetails], schema: type[ProblemConfig]) -> list[
     return list(seen.values())
 
 
-def _depth(keys: list[str], schema: type[ProblemConfig]) -> int:
+def _depth(keys: list[str], schema: type[Section]) -> int:
     """Return how many of a fault's keys are written by a person; pydantic's own name a member of a union."""
     if _in_table_of_values(keys):
         return 3
     return 2 if keys and keys[0] in _tables(schema) else 1
 
 
-def _fault(path: str, detail: ErrorDetails, overrides: Mapping[str, str], schema: type[ProblemConfig]) -> str:
+def _fault(path: str, detail: ErrorDetails, overrides: Mapping[str, str], schema: type[Section]) -> str:
     """Return one line: the place, the key, the value read and the values allowed."""
     keys = _keys(detail)
     key = ".".join(keys[: _depth(keys, schema)])
@@ -174,5 +177,5 @@ def _in_table_of_values(keys: list[str]) -> bool:
     return ".".join(keys[:2]) in TABLES_OF_VALUES or ".".join(keys[:1]) in TABLES_OF_VALUES
 
 
-def _tables(schema: type[ProblemConfig]) -> set[str]:
+def _tables(schema: type[Section]) -> set[str]:
     return {name.split(".")[0] for name, _ in fields(schema) if "." in name}

@@ -12,6 +12,7 @@ from raygpu.devices import nvml
 from raygpu.devices.fitness import packing_refusal
 from raygpu.devices.nvml import Gpu
 from raygpu.devices.rgu import rgu
+from raygpu.devices.slurm_allocation import allocation
 from raygpu.errors import BadInput
 from raygpu.planning.gpu_shares import Node
 
@@ -86,8 +87,10 @@ def described(gpus: Sequence[Gpu]) -> Node:
 
 
 def num_cpus() -> int:
-    """Return the number of CPUs for this process, by its affinity and its control group's quota (cgroup v2)."""
-    allowed = len(os.sched_getaffinity(0))
+    """Return the number of CPUs for this process, by its affinity, its Slurm job and its control group's quota
+    (cgroup v2)."""
+    affinity = len(os.sched_getaffinity(0))
+    allowed = min(affinity, allocation().num_cpus or affinity)
     try:
         quota, period = (CGROUP / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -105,8 +108,10 @@ def cpu_name() -> str:
 
 
 def available_memory_gib() -> float:
-    """Return the available host memory in GiB, bounded by the rest of the control group's limit (cgroup v2)."""
+    """Return the available host memory in GiB, bounded by the Slurm job's, and by the rest of the control group's limit
+    (cgroup v2)."""
     available = _meminfo_gib("MemAvailable")
+    available = min(available, allocation().memory_gib or available)
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
         current = int((CGROUP / "memory.current").read_text()) - _page_cache()

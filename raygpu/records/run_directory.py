@@ -20,7 +20,7 @@ import tomli_w
 from raygpu.config import ProblemConfig, SweepConfig, load, read_toml
 from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, redacted
-from raygpu.records import run_lock
+from raygpu.records import run_lock, slurm_job
 from raygpu.records.json_files import as_json, read_json
 from raygpu.search.trials import Trial, TrialRecord
 from raygpu.storage import LOCAL, Storage, is_job
@@ -56,6 +56,8 @@ class RunDirectory:
 
     def resumed_by(self, kind: str) -> str:
         """Return the command line that goes on with the run. kind: the command's name."""
+        if (script := slurm_job.script_of(self.path)) is not None:
+            return f"sbatch {shlex.quote(script)}"
         command = f"{typed('submit')} {kind}" if is_job() else typed(kind)
         return f"{command} --resume {shlex.quote(str(self))}"
 
@@ -210,12 +212,12 @@ class RunDirectory:
                 f"name: {folder.storage} exists already; go on with it by --resume {folder.storage}, or choose another"
                 " --name"
             )
-        if folder.path.exists():
+        if slurm_job.is_taken(folder.path):
             raise BadInput(
                 f"name: {folder.path} exists already; go on with it by --resume {folder.path}, or choose another --name"
             )
         try:
-            folder.path.mkdir(parents=True)
+            folder.path.mkdir(parents=True, exist_ok=(folder.path / slurm_job.FOLDER).is_dir())
         except OSError as error:
             raise BadInput(f"runs_dir: {runs_dir} cannot be written: {error.strerror}") from error
         folder.trials.mkdir()
@@ -307,9 +309,9 @@ class RunDirectory:
                 self.storage.discard(file.name)
 
     def remove(self) -> None:
-        """Delete the folder with its content, here and in object storage."""
+        """Delete the folder with its content, here and in object storage; the files of a Slurm job stay."""
         run_lock.release(self.path)
-        shutil.rmtree(self.path, ignore_errors=True)
+        slurm_job.delete_run(self.path)
         if self.storage is not None:
             self.storage.remove()
 

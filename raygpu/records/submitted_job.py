@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any, Protocol
 
 ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 
@@ -59,3 +60,25 @@ class SubmittedJob:
         if self.status == "SUCCEEDED":
             return 0
         return 130 if self.status == "STOPPED" else self.driver_exit_code or 1
+
+
+class SubmittedJobs(Protocol):
+    """The jobs of a Ray cluster, or those of Slurm."""
+
+    address: str
+    """Address of the cluster's dashboard; empty for Slurm."""
+
+    def job(self, job_id: str) -> SubmittedJob:
+        """Return the state of a job."""
+
+    def all(self) -> list[SubmittedJob]:
+        """Return the jobs that raygpu submitted, the newest first."""
+
+    def stop(self, job_id: str) -> None:
+        """Ask a job to end, as Ctrl-C does."""
+
+    def logs(self, job_id: str) -> str:
+        """Return the whole output of a job so far."""
+
+    def follow(self, job_id: str, write: Callable[[str], Any]) -> SubmittedJob:
+        """Write a job's output until it ends; return its last state."""

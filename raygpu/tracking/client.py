@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.errors import TrackingError, cleaned, one_line, redacted
-from raygpu.tracking import sqlite_file
+from raygpu.tracking import carried_store, sqlite_file
 from raygpu.tracking.stores import check, scheme, sqlite_path, with_driver
 
 TRIES = 4
@@ -37,9 +37,10 @@ def connect(uri: str, experiment: str, artifact_dir: Path | None) -> tuple[Any, 
     location = artifact_dir
     if kind == "sqlite":
         path = sqlite_path(uri)
+        location = artifact_dir or path.parent / "artifacts"
+        path = carried_store.working_copy(path)
         head, _, options = uri.partition("?")
         uri = f"{head.split('://', 1)[0]}:///{path}{'?' + options if options else ''}"
-        location = artifact_dir or path.parent / "artifacts"
     uri = with_driver(uri)
     if kind == "postgresql" and "connect_timeout" not in uri:
         uri += f"{'&' if '?' in uri else '?'}connect_timeout=10"  # without it a lost host hangs for minutes

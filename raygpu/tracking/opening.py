@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from raygpu.config import ProblemConfig
 from raygpu.errors import TrackingError
+from raygpu.tracking import carried_store
 from raygpu.tracking.runs import Refused, RunTree
 
 
@@ -14,6 +15,12 @@ class StoreOpening:
         self._tracking = config.tracking
         self.fault: TrackingError | None = None
         """Why the store could not be opened; None if it could, or has not been tried yet."""
+
+    @classmethod
+    def of(cls, config: ProblemConfig) -> StoreOpening | None:
+        """Return the opening of a configuration's store; None where tracking is off, or all writes are to wait in the
+        run's journal."""
+        return cls(config) if config.tracking.enabled and not carried_store.spools() else None
 
     def tree(self) -> RunTree:
         """Return the open store. Raises Refused, so that the writer does not try again: the sweep ends."""

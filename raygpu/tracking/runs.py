@@ -20,10 +20,10 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from raygpu.errors import TrackingError, redacted
 from raygpu.search.trials import Status, Trial
-from raygpu.tracking import client, presentation
+from raygpu.tracking import carried_store, client, presentation
 from raygpu.tracking.client import Refused
 from raygpu.tracking.presentation import TrialsView
-from raygpu.tracking.stores import check, scheme
+from raygpu.tracking.stores import check, scheme, sqlite_path
 from raygpu.tracking.values import (
     ERROR_TAG,
     MAX_NAME,
@@ -329,6 +329,13 @@ class RunTree:
     def _note(self, line: str) -> None:
         if line not in self.notes:
             self.notes.append(line)
+
+    def keep(self, *, now: bool = False) -> bool:
+        """Bring back a store that a batch job carries on its node's disk; return whether it has all writes.
+
+        now: whether to do so in any case, and not only once in a while.
+        """
+        return carried_store.keep(sqlite_path(self.uri) if scheme(self.uri) == "sqlite" else None, now=now)
 
     def ping(self) -> None:
         """Check that the store can be reached. Raises TrackingError if not."""

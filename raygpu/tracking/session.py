@@ -17,10 +17,11 @@ from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.trial_files import kept_files
 from raygpu.search.trials import Status
 from raygpu.storage import StorageError
-from raygpu.tracking import client
+from raygpu.tracking import carried_store, client
 from raygpu.tracking.null_writer import NullWriter
 from raygpu.tracking.presentation import Presentation
 from raygpu.tracking.runs import Refused, RunTree
+from raygpu.tracking.spool import Spool
 from raygpu.tracking.stores import scheme, sqlite_path, ui_command
 from raygpu.tracking.writer import CPU_SHARE, Writer
 
@@ -38,8 +39,9 @@ def absolute(uri: str) -> str:
 
 
 def open_store(config: ProblemConfig) -> RunTree | None:
-    """Import MLflow, which takes seconds, and open the store; None where tracking is off. Raises TrackingError."""
-    if not config.tracking.enabled:
+    """Import MLflow, which takes seconds, and open the store; None where tracking is off, or all writes are to wait in
+    the run's journal. Raises TrackingError."""
+    if not config.tracking.enabled or carried_store.spools():
         return None
     return RunTree.open(config.tracking.uri, config.tracking.experiment)
 
@@ -78,6 +80,8 @@ class Session(ABC):
         """
         self.config = config
         self.folder = folder
+        self.spools = config.tracking.enabled and carried_store.spools()
+        """Whether all writes wait in the run's journal, for `raygpu deliver`."""
         self.enabled = tree is not None
         self.fault: str | None = None
         """Why MLflow lacks a part of the run that is no waiting write; None if it lacks none."""
@@ -90,7 +94,7 @@ class Session(ABC):
         self._may_exist = "mlflow_key" in known or self.run_id is not None
         self.presentation = presentation or Presentation()
         self._lines: list[str] = []
-        self.writer = NullWriter()
+        self.writer = Spool(folder.journal) if self.spools else NullWriter()
         if tree is not None:
             if not self._may_exist:
                 folder.write_run({"mlflow_key": self._key})
@@ -107,6 +111,7 @@ class Session(ABC):
             begun = tree.start_run(self.folder.name, self.tags(), self.params(), self.kind, self._key)
             # While a store hangs, another process may have gone on with the run.
             begun = str(self.folder.read_run().get("mlflow_run_id", begun))
+            tree.keep(now=True)  # a run whose id is noted is found by every later start
             self._note_run_id(begun)
         if may_exist:
             tree.resume_run(begun)
@@ -150,6 +155,8 @@ class Session(ABC):
 
     def address_line(self) -> str:
         """Return the line that tells where to watch the run, or that tracking is off."""
+        if self.spools:
+            return f"MLflow: all writes wait in {self.folder.journal}, for raygpu deliver"
         if not self.enabled:
             return "MLflow: off (tracking.enabled = false)"
         uri = self.config.tracking.uri
@@ -169,7 +176,7 @@ class Session(ABC):
     def identity(self, *, interrupted: bool) -> dict[str, str | int | None]:
         """Return the `tracking` section of `summary.json` as it is before the end; `close` completes it."""
         if not self.enabled:
-            return {"uri": None, "run_id": None}
+            return {"uri": None, "run_id": None, **({"spools": True} if self.spools else {})}
         known: dict[str, str | int | None] = {"uri": redacted(self.config.tracking.uri), "run_id": self.run_id}
         # A process that is killed before the end leaves a summary that says what is missing.
         status = "interrupted" if interrupted else "finished"
@@ -204,6 +211,8 @@ class Session(ABC):
         """
         patience_s = self.config.tracking.patience_s
         undelivered = self.writer.close(patience_s, say)
+        if isinstance(self.writer, Spool):
+            return [*self.writer.faults, *self._spooled(summary, interrupted=interrupted)]
         if not isinstance(self.writer, Writer):
             return []
         if undelivered and self.fault is None:
@@ -220,6 +229,16 @@ class Session(ABC):
             self.fault = self.fault or str(error)
         self._note(summary, ending, undelivered)
         return [*self._lines, *self.writer.faults, *self._delivery(undelivered)]
+
+    def _spooled(self, summary: dict[str, Any] | None, *, interrupted: bool) -> list[str]:
+        """Note in the summary how the run ended, for its delivery; return the line that tells how to deliver it."""
+        assert isinstance(self.writer, Spool)
+        if summary is not None:
+            status = self._ending(summary, interrupted=interrupted).status
+            summary["tracking"] = {**summary["tracking"], "status": status, "lacks_model": self.lacks_model}
+            self.folder.write_summary(summary)
+        delivered = self.folder.delivered_by(self.kind)
+        return [f"MLflow: {self.writer.num_spooled:,} writes wait in {self.folder.journal}; deliver by: {delivered}"]
 
     def _finish(self, tree: RunTree, ending: Ending, undelivered: int) -> None:
         """End the run, then add its files: what cannot be uploaded leaves no run that looks as if it went on."""
@@ -263,7 +282,7 @@ class Session(ABC):
         known = {"run_id": self.run_id, "status": ending.status, "undelivered": undelivered, "fault": self.fault}
         known |= {"refused": self.writer.num_refused} if self.writer.num_refused else {}
         known |= {"lacks_model": self.lacks_model} if self.lacks_model else {}
-        earlier = {name: value for name, value in summary["tracking"].items() if name != "lacks_model"}
+        earlier = {name: value for name, value in summary["tracking"].items() if name not in ("lacks_model", "spools")}
         if summary["tracking"] != (noted := {**earlier, **known}):
             summary["tracking"] = noted
             try:

@@ -178,11 +178,13 @@ class Writer:
             except KeyboardInterrupt:
                 pass  # what is left is kept
             self._abandoned.set()  # a thread that still hangs in a call ends after it
+            kept = self._tree is None or self._tree.keep(now=True)
             with self._lock:
                 writes = [*self._pending.writes(), *self._incoming]
                 self._keep_aside()
                 try:
-                    self._journal.close(writes)
+                    if kept:
+                        self._journal.close(writes)
                 except OSError as error:
                     self._note_disk(error)
             self._undelivered = len(writes)
@@ -314,6 +316,8 @@ class Writer:
 
     def _shorten_journal(self, tree: RunTree) -> None:
         """Leave out of the journal what the store has: all of it where nothing waits, else once that is most of it."""
+        if not tree.keep():
+            return  # the journal has what would be lost with this node's disk
         with self._lock:
             waiting = [*self._pending.writes(), *self._incoming]
             if self._abandoned.is_set() or (waiting and self._journal.num_lines < MOST_LINES + 4 * len(waiting)):

@@ -69,6 +69,9 @@ def keep(config: TrainConfig, session: Session, model: Candidate, say: Callable[
     except TrackingError as error:
         session.lacks_model = str(error)
         return {}
+    if tree is None and session.spools:
+        session.lacks_model = "all that is for MLflow waits to be delivered"
+        return {}
     if tree is None:
         if config.registered_name is not None:
             say("not registered: MLflow is off")

@@ -39,7 +39,7 @@ def checked_submission(
         if flag in LOCAL_ALONE:
             raise BadInput(f"--{flag}: {LOCAL_ALONE[flag]}")
     own_cluster = {"cluster.address": "auto"} if "cluster" in command.schema.model_fields else {}
-    file = _file(command, arguments)
+    file = submitted_file(command, arguments)
     num_gpus = float(command.name in MEASURING)
     folder, name = Path.cwd(), arguments.overrides.get("name")
     if file is not None and "from" in arguments.options:
@@ -70,7 +70,7 @@ def checked_submission(
     )
 
 
-def _file(command: Command, arguments: Arguments) -> Path | None:
+def submitted_file(command: Command, arguments: Arguments) -> Path | None:
     """Return the configuration that is submitted with the command; None if the command reads none."""
     if arguments.file is not None:
         return Path(arguments.file)

@@ -21,6 +21,7 @@ from raygpu.devices.selection import select
 from raygpu.errors import BadInput
 from raygpu.planning.gpu_shares import Node, snap
 from raygpu.planning.sweep_plan import make_plan
+from raygpu.records import slurm_job
 from raygpu.records.profile_store import ProfileStore
 from raygpu.search.command_line import FOLD_PLACEHOLDERS, OWN_PLACEHOLDERS, placeholders
 from raygpu.search.repeats import repeated
@@ -323,7 +324,7 @@ def _folder_faults(config: ProblemConfig, runs_dir: Path) -> list[str]:
         tempfile.TemporaryDirectory(dir=existing).cleanup()  # the rights alone do not tell of a read-only file system
     except OSError as error:
         return [f"runs_dir: {runs_dir} cannot be written ({error.strerror}); choose another --runs-dir"]
-    if config.name is not None and (runs_dir / config.name).exists():
+    if config.name is not None and slurm_job.is_taken(runs_dir / config.name):
         path = runs_dir / config.name
         return [f"name: {path} exists already; go on with it by --resume {path}, or choose another --name"]
     return []

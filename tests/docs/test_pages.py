@@ -14,6 +14,7 @@ from raygpu import __main__, down, gpus, submit, up
 from raygpu.cli.command import Command
 from raygpu.config import load
 from raygpu.errors import BadInput
+from raygpu.workflow import slurm_submission
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -80,6 +81,8 @@ def test_commands_are_taken(page: Path) -> None:
             if not words or words[0] in submit.VERBS:
                 continue
             name, *words = words
+            flags, words = slurm_submission.split(words)
+            slurm_submission.FLAGS.parse(flags)
         if name == "init":
             assert len(words) <= 1, "a folder"
             continue
@@ -115,7 +118,8 @@ def test_flags_in_the_text_are_known(page: Path) -> None:
         own = words[: words.index("--")] if "--" in words else words
         if any(not command.FLAGS.parse(own).words for command in (gpus, up, down)):
             continue
-        words = submit.FLAGS.parse(words).words
+        flags, words = slurm_submission.split(submit.FLAGS.parse(words).words)
+        slurm_submission.FLAGS.parse(flags)
         faults: list[str] = []
         for command in submit.COMMANDS.values():
             try:

@@ -15,6 +15,7 @@ import ray
 
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
+from raygpu.devices.slurm_allocation import allocation
 from raygpu.engines.cluster import leftovers, ray_environment
 from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown, url
 from raygpu.engines.cluster.job_name import named_job
@@ -109,6 +110,7 @@ def _init_local(
                     address="local",
                     num_cpus=math.ceil(node.num_cpus),  # the plan keeps to the exact part
                     num_gpus=node.num_gpus,
+                    object_store_memory=allocation().object_store_bytes,  # None for Ray's own choice
                     resources=dict(resources or {}),
                     job_config=named_job(job),
                     dashboard_host="127.0.0.1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,11 @@ _joined: list[Path] = []
 """Folder of the logs of a Ray that this process has joined; empty otherwise."""
 GIVEN = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 """Variables by which a person gives a token."""
+
+
+def is_given(variables: Mapping[str, str]) -> bool:
+    """Return whether an environment names a token."""
+    return any(name in variables for name in GIVEN)
 
 
 def where() -> str:

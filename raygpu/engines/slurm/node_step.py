@@ -1,0 +1,26 @@
+"""Ray on a further node of a Slurm job, run there by srun; it ends when standard input closes.
+
+python -m raygpu.engines.slurm.node_step HEAD:PORT FOLDER
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from raygpu.devices.slurm_allocation import allocation
+from raygpu.engines.cluster import process_guard
+from raygpu.engines.slurm.ray_nodes import address_of, start_flags
+
+
+def main() -> int:
+    """Start Ray with what the job has of this node, and return its exit status."""
+    head, folder = sys.argv[1:]
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    flags = [*start_flags(allocation(), head, folder), "--node-ip-address", address_of(os.environ["SLURMD_NODENAME"])]
+    return process_guard.keep([sys.executable, "-m", "ray.scripts.scripts", "start", *flags])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""The Ray of a Slurm job over several nodes: a head beside the job's driver, and one step of srun for all other nodes.
+
+`ray symmetric-run` was not taken: at its end it calls `ray stop`, which ends every Ray of this user on the node, and it
+does not start where one runs already; so two jobs on one node would end each other.
+
+    with RayNodes(number, Path("/tmp/job")) as address: ...
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from raygpu.devices.slurm_allocation import Allocation, allocation
+from raygpu.engines.cluster import process_guard, ray_environment, ray_files
+from raygpu.engines.slurm import door
+from raygpu.errors import RaygpuError
+
+START_S = 300.0
+END_S = process_guard.END_S + 5.0
+LONGEST_FOLDER = 36
+"""Longest path of Ray's folder: with its sockets' names it has to stay below 107 bytes."""
+TOKEN, TOKEN_MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"
+OWN_PORTS = (
+    *("--node-manager-port", "0", "--object-manager-port", "0", "--min-worker-port", "0", "--max-worker-port", "0"),
+    *("--dashboard-agent-listen-port", "0", "--dashboard-agent-grpc-port", "0", "--runtime-env-agent-port", "0"),
+    *("--metrics-export-port", "0"),
+)
+"""Ports that the system chooses: the defaults of `ray start` belong to whichever job on the node came first."""
+
+
+def start_flags(
+    allocated: Allocation, address: str, folder: str, head_ports: tuple[int, int] | None = None
+) -> list[str]:
+    """Return the flags of `ray start` on a node: what the job has of it, and no more.
+
+    address: of the node for the head, else HOST:PORT of the head. head_ports: free ports for the head, its own and that
+    of Ray's client, for which Ray takes no 0; None for another node.
+    """
+    flags = ["--num-cpus", str(allocated.num_cpus or 1), "--num-gpus", str(allocated.num_gpus or 0)]
+    if allocated.worker_bytes is not None and allocated.object_store_bytes is not None:
+        flags += ["--memory", str(allocated.worker_bytes)]
+        flags += ["--object-store-memory", str(allocated.object_store_bytes)]
+    if head_ports is None:
+        flags += ["--address", address]
+    else:
+        flags += ["--head", "--node-ip-address", address, "--port", str(head_ports[0])]
+        flags += ["--ray-client-server-port", str(head_ports[1])]
+        flags += ["--dashboard-host", "127.0.0.1", "--dashboard-port", "0"]
+    return [*flags, "--temp-dir", folder, *OWN_PORTS, "--disable-usage-stats", "--block"]
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a job's Ray and of all that talks to it: the user's token, and no telemetry."""
+    token = {} if ray_files.is_given(variables) else {TOKEN: _own_token()}
+    settings = {name: variables.get(name, value) for name, value in ray_environment.SETTINGS.items()}
+    return {**variables, **settings, **token, TOKEN_MODE: "token"}
+
+
+def _own_token() -> str:
+    """Return the token that `ray get-auth-token` prints, made if need be; another one where the home is read-only."""
+    ray_files.keep_token_private()
+    with suppress(OSError):
+        return (Path.home() / ".ray" / "auth_token").read_text().strip()
+    return secrets.token_hex(32)
+
+
+def ray_folder(node_disk: Path, job: str) -> Path:
+    """Return a folder for Ray on the node's disk, short enough for its sockets."""
+    folder = node_disk / "ray"
+    return folder if len(str(folder)) <= LONGEST_FOLDER else Path(f"/tmp/rg-{os.getuid()}-{job}")
+
+
+class RayNodes:
+    """A Ray over the nodes of a job, for the time of the block."""
+
+    def __init__(self, nodes: Sequence[str], folder: Path, variables: Mapping[str, str]) -> None:
+        """nodes: their names, this one first. folder: for Ray's files. variables: the environment, with the token."""
+        self._nodes, self._folder, self._variables = nodes, folder, dict(variables)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.log = folder / "nodes.log"
+
+    def __enter__(self) -> str:
+        """Start Ray, and return the head's HOST:PORT. Raises RaygpuError if it does not start."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        host, port = address_of(self._nodes[0]), _free_port()
+        flags = start_flags(allocation(), host, str(self._folder), (port, _free_port()))
+        self._start([*_ray_start(), *flags])
+        try:
+            self._wait(host, port)
+            others = len(self._nodes) - 1
+            # A step does not get the job's CPUs by itself, since Slurm 22.05.
+            each = self._variables.get("SLURM_CPUS_PER_TASK")
+            step = [
+                *("srun", "--overlap", f"--nodes={others}", f"--ntasks={others}", "--ntasks-per-node=1"),
+                *(f"--nodelist={','.join(self._nodes[1:])}", "--kill-on-bad-exit=0"),
+                *([f"--cpus-per-task={each}"] if each else []),
+                *(sys.executable, "-m", "raygpu.engines.slurm.node_step", f"{host}:{port}", str(self._folder)),
+            ]
+            self._start(step)
+        except BaseException:
+            self.end()
+            raise
+        return f"{host}:{port}"
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
+
+    @property
+    def lost(self) -> bool:
+        """Return whether the head, or the step of the other nodes, has ended."""
+        return any(process.poll() is not None for process in self._processes)
+
+    def end(self) -> None:
+        """End Ray on all nodes."""
+        for process in reversed(self._processes):
+            if process.stdin is not None:
+                with suppress(OSError):
+                    process.stdin.close()
+        for process in reversed(self._processes):
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+    def _start(self, words: Sequence[str]) -> None:
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=log, stderr=log, env=self._variables, start_new_session=True
+            )
+        self._processes.append(process)
+
+    def _wait(self, host: str, port: int) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if self._processes[0].poll() is not None:
+                said = self.log.read_text(errors="replace").strip().splitlines()
+                raise RaygpuError(f"Ray did not start on {self._nodes[0]}: {said[-1] if said else 'without a word'}")
+            with suppress(OSError):
+                socket.create_connection((host, port), 1.0).close()
+                return
+            time.sleep(0.2)
+        raise RaygpuError(f"Ray did not start on {self._nodes[0]} within {START_S:.0f} s")
+
+
+def address_of(node: str) -> str:
+    """Return the address of a node in the cluster's network, as Slurm knows it."""
+    name = door.node_address(node) or node
+    try:
+        return socket.gethostbyname(name)
+    except OSError as error:
+        raise RaygpuError(f"slurm: the address of node {node}, {name!r}, is not known here") from error
+
+
+def _ray_start() -> list[str]:
+    """Return `ray start` under the guard that ends it with this process."""
+    return [sys.executable, "-P", process_guard.__file__, sys.executable, "-m", "ray.scripts.scripts", "start"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,166 @@
+"""A SQLite store that a batch job carries on its node's own disk: SQLite breaks on a file system that machines share.
+
+The job copies the shared file to its disk, works there, and brings it back in one step, again and again. One job at a
+time may do so: it holds a claim, a file beside the shared one. What another job writes meanwhile waits in its journal.
+
+    RAYGPU_STORE_FOLDER     folder on the node's disk: SQLite stores are carried there
+    RAYGPU_SPOOL            set: nothing goes to a store, all waits in the run's journal for raygpu deliver
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+from raygpu.errors import TrackingError
+
+FOLDER_VARIABLE = "RAYGPU_STORE_FOLDER"
+SPOOL_VARIABLE = "RAYGPU_SPOOL"
+INTERVAL_S = 60.0
+"""Fewest seconds between two copies of a store."""
+COPY_SHARE = 0.05
+"""Largest share of the time for copies."""
+CLAIM = ".claim"
+ORIGIN = "shared"
+"""File beside a copy that has the path of the shared file."""
+_next: dict[Path, float] = {}
+"""Earliest time of the next copy, by the clock that never goes back, for each shared file."""
+
+
+def spools() -> bool:
+    """Return whether this process leaves all writes in journals."""
+    return bool(os.environ.get(SPOOL_VARIABLE))
+
+
+def folder() -> Path | None:
+    """Return the folder on this node's disk in which stores are carried; None where they are used in place."""
+    text = os.environ.get(FOLDER_VARIABLE)
+    return Path(text) if text else None
+
+
+def working_copy(shared: Path) -> Path:
+    """Return the file to work on: the shared one, or its copy on this node's disk, made if need be.
+
+    Raises TrackingError if a job carries the store, and this process is not part of it.
+    """
+    parent = folder()
+    if parent is None:
+        require_free(shared)
+        return shared
+    return fetch(shared, parent)
+
+
+def fetch(shared: Path, parent: Path) -> Path:
+    """Copy the shared file to a folder of this node, unless a copy is there already; return the copy's path."""
+    copy = copy_of(shared, parent)
+    copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (copy.parent / ORIGIN).write_text(str(shared))
+    if not copy.exists() and shared.exists():
+        for ending in ("-wal", ""):  # the file itself last: it says that all is there
+            beside = shared.with_name(shared.name + ending)
+            if beside.exists():
+                temporary = copy.with_name(f"{copy.name}{ending}.tmp")
+                shutil.copyfile(beside, temporary)
+                temporary.replace(copy.with_name(copy.name + ending))
+    return copy
+
+
+def copy_of(shared: Path, parent: Path) -> Path:
+    """Return the path of a shared file's copy below a node's folder."""
+    return parent / hashlib.sha256(str(shared).encode()).hexdigest()[:8] / shared.name
+
+
+def bring_back(shared: Path, parent: Path) -> None:
+    """Replace the shared file by the present content of its copy, in one step. Raises OSError, or sqlite3.Error."""
+    copy = copy_of(shared, parent)
+    if not copy.exists():
+        return
+    snapshot = copy.with_name(f"{copy.name}.snapshot")
+    snapshot.unlink(missing_ok=True)
+    with closing(sqlite3.connect(copy)) as source, closing(sqlite3.connect(snapshot)) as target:
+        source.backup(target)
+        target.execute("PRAGMA journal_mode=DELETE")  # no write-ahead log: it does not work over a network
+    temporary = shared.with_name(f"{shared.name}.{os.getpid()}.tmp")
+    try:
+        shared.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(snapshot, temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(shared)
+        for ending in ("-wal", "-shm"):  # of an earlier file
+            shared.with_name(shared.name + ending).unlink(missing_ok=True)
+    finally:
+        temporary.unlink(missing_ok=True)
+        snapshot.unlink(missing_ok=True)
+
+
+def keep(uri_path: Path | None, *, now: bool = False) -> bool:
+    """Bring a store back if it is carried and its time has come; return whether the shared file has all writes.
+
+    uri_path: file that is worked on; None for a store that is no file. now: whether it is time in any case.
+    """
+    parent = folder()
+    if parent is None or uri_path is None or not uri_path.is_relative_to(parent):
+        return True
+    shared = Path((uri_path.parent / ORIGIN).read_text())
+    if not now and time.monotonic() < _next.get(shared, 0.0):
+        return False
+    began = time.monotonic()
+    try:
+        bring_back(shared, parent)
+    except (OSError, sqlite3.Error):  # the journal keeps the writes; it is tried again
+        _next[shared] = time.monotonic() + INTERVAL_S
+        return False
+    took = time.monotonic() - began
+    _next[shared] = time.monotonic() + max(INTERVAL_S, took / COPY_SHARE)
+    return True
+
+
+def claim(shared: Path, owner: str) -> str | None:
+    """Claim a shared file for a job; return None, or the owner who has it. Claiming again is no fault."""
+    path = claim_of(shared)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mine = path.with_name(f"{path.name}.{os.getpid()}")
+    mine.write_text(owner)
+    try:
+        os.link(mine, path)  # in one step, over a network too
+    except FileExistsError:
+        holder = holder_of(shared)
+        return None if holder == owner else holder or "unknown"
+    finally:
+        mine.unlink()
+    return None
+
+
+def release(shared: Path, owner: str) -> None:
+    """Give up the claim of a job on a shared file, if that job has it."""
+    if holder_of(shared) == owner:
+        with suppress(OSError):
+            claim_of(shared).unlink()
+
+
+def holder_of(shared: Path) -> str | None:
+    """Return the job that has claimed a shared file; None without one."""
+    try:
+        return claim_of(shared).read_text().strip() or None
+    except OSError:
+        return None
+
+
+def claim_of(shared: Path) -> Path:
+    """Return the file of the claim on a shared file."""
+    return shared.with_name(shared.name + CLAIM)
+
+
+def require_free(shared: Path) -> None:
+    """Raise TrackingError if a job carries this store."""
+    if (holder := holder_of(shared)) is not None:
+        raise TrackingError(
+            f"tracking.uri: read {str(shared)!r}; Slurm job {holder} works on it until its end; name another store, or"
+            f" if that job has ended, delete {claim_of(shared)}"
+        )

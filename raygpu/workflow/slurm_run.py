@@ -1,0 +1,293 @@
+"""The driver of a Slurm job: it takes the place of the batch script's shell, and so gets Slurm's signals.
+
+It starts Ray over the job's nodes, runs the command, has it write its checkpoints when time runs out, brings the store
+of MLflow back from the node's disk, and queues the job again until the run is done.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from raygpu.devices import nvml
+from raygpu.devices.rgu import rgu
+from raygpu.devices.selection import select
+from raygpu.devices.slurm_allocation import allocation
+from raygpu.engines.slurm import door, ray_nodes
+from raygpu.engines.slurm.ray_nodes import RayNodes
+from raygpu.errors import RaygpuError, one_line
+from raygpu.records import slurm_job
+from raygpu.records.slurm_job import SlurmJob
+from raygpu.tracking import carried_store
+from raygpu.workflow.slurm_course import INTERRUPTED, Cause, course, progress_of, usage_line, words_to_run
+
+LOOK_S = 0.2
+ASK_S = 10.0
+"""Seconds between two questions to Slurm."""
+KILLED_S = 60.0
+"""Seconds to wait for Slurm to end a job that was queued again."""
+TOLD_S = 22.0
+"""Seconds that a command has once Slurm ends the job: after KillWait, by default 30 s, all is killed."""
+MEASURING = ("pack", "balance", "place")
+"""Commands that write to the store at their end alone, and have no journal."""
+CAUSES: Mapping[int, Cause] = {signal.SIGUSR1: "clock", signal.SIGTERM: "told", signal.SIGINT: "stopped"}
+SAID: Mapping[Cause, str] = {
+    "clock": "the wall time ends soon",
+    "preempted": "Slurm gives the nodes to another job",
+    "told": "Slurm ends this job",
+    "stopped": "asked to stop",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job runs."""
+
+    number: str
+    """Slurm's id of the job."""
+    nodes: list[str]
+    node_disk: Path
+
+    @classmethod
+    def of(cls, variables: Mapping[str, str]) -> Place:
+        """Return the place by the environment of a batch script. Raises RaygpuError outside of a Slurm job."""
+        if "SLURM_JOB_ID" not in variables:
+            raise RaygpuError("this is the driver of a Slurm job: sbatch the script, or run the command without it")
+        number = variables["SLURM_JOB_ID"]
+        own = f"/tmp/raygpu-{os.getuid()}-{number}"
+        if "SLURM_ARRAY_JOB_ID" in variables:
+            number = f"{variables['SLURM_ARRAY_JOB_ID']}_{variables['SLURM_ARRAY_TASK_ID']}"
+        nodes = variables.get("SLURM_JOB_NODELIST", "")
+        several = variables.get("SLURM_JOB_NUM_NODES", "1") != "1"
+        return cls(number, door.hosts(nodes) if several else [nodes], Path(variables.get("RAYGPU_NODE_DISK") or own))
+
+
+class Driver:
+    """The driver of one start of a job."""
+
+    def __init__(self, folder: Path, command: str, words: Sequence[str], max_restarts: int) -> None:
+        """folder: the run's. words: the command's arguments. max_restarts: how often the job is queued again."""
+        self.folder, self.command, self.words, self.max_restarts = folder, command, words, max_restarts
+        self.place = Place.of(os.environ)
+        self.cause: Cause | None = None
+        self._signals = 0
+        self._began, self._asked_at = time.time(), -ASK_S
+        self._killed_at = math.inf
+        known = slurm_job.read(folder) or SlurmJob(
+            f"{command}-{folder.name}", command, self.place.number, str(folder), self._began
+        )
+        again = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+        self.job = known.write(
+            slurm_id=self.place.number,
+            started=known.started or self._began,
+            ended=None,
+            exit_code=None,
+            restarts=max(again, known.restarts + (known.started is not None)),
+            nodes=", ".join(self.place.nodes),
+            message="",
+        )
+        with suppress(OSError):
+            slurm_job.register(folder)
+
+    def run(self) -> int:
+        """Run the command to its end, or to the end of the time; return the job's exit code."""
+        for number in CAUSES:
+            signal.signal(number, self._note)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, set(CAUSES))
+        place = self.place
+        place.node_disk.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            variables = self._variables()
+            if len(place.nodes) > 1:
+                folder = ray_nodes.ray_folder(place.node_disk, place.number)
+                with (ray := RayNodes(place.nodes, folder, variables)) as address:
+                    exit_code = self._command(variables, self._of_cluster(address), ray)
+            else:
+                exit_code = self._command(variables, [], None)
+        except RaygpuError as error:
+            print(f"raygpu: {error}", file=sys.stderr, flush=True)
+            exit_code = INTERRUPTED if self.cause is not None else 1
+        self._bring_back()
+        return self._end(exit_code)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._signals += 1
+        self.cause = self.cause or CAUSES[number]
+        if number == signal.SIGTERM:
+            self._killed_at = min(self._killed_at, time.monotonic() + TOLD_S)
+
+    def _variables(self) -> dict[str, str]:
+        """Return the environment of Ray and of the command."""
+        variables = ray_nodes.environment(os.environ)
+        variables |= {"PYTHONUNBUFFERED": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        variables[slurm_job.VARIABLE] = str(self.folder)
+        if len(self.place.nodes) == 1:
+            variables.setdefault("RAY_TMPDIR", str(self._short(self.place.node_disk)))
+        return variables | self._store()
+
+    def _short(self, folder: Path) -> Path:
+        found = ray_nodes.ray_folder(folder, self.place.number)
+        found.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return found
+
+    def _store(self) -> dict[str, str]:
+        """Return the variables that say where the store of MLflow is, if that is a file: on this node, or nowhere."""
+        if not self.job.store:
+            return {}
+        shared, holder = Path(self.job.store), None
+        if "SLURM_ARRAY_JOB_ID" not in os.environ:
+            holder = carried_store.claim(shared, self.place.number)
+            if holder is not None and not self._lives(holder):
+                carried_store.release(shared, holder)
+                holder = carried_store.claim(shared, self.place.number)
+            if holder is None:
+                return {carried_store.FOLDER_VARIABLE: str(self.place.node_disk)}
+            self._say(f"{shared} is in use by Slurm job {holder}, so what is for MLflow waits in the run's folder")
+        return {carried_store.SPOOL_VARIABLE: "1"}
+
+    def _lives(self, number: str) -> bool:
+        try:
+            state = door.state(number)
+        except RaygpuError:
+            return True
+        return state is not None and state.is_live
+
+    def _of_cluster(self, address: str) -> list[str]:
+        """Return the flags by which the command uses the job's Ray, once all of its GPUs are there."""
+        flags = ["--cluster.address", address]
+        num_gpus = (allocation().num_gpus or 0) * len(self.place.nodes)
+        return [*flags, "--cluster.min-gpus", str(num_gpus)] if num_gpus else flags
+
+    def _command(self, variables: Mapping[str, str], more: Sequence[str], ray: RayNodes | None) -> int:
+        """Run the command; interrupt it once there is a cause. Returns its exit code."""
+        words = [*words_to_run(self.command, self.words, self.folder), *more]
+        if carried_store.SPOOL_VARIABLE in variables and self.command in MEASURING:
+            words += ["--tracking.enabled", "false"]
+        again = f", start {self.job.restarts + 1}" if self.job.restarts else ""
+        self._say(
+            f"Slurm job {self.place.number}{again} on {', '.join(self.place.nodes)}: {self.command} {' '.join(words)}"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"raygpu.{self.command}", *words],
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        notice = self._notice() if ray is None else None
+        heard = 0
+        while process.poll() is None:
+            time.sleep(LOOK_S)
+            if self.cause is None and self._is_preempted(notice, ray):
+                self.cause, self._signals = "preempted", self._signals + 1
+            if self._signals > heard:
+                if not heard and self.cause is not None:
+                    self._say(f"{SAID[self.cause]}: {self.command} writes its checkpoints")
+                if not heard or self.cause == "stopped":  # a second stop leaves them out
+                    process.send_signal(signal.SIGINT)
+                heard = self._signals
+            if time.monotonic() > self._killed_at:
+                self._say(f"{self.command} has not ended within {TOLD_S:g} s, and is killed")
+                process.kill()
+                process.wait()
+        if notice is not None and notice.poll() is None:
+            notice.terminate()
+        return INTERRUPTED if process.returncode < 0 and self.cause is not None else abs(process.returncode)
+
+    def _notice(self) -> subprocess.Popen[bytes] | None:
+        """Start a step that does nothing: before a preemption, Slurm ends the steps of a job, and not its script."""
+        words = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=0", "--quiet"]
+        try:
+            return subprocess.Popen(
+                [*words, "sleep", "infinity"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            return None
+
+    def _is_preempted(self, notice: subprocess.Popen[bytes] | None, ray: RayNodes | None) -> bool:
+        """Return whether a step has ended because Slurm is about to give the nodes to another job."""
+        if not ((notice is not None and notice.poll() is not None) or (ray is not None and ray.lost)):
+            return False
+        if self._asked_at + ASK_S > time.monotonic():
+            return False
+        self._asked_at = time.monotonic()
+        try:
+            return door.shown(self.place.number).get("PreemptTime", "None") != "None"
+        except RaygpuError:
+            return False
+
+    def _bring_back(self) -> None:
+        """Bring the store of MLflow back from this node's disk."""
+        if not self.job.store or carried_store.holder_of(Path(self.job.store)) != self.place.number:
+            return
+        try:
+            carried_store.bring_back(Path(self.job.store), self.place.node_disk)
+        except Exception as error:  # noqa: BLE001 - the run's own files are complete without it
+            self._say(f"{self.job.store} could not be brought back ({one_line(error)}); raygpu deliver repairs it")
+
+    def _end(self, exit_code: int) -> int:
+        """Note the end, and queue the job again if there is more to do. Returns the job's exit code."""
+        progress = [*self.job.progress, progress_of(self.folder)]
+        self._account(progress)
+        found = course(self.command, self.cause, exit_code, self.job.restarts, self.max_restarts, progress)
+        if found.again:
+            try:
+                self.job = self.job.write(message="is queued again")
+                self._say("queued again, to go on from the checkpoints")
+                shutil.rmtree(self.place.node_disk, ignore_errors=True)
+                door.requeue(self.place.number)
+                time.sleep(KILLED_S)  # Slurm ends this process meanwhile
+                return exit_code
+            except RaygpuError as error:
+                message = f"not queued again ({error}); it goes on by: sbatch {self.job.script}"
+        else:
+            message = found.message
+        if message:
+            self._say(message)
+        # A job that Slurm ends may come again, as after a preemption.
+        is_last = self.cause != "told" or not self._comes_again()
+        if self.job.store and is_last:
+            carried_store.release(Path(self.job.store), self.place.number)
+        shutil.rmtree(self.place.node_disk, ignore_errors=True)
+        self.job = self.job.write(exit_code=exit_code if is_last else None, ended=time.time(), message=message)
+        return exit_code
+
+    def _comes_again(self) -> bool:
+        """Return whether Slurm itself has queued the job again: while a job completes, its count of restarts tells."""
+        try:
+            restarts = door.shown(self.place.number).get("Restarts", "0")
+        except RaygpuError:
+            return True
+        return int(restarts) > int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+
+    def _account(self, progress: list[float]) -> None:
+        """Add this start to what the job has used, and print it."""
+        seconds = time.time() - self._began
+        try:
+            gpus = select(nvml.gpus(), "all", os.environ.get("CUDA_VISIBLE_DEVICES"))
+        except RaygpuError:
+            gpus = []
+        worth = [rgu(gpu.name, gpu.memory_gib) for gpu in gpus]
+        num_nodes, rgu_hours = len(self.place.nodes), self.job.rgu_hours
+        if worth and None not in worth:
+            here = sum(value for value in worth if value is not None) * num_nodes * seconds / 3600
+            rgu_hours = (rgu_hours or 0.0) + here
+        seconds += self.job.seconds
+        self.job = self.job.write(seconds=seconds, rgu_hours=rgu_hours, progress=progress)
+        self._say(usage_line(self.place.number, seconds / 3600, num_nodes, [gpu.name for gpu in gpus], rgu_hours))
+
+    def _say(self, line: str) -> None:
+        print(line, flush=True)

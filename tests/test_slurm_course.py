@@ -1,0 +1,156 @@
+"""What becomes of a job of a real Slurm: stopped, out of time, preempted, on a node that fails, beside others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.services.slurm import Slurm, slurm
+from tests.slurm_cases import Project, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Slurm]:
+    with slurm() as found:
+        yield found
+
+
+@pytest.fixture
+def project(tmp_path: Path, cluster: Slurm) -> Project:
+    return Project(tmp_path, cluster)
+
+
+def require_whole(project: Project, name: str, epochs: int, *, again: int) -> None:
+    """Every epoch was trained, at most `again` of them twice, and MLflow has each of them once."""
+    marks = project.marks()
+    assert len(marks) == 2 * epochs
+    assert sum(marks.values()) - len(marks) <= again, marks
+    assert project.points(name) == {trial: list(range(1, epochs + 1)) for trial in ("t0000", "t0001")}
+    summary = project.summary(name)
+    assert summary["completed"] == 2
+    assert summary["tracking"]["undelivered"] == 0
+
+
+def test_a_stopped_job_goes_on_by_hand(project: Project) -> None:
+    project.write(epochs=60, seconds=0.3)
+    project.started("--name", "stopped")
+    until(lambda: len(project.marks()) >= 6)
+    stopped = project.submit("stop", "sweep-stopped")
+    assert "is asked to end" in stopped.stdout
+    until(lambda: project.record("stopped")["exit_code"] is not None)
+    assert "asked to stop: sweep writes its checkpoints" in project.log("stopped")
+    status = project.submit("status", "sweep-stopped").stdout
+    assert re.search(r"^sweep-stopped +stopped", status), status
+    assert project.record("stopped")["restarts"] == 0
+    project.cluster.called("sbatch", str(project.folder / "runs/stopped/slurm/job.sh"))
+    followed = project.submit("logs", "-f", "sweep-stopped")
+    assert followed.returncode == 0, followed.stdout[-2000:]
+    require_whole(project, "stopped", 60, again=2)
+
+
+def test_a_job_out_of_time_goes_on_until_it_is_done(project: Project) -> None:
+    project.write(epochs=150, seconds=1.0)
+    done = project.submit("sweep", "mine.toml", "--name", "long", "--slurm.time", "2", timeout_s=800)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "the wall time ends soon" in done.stdout
+    restarts = project.record("long")["restarts"]
+    assert restarts >= 1
+    require_whole(project, "long", 150, again=2 * restarts)
+
+
+@pytest.mark.parametrize(("partition", "again"), [("cpu", 2), ("short", 20)])
+def test_a_preempted_job_goes_on(partition: str, again: int, project: Project) -> None:
+    """With a notice, no more than the epochs under way are lost; without one, Ray's processes end with the command."""
+    project.write(epochs=60, seconds=0.3)
+    options = ("--slurm.options=--nodelist=n1", "--slurm.partition", partition)
+    number = project.started("--name", "preempted", *options)
+    until(lambda: len(project.marks()) >= 12)
+    urgent = ("--partition=urgent", "--nodelist=n1", "--cpus-per-task=2", "--mem=100M", "--output=/dev/null")
+    project.cluster.called("sbatch", *urgent, "--wrap", "sleep 5")
+    until(lambda: project.cluster.job(number).get("Restarts") == "1")
+    followed = project.submit("logs", "-f", "sweep-preempted")
+    assert followed.returncode == 0, followed.stdout[-2000:]
+    assert project.record("preempted")["restarts"] == 1
+    if partition == "cpu":
+        assert "Slurm gives the nodes to another job" in followed.stdout
+    require_whole(project, "preempted", 60, again=again)
+
+
+def test_a_job_whose_node_fails_goes_on_elsewhere(project: Project) -> None:
+    project.write(epochs=60, seconds=0.3)
+    number = project.started("--name", "failed")
+    until(lambda: len(project.marks()) >= 12)
+    lost = project.cluster.job(number)["NodeList"]
+    project.cluster.fail(lost)
+    try:
+        followed = project.submit("logs", "-f", "sweep-failed")
+    finally:
+        project.cluster.restore(lost)
+    assert followed.returncode == 0, followed.stdout[-2000:]
+    assert project.record("failed")["nodes"] != lost
+    require_whole(project, "failed", 60, again=30)
+
+
+def test_a_cancelled_job_leaves_the_store_to_others(project: Project) -> None:
+    project.write(epochs=200, seconds=0.3)
+    number = project.started("--name", "cancelled")
+    until(lambda: len(project.marks()) >= 4)
+    claim = project.folder / "runs" / "mlflow.db.claim"
+    assert claim.read_text() == number
+    project.cluster.called("scancel", number)
+    until(lambda: not claim.exists())
+    until(lambda: project.record("cancelled")["ended"] is not None)
+    status = project.submit("status", number).stdout
+    assert re.search(r"^sweep-cancelled +stopped", status), status
+
+
+def test_two_jobs_on_one_node_do_not_meet(project: Project) -> None:
+    """Each has one CPU and a Ray of its own; the second one leaves the store to the first, and is delivered later."""
+    project.write(epochs=40, seconds=0.3)
+    options = ("--slurm.options=--nodelist=n2", "--slurm.cpus-per-task", "1", "--slurm.mem", "2G")
+    for name in ("left", "right"):
+        project.started("--name", name, *options)
+    for name in ("left", "right"):
+        assert project.submit("logs", "-f", f"sweep-{name}").returncode == 0, project.log(name)[-2000:]
+    left, right = (project.record(name) for name in ("left", "right"))
+    assert left["started"] < right["ended"]
+    assert right["started"] < left["ended"]
+    spooled = [name for name in ("left", "right") if "is in use by Slurm job" in project.log(name)]
+    assert len(spooled) == 1
+    assert project.points(spooled[0]) == {}
+    delivered = project.cluster.raygpu("deliver", f"runs/{spooled[0]}", cwd=project.folder)
+    assert delivered.returncode == 0, delivered.stdout + delivered.stderr
+    for name in ("left", "right"):
+        assert project.points(name) == {trial: list(range(1, 41)) for trial in ("t0000", "t0001")}
+
+
+def test_an_array_of_jobs_is_gathered(project: Project) -> None:
+    project.write(epochs=4, seconds=0.1)
+    done = project.submit("sweep", "mine.toml", "--name", "study", "--slurm.array", "0-1", "--slurm.cpus-per-task", "1")
+    assert done.returncode == 0, done.stderr
+    for index in (0, 1):
+        followed = project.submit("logs", "-f", f"sweep-study-{index}")
+        assert followed.returncode == 0, followed.stdout[-2000:]
+    assert not (project.folder / "runs" / "mlflow.db").exists()
+    assert len(project.marks()) == 2 * 2 * 4  # other seeds, so other trials
+    delivered = project.cluster.raygpu("deliver", "runs/study-0", "runs/study-1", cwd=project.folder)
+    assert delivered.returncode == 0, delivered.stdout + delivered.stderr
+    for index in (0, 1):
+        assert project.points(f"study-{index}") == {trial: [1, 2, 3, 4] for trial in ("t0000", "t0001")}
+
+
+def test_a_sweep_over_two_nodes(project: Project) -> None:
+    project.write(epochs=20, seconds=0.3)
+    options = ("--slurm.nodes", "2", "--slurm.gpus-per-node", "1", "--gpu.fraction", "1", "--slurm.time", "9")
+    done = project.submit("sweep", "mine.toml", "--name", "wide", *options)
+    assert done.returncode == 0, done.stdout[-3000:] + project.log("wide")[-3000:]
+    require_whole(project, "wide", 20, again=0)
+    with (project.folder / "runs" / "wide" / "trials.csv").open() as file:
+        gpus = [line.split(",") for line in file.read().splitlines()]
+    column = gpus[0].index("gpu")
+    assert {row[column] for row in gpus[1:]} == {"0", "1"}

@@ -1,0 +1,59 @@
+"""Commands as jobs of a real Slurm on this machine: submitted, followed, listed, and refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.services.slurm import Slurm, slurm
+from tests.slurm_cases import Project
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Slurm]:
+    with slurm() as found:
+        yield found
+
+
+@pytest.fixture
+def project(tmp_path: Path, cluster: Slurm) -> Project:
+    return Project(tmp_path, cluster)
+
+
+def test_a_sweep_is_submitted_and_followed_to_its_end(project: Project) -> None:
+    project.write(epochs=3)
+    done = project.submit("sweep", "mine.toml", "--name", "one", "--slurm.time", "5")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Submitted batch job" in done.stdout
+    assert "2 finished" in done.stdout
+    assert "1 CPU and 1 thread per trial" in done.stdout  # of the job's two
+    assert set(project.marks().values()) == {1}
+    assert project.points("one") == {"t0000": [1, 2, 3], "t0001": [1, 2, 3]}
+    listed = project.submit("list")
+    assert re.search(r"^sweep-one +succeeded", listed.stdout, re.MULTILINE), listed.stdout
+    assert project.submit("logs", "sweep-one").stdout == project.log("one")
+    assert not list((project.folder / "runs").glob("mlflow.db?*")), "no log, no claim, no temporary file is left"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--slurm.partition", "nosuch"), "Invalid partition name specified"),
+        (("--slurm.time", "1-0"), "Requested time limit is invalid"),
+        (("--slurm.mem", "900G"), "Requested node configuration is not available"),
+        (("--slurm.options=--nosuch=1",), "unrecognized option '--nosuch=1'"),
+    ],
+)
+def test_what_slurm_refuses_is_one_line_in_its_words(project: Project, flags: tuple[str, ...], said: str) -> None:
+    project.write(epochs=1)
+    done = project.submit("sweep", "mine.toml", "--name", "refused", *flags)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
+    assert not (project.folder / "runs" / "refused").exists()

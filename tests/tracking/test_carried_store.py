@@ -1,0 +1,102 @@
+"""A SQLite store on a node's own disk: it comes back whole, and one job at a time has it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from raygpu.errors import TrackingError
+from raygpu.tracking import carried_store
+
+
+def write(path: Path, value: int) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE IF NOT EXISTS t (x)")
+        database.execute("INSERT INTO t VALUES (?)", (value,))
+        database.commit()
+
+
+def read(path: Path) -> list[int]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        return [x for (x,) in database.execute("SELECT x FROM t ORDER BY x")]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    path = tmp_path / "runs" / "mlflow.db"
+    path.parent.mkdir()
+    write(path, 1)
+    return path
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(carried_store.FOLDER_VARIABLE, str(tmp_path / "disk"))
+    return tmp_path / "disk"
+
+
+def test_a_copy_is_worked_on_and_brought_back(shared: Path, disk: Path) -> None:
+    copy = carried_store.working_copy(shared)
+    assert copy.is_relative_to(disk)
+    with closing(sqlite3.connect(copy)) as open_writer:  # MLflow's own connection stays open
+        write(copy, 2)
+        open_writer.execute("SELECT * FROM t")
+        assert read(shared) == [1]
+        carried_store.bring_back(shared, disk)
+    assert read(shared) == [1, 2]
+    assert sorted(each.name for each in shared.parent.iterdir()) == ["mlflow.db"]
+    with closing(sqlite3.connect(shared)) as database:  # a write-ahead log does not work over a network
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+
+def test_a_store_that_is_not_there_yet_begins_on_the_disk(tmp_path: Path, disk: Path) -> None:
+    shared = tmp_path / "new" / "mlflow.db"
+    write(carried_store.working_copy(shared), 5)
+    carried_store.bring_back(shared, disk)
+    assert read(shared) == [5]
+
+
+def test_it_is_brought_back_once_in_a_while(shared: Path, disk: Path) -> None:
+    copy = carried_store.working_copy(shared)
+    write(copy, 2)
+    assert carried_store.keep(copy)
+    write(copy, 3)
+    assert not carried_store.keep(copy)
+    assert read(shared) == [1, 2]
+    assert carried_store.keep(copy, now=True)
+    assert read(shared) == [1, 2, 3]
+
+
+def test_a_full_shared_disk_keeps_the_old_file(shared: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = carried_store.working_copy(shared)
+    write(copy, 2)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(carried_store.os, "fsync", full)
+    assert not carried_store.keep(copy, now=True)
+    assert read(shared) == [1]
+    assert not list(shared.parent.glob("*.tmp"))
+
+
+def test_one_job_at_a_time_has_it(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert carried_store.claim(shared, "12") is None
+    assert carried_store.claim(shared, "12") is None  # after it was queued again
+    assert carried_store.claim(shared, "13") == "12"
+    monkeypatch.delenv(carried_store.FOLDER_VARIABLE, raising=False)
+    with pytest.raises(TrackingError, match="Slurm job 12 works on it"):
+        carried_store.working_copy(shared)
+    carried_store.release(shared, "13")
+    assert carried_store.holder_of(shared) == "12"
+    carried_store.release(shared, "12")
+    assert carried_store.working_copy(shared) == shared
+
+
+def test_a_store_that_is_not_carried_has_all_its_writes(shared: Path) -> None:
+    assert carried_store.keep(None)
+    assert carried_store.keep(shared)

@@ -1,0 +1,116 @@
+"""A command line that is for Slurm, and the job that it makes."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from raygpu import pack, submit, sweep
+from raygpu.errors import BadInput
+from raygpu.workflow.slurm_submission import checked_job, split, store_of, table_of
+
+FILE = """
+experiment = "mine:train"
+trials = 4
+seed = 5
+metric = "score"
+direction = "max"
+[space]
+x = 1
+[slurm]
+time = "1:00:00"
+partition = "gpu"
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mine.toml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    for name in ("MLFLOW_TRACKING_URI", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def test_flags_for_slurm_are_told_from_the_others() -> None:
+    line = "mine.toml --trials 4 --slurm.time 2:00 --slurm.requeue --name a --slurm.nodes=2 --no-slurm.requeue -q"
+    words = shlex.split(line)
+    ours, others = split(words)
+    assert ours == ["--slurm.time", "2:00", "--slurm.requeue", "--slurm.nodes=2", "--no-slurm.requeue"]
+    assert others == ["mine.toml", "--trials", "4", "--name", "a", "-q"]
+
+
+def test_flags_come_before_the_table() -> None:
+    job = checked_job(sweep.COMMAND, ["mine.toml", "--name", "a", "--trials", "8"], ["--slurm.partition", "cpu"], {})
+    assert (job.slurm.partition, job.slurm.time) == ("cpu", "1:00:00")
+    assert list(job.words) == ["mine.toml", "--trials", "8"]
+    assert (job.name, job.seed, job.folder) == ("a", 5, Path.cwd() / "runs" / "a")
+
+
+def test_a_run_without_a_name_is_named_by_its_file() -> None:
+    assert checked_job(sweep.COMMAND, ["mine.toml"], [], {}).name.startswith("mine-2")
+
+
+@pytest.mark.parametrize(
+    ("words", "slurm_words", "options", "said"),
+    [
+        (["mine.toml", "--json"], [], {}, "--json"),
+        (["mine.toml"], ["--slurm.nodes", "0"], {}, "--slurm.nodes"),
+        (["mine.toml"], [], {"requirements": "r.txt"}, "slurm.wheelhouse"),
+        (["mine.toml", "--cluster.address", "auto"], [], {}, "starts a Ray of its own"),
+        (["mine.toml", "--name", "a b"], [], {}, "name"),
+        (["mine.toml", "--name", "there"], [], {}, "exists already"),
+        (["mine.toml", "--name", "th", "--trials", "0"], [], {}, "trials"),
+        (["mine.toml"], ["--slurm.nodes", "2"], {}, "slurm.gpus_per_node"),
+    ],
+)
+def test_faults_that_can_be_seen_from_here(
+    words: list[str], slurm_words: list[str], options: dict[str, str], said: str
+) -> None:
+    Path("runs/there").mkdir(parents=True)
+    with pytest.raises(BadInput) as caught:
+        checked_job(sweep.COMMAND, words, slurm_words, options)
+    assert said in caught.value.faults[0]
+
+
+def test_what_measures_takes_one_node_and_no_array() -> None:
+    for flags in (["--slurm.array", "0-1"], ["--slurm.nodes", "2", "--slurm.gpus-per-node", "1"]):
+        with pytest.raises(BadInput):
+            checked_job(pack.COMMAND, ["mine.toml"], flags, {})
+
+
+def test_the_store_that_the_job_carries() -> None:
+    for flags, wanted in (
+        ([], str(Path.cwd() / "runs" / "mlflow.db")),
+        (["--tracking.uri", "sqlite:////data/m.db"], "/data/m.db"),
+        (["--tracking.uri", "http://mlflow:5000"], ""),
+        (["--tracking.enabled", "false"], ""),
+    ):
+        job = checked_job(sweep.COMMAND, ["mine.toml", *flags], [], {})
+        assert store_of(sweep.COMMAND, job) == wanted
+
+
+def test_a_file_with_a_table_is_for_slurm() -> None:
+    assert table_of(sweep.COMMAND, ["mine.toml"]) is not None
+    Path("plain.toml").write_text(FILE.partition("[slurm]")[0])
+    assert table_of(sweep.COMMAND, ["plain.toml"]) is None
+    with pytest.raises(BadInput, match="give one of both"):
+        submit.submitted("sweep", ["plain.toml", "--slurm.time", "1:00"], {"address": "http://a:1"}, print)
+
+
+def test_a_dry_run_prints_the_script_and_leaves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit.main(["sweep", "mine.toml", "--name", "a", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("#!/bin/bash\n")
+    assert "#SBATCH --partition=gpu\n" in printed
+    assert printed.endswith("  sweep mine.toml --name a\n")
+    assert not Path("runs").exists()
+
+
+def test_a_machine_without_slurm_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert submit.main(["sweep", "mine.toml", "--name", "a"]) == 2
+    assert "no sbatch on this machine" in capsys.readouterr().err
+    assert not Path("runs/a").exists()
