@@ -49,9 +49,8 @@ from raygpu.planning.worker_placement import Placing, place_workers
 from raygpu.records.run_directory import RunDirectory
 from raygpu.training.distributed.batch_split import require_batch, spread
 from raygpu.workflow import balance_results
-from raygpu.workflow.ray_startup import faults_printed_first, ray_starting
+from raygpu.workflow.ray_startup import ray_starting
 from raygpu.workflow.run_report import report_of
-from raygpu.workflow.service_use import service_use
 from raygpu.workflow.user_code import Problem, find, require_experiment, training_problem
 from raygpu.workflow.validation import PreparedTrain, prepare_train
 
@@ -98,11 +97,7 @@ def run(
     require_experiment(prepared.config, source, code, "raygpu.balance")
     if prepared.nodes is not None:
         _placed(config, source.kind, prepared.nodes, simulated=not prepared.gpus)
-    with (
-        service_use(prepared.config, prepared.gpus, console.warn, apart=False, measures=True) as service,
-        ray_starting(config, prepared.gpus, source_folder, console.line, apart=False, service=service) as starting,
-        faults_printed_first(),
-    ):
+    with ray_starting(prepared.config, prepared.gpus, source_folder, console, apart=False) as starting:
         found = training_problem(prepared, source, code)
         console.lines(found.notes)
         assert starting is not None

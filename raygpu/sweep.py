@@ -25,8 +25,7 @@ from raygpu.search.architectures import architectures
 from raygpu.tracking.opening import StoreOpening
 from raygpu.workflow.planner import Planner
 from raygpu.workflow.population import require_population
-from raygpu.workflow.ray_startup import faults_printed_first, ray_starting
-from raygpu.workflow.service_use import held, service_use
+from raygpu.workflow.ray_startup import ray_starting
 from raygpu.workflow.sweep_run import LIMITS, PlannedSweep, SweepUnderWay
 from raygpu.workflow.sweep_run import Result as Result
 from raygpu.workflow.trial_groups import grouped
@@ -72,26 +71,15 @@ def run(
     require_there(config.experiment, source_folder)
     stages = Stages()
     stages.end("start")
-    with (
-        service_use(
-            config,
-            prepared.gpus,
-            console.warn,
-            apart=apart(config),
-            least=least(config),
-            wanted=not dry_run,
-        ) as service,
-        ray_starting(
-            config,
-            prepared.gpus,
-            source_folder,
-            console.line,
-            apart=apart(config),
-            wanted=not dry_run,
-            service=service,
-        ) as starting,
-        faults_printed_first(),
-    ):
+    with ray_starting(
+        config,
+        prepared.gpus,
+        source_folder,
+        console,
+        apart=apart(config),
+        least=least(config),
+        wanted=not dry_run,
+    ) as starting:
         source, code = find(config, source_folder)
         if starting is not None:
             starting.trains(source)
@@ -103,7 +91,8 @@ def run(
         if groups.sharing == "fused":
             show(architecture_lines(architectures(prepared.space, groups.groups), drawn=groups.drawn))
         measurer = Measurer(config, source, code, found.splits, groups.groups)
-        planner = Planner(held(config, service), prepared.sampler.num_trials, groups, measurer, show)
+        own = starting.config if starting is not None else config
+        planner = Planner(own, prepared.sampler.num_trials, groups, measurer, show)
         if prepared.nodes is not None:
             planner.ahead(local_site(prepared.gpus, prepared.nodes), dry=dry_run)
         if starting is None:

@@ -24,8 +24,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage
 from raygpu.tracking.session import open_store
 from raygpu.workflow.promotion import promoted
-from raygpu.workflow.ray_startup import faults_printed_first, ray_starting
-from raygpu.workflow.service_use import held, service_use
+from raygpu.workflow.ray_startup import ray_starting
 from raygpu.workflow.training_code import require_trainable
 from raygpu.workflow.training_layout import layout, require_layout
 from raygpu.workflow.training_run import PlannedTraining, TrainingRun
@@ -81,13 +80,7 @@ def run(
     local, simulated = prepared.nodes, not prepared.gpus
     if local is not None:
         require_layout(config, source.kind, local, simulated=simulated)
-    with (
-        service_use(config, prepared.gpus, console.warn, apart=False, wanted=not dry_run) as service,
-        ray_starting(
-            config, prepared.gpus, source_folder, console.line, apart=False, wanted=not dry_run, service=service
-        ) as starting,
-        faults_printed_first(),
-    ):
+    with ray_starting(config, prepared.gpus, source_folder, console, apart=False, wanted=not dry_run) as starting:
         found = training_problem(prepared, source, code)  # imports torch, while Ray's processes start
         console.lines(found.notes)
         stages.end("data")
@@ -96,7 +89,7 @@ def run(
         if resume is not None:
             require_one_fitting(found, config.hyperparameters, resume.training_checkpoints())
         begun = resume.read_run().get("global_batch") if resume is not None else None
-        own = held(config, service)
+        own = starting.config if starting is not None else config
         planned = layout(own, found, local, simulated=simulated, global_batch=begun) if local is not None else None
         if starting is None:
             console.results(planned.lines([gpu.name for gpu in prepared.gpus] or [SIMULATED]) if planned else [])

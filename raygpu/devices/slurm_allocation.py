@@ -19,7 +19,7 @@ OBJECT_STORE_SHARE = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What this job has of the node that the process runs on. None where Slurm does not say, or sets no limit."""
+    """Share of the process' node that its job has. None where Slurm does not say, or sets no limit."""
 
     num_cpus: int | None = None
     num_gpus: int | None = None

@@ -1,4 +1,4 @@
-"""What a run's folder says of its Slurm job, and where the folders of submitted jobs are.
+"""Note of a run's Slurm job in its folder, and the place of the folders of submitted jobs.
 
     runs/NAME/slurm/job.sh      the batch script
     runs/NAME/slurm/job.json    this record: written at the submission, and by the job at each start and end

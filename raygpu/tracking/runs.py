@@ -26,10 +26,9 @@ from raygpu.tracking.presentation import TrialsView
 from raygpu.tracking.stores import check, scheme, sqlite_path
 from raygpu.tracking.values import (
     ERROR_TAG,
-    MAX_NAME,
-    MAX_PARAM,
     MetricValue,
     allowed_name,
+    as_params,
     run_name,
     set_tags,
     tag_values,
@@ -311,19 +310,9 @@ class RunTree:
         self.mlflow.set_terminated(run_id, RUN_STATUS[status], time_ms)
 
     def _params(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return parameters as MLflow takes them; two whose names it would not tell apart get a number."""
-        params: dict[str, str] = {}
-        for name, value in values.items():
-            content, key, number = text(value), allowed_name(name), 2
-            while key in params:
-                key, number = f"{allowed_name(name)[: MAX_NAME - 4]}_{number}", number + 1
-            if key != name:
-                self._note(f"MLflow: the parameter {name} is called {key} there")
-            if len(content) > MAX_PARAM:
-                self._note(
-                    f"MLflow: the parameter {name} is cut to its first {MAX_PARAM:,} of {len(content):,} characters"
-                )
-            params[key] = content[:MAX_PARAM]
+        params, notes = as_params(values)
+        for line in notes:
+            self._note(line)
         return params
 
     def _note(self, line: str) -> None:

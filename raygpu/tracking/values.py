@@ -112,3 +112,24 @@ def _is_number(value: object) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def as_params(values: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """Return parameters as MLflow takes them, and a line for each that has another name or a shorter text there.
+
+    Two whose names MLflow would not tell apart get a number.
+    """
+    params: dict[str, str] = {}
+    notes: list[str] = []
+    for name, value in values.items():
+        content, key, number = text(value), allowed_name(name), 2
+        while key in params:
+            key, number = f"{allowed_name(name)[: MAX_NAME - 4]}_{number}", number + 1
+        if key != name:
+            notes.append(f"MLflow: the parameter {name} is called {key} there")
+        if len(content) > MAX_PARAM:
+            notes.append(
+                f"MLflow: the parameter {name} is cut to its first {MAX_PARAM:,} of {len(content):,} characters"
+            )
+        params[key] = content[:MAX_PARAM]
+    return params, notes

@@ -9,19 +9,20 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from fractions import Fraction
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
-from raygpu.cli.console import in_command, print_faults
-from raygpu.config import PackConfig, PlaceConfig, SweepConfig, TrainConfig
+from raygpu.cli.console import LiveConsole, in_command, print_faults
+from raygpu.config import PackConfig, PlaceConfig, SweepConfig
 from raygpu.config.source import Source
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import ray_environment
 from raygpu.errors import BadInput
 from raygpu.records import interrupts
-from raygpu.workflow.service_use import ServiceUse, service_use
+from raygpu.workflow.service_use import AnyConfig, ServiceUse, held, service_use
 
 START_S = 60.0
 """Seconds that Ray's start may take after Ctrl-C, before it is closed."""
@@ -47,11 +48,13 @@ if TYPE_CHECKING:
     from raygpu.engines.cluster.preload import Preload
 
 
-class RayStart:
+class RayStart(Generic[AnyConfig]):
     """A start of Ray that is under way in a thread."""
 
-    def __init__(self, config: SweepConfig | TrainConfig, future: Future[Cluster], preload: Preload | None) -> None:
-        self._may_fuse = isinstance(config, SweepConfig) and config.gpu.mode in ("auto", "fused")
+    def __init__(self, config: AnyConfig, future: Future[Cluster], preload: Preload | None) -> None:
+        self.config: AnyConfig = config
+        """The configuration, with the command's part of a service's GPUs as its largest number, if it joins one."""
+        self._may_fuse: bool = isinstance(config, SweepConfig) and config.gpu.mode in ("auto", "fused")
         self._future = future
         self._preload = preload
 
@@ -61,7 +64,7 @@ class RayStart:
             return
         from raygpu.training.base import surroundings
 
-        may_fuse = source.kind == "torch" and self._may_fuse
+        may_fuse: bool = source.kind == "torch" and self._may_fuse
         modules = [*WORKER_MODULES[source.kind], *(FUSED_MODULES if may_fuse else ())]
         own = surroundings(1, yielding=may_fuse)
         # The number of threads is set again for each training; whether they yield is read once, by torch's import.
@@ -77,23 +80,46 @@ class RayStart:
 
 @contextmanager
 def ray_starting(
-    config: SweepConfig | TrainConfig,
+    config: AnyConfig,
     gpus: Sequence[Gpu],
     source_folder: Path,
-    tell: Callable[[str], None],
+    console: LiveConsole,
     *,
     apart: bool,
+    least: Fraction | None = None,
     wanted: bool = True,
-    service: ServiceUse | None = None,
-) -> Iterator[RayStart | None]:
-    """Start Ray in a thread, or join a cluster, while the caller does something else; close it at the end, in any case.
+) -> Iterator[RayStart[AnyConfig] | None]:
+    """Start Ray in a thread, or join a cluster or the service, while the caller does something else; close it at the
+    end, in any case. A fault of the user's inside is printed before Ray is shut down.
 
-    Yields None if it is not wanted. source_folder: of the code that workers run; sent to a cluster's nodes. tell: takes
-    lines on waiting. apart: whether this machine's unequal GPUs are kept apart. service: joined in place of a new Ray.
+    Yields None if it is not wanted. source_folder: of the code that workers run; sent to a cluster's nodes. console:
+    shows lines on waiting. apart: whether this machine's unequal GPUs are kept apart. least: smallest part of a
+    service's GPUs that is of use.
     """
     if not wanted:
-        yield None
+        with faults_printed_first():
+            yield None
         return
+    measures = config.COMMAND == "balance"
+    used = service_use(config, gpus, console.warn, apart=apart, least=least, measures=measures)
+    with (
+        used as service,
+        _starting(config, gpus, source_folder, console, apart, service) as start,
+        faults_printed_first(),
+    ):
+        yield start
+
+
+@contextmanager
+def _starting(
+    config: AnyConfig,
+    gpus: Sequence[Gpu],
+    source_folder: Path,
+    console: LiveConsole,
+    apart: bool,
+    service: ServiceUse | None,
+) -> Iterator[RayStart[AnyConfig]]:
+    """Start Ray in a thread, or join a cluster or the service; close it at the end."""
     section, job = config.cluster, f"{config.COMMAND} {config.name}"
     nodes = host.nodes(gpus, apart=apart) if section.is_local else []
     ray_environment.prepare(local=len(nodes) == 1)
@@ -113,14 +139,14 @@ def ray_starting(
             return start_local(gpus, job, apart=apart, preload=preload)
         from raygpu.engines.cluster.remote_cluster import Wanted, connect
 
-        wanted_gpus = Wanted(section.min_gpus, section.wait_s, tell, given_up)
+        wanted_gpus = Wanted(section.min_gpus, section.wait_s, console.line, given_up)
         return connect(section.address, source_folder, wanted_gpus, job)
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray") as pool:
         starting = pool.submit(start)
         try:
             with interrupts.raised_outside_imports():
-                yield RayStart(config, starting, preload)
+                yield RayStart(held(config, service), starting, preload)
         finally:
             given_up.set()
             if preload is not None:

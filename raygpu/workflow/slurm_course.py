@@ -1,4 +1,4 @@
-"""What becomes of a Slurm job when its command has ended. Pure, but for the reading of a run's progress."""
+"""Next step of a Slurm job whose command has ended. Pure, but for the reading of a run's progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STARTS_WITHOUT_PROGRESS = 2
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What becomes of a job."""
+    """Next step of a job."""
 
     again: bool
     """Whether it is queued again."""

@@ -51,7 +51,7 @@ SAID: Mapping[Cause, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a job runs."""
+    """Place in which a job runs."""
 
     number: str
     """Slurm's id of the job."""

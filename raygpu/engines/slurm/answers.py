@@ -1,4 +1,4 @@
-"""What Slurm's commands print, as values. Pure."""
+"""Output of Slurm's commands, as values. Pure."""
 
 from __future__ import annotations
 

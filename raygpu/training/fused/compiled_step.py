@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -46,22 +46,13 @@ class LoadedStep:
     def __init__(self, package: Path) -> None:
         self._run = load_package(package)
 
-    def __call__(
-        self,
-        parameters: Stacked,
-        fixed: Stacked,
-        buffers: Stacked,
-        moments: list[Stacked],
-        inputs: Tensors,
-        targets: Tensors,
-        numbers: torch.Tensor,
-        drawn: Sequence[torch.Tensor] = (),
-    ) -> torch.Tensor:
-        """Take a step in place; return the losses, packed, (width, ...)."""
+    def __call__(self, *arguments: Any) -> torch.Tensor:
+        """Take a step in place; return the losses, packed, (width, ...). arguments: as `Arguments`."""
+        parameters, fixed, buffers, moments, inputs, targets, numbers, *drawn = arguments
         tensors = [*parameters.values(), *fixed.values(), *buffers.values()]
         for stack in moments:
             tensors += stack.values()
-        return self._run([*tensors, *_tensors(inputs), *_tensors(targets), numbers, *drawn])[0]
+        return self._run([*tensors, *_tensors(inputs), *_tensors(targets), numbers, *(drawn[0] if drawn else [])])[0]
 
 
 class StepCompiledAtFirst:

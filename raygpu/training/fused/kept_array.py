@@ -1,4 +1,4 @@
-"""What is kept of arrays like this one: measured widths and compiled steps. They load, or are made beside the training.
+"""Kept measurements and compiled steps of arrays like this one: loaded, or made beside the training.
 
 array.kept = KeptArray(store, array, source, environment)
 array.kept.widths()          # None: measure them

@@ -40,6 +40,7 @@ def test_a_box_of_two_types_of_card_is_a_cluster(
     address: str, cards: int, expected: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     """Ray refuses a second node to a head that knows no other machine."""
+    from raygpu.cli.console import LiveConsole
     from raygpu.workflow import ray_startup
 
     given: list[bool] = []
@@ -52,7 +53,7 @@ def test_a_box_of_two_types_of_card_is_a_cluster(
 
     monkeypatch.setattr(ray_startup.ray_environment, "prepare", prepare)
     config: Any = SimpleNamespace(cluster=ClusterSection(address=address), COMMAND="sweep", name="test")
-    with pytest.raises(Told), ray_startup.ray_starting(config, CARDS[:cards], tmp_path, print, apart=True):
+    with pytest.raises(Told), ray_startup.ray_starting(config, CARDS[:cards], tmp_path, LiveConsole(), apart=True):
         pass
     assert given == [expected]
 
