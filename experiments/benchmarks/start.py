@@ -1,143 +1,178 @@
-"""Seconds from a command to its first training step, beside a bare process with Ray and torch, and to the prompt.
+"""Seconds from the command to the first training step of a sweep, with the service of `raygpu up` and without, beside a
+bare process: `ray.init()` and one actor that imports torch.
 
-    python -m experiments.benchmarks.start [--rounds 7] [--other ../before] [--trials 8]
+python -m experiments.benchmarks.start --rounds 5
 
-A round runs, one after the other, the bare process (`ray.init()` and one actor that imports torch, as a whole, and to
-the actor's answer), and the same short sweep in fused mode and in process mode; with --other, the sweeps of another
-checkout too. Every second round runs backwards. The first round is left out: it is cold. The ratios are medians of the
-rounds' own ratios.
+The ways take turns. The moment of the step is noted by the experiment itself, in the worker. Beside the seconds, which
+a busy machine stretches, the record has the seconds of CPU that the command and all of its processes have taken until
+that moment, those of the service's among them.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from statistics import median
 from typing import Any
+
+import psutil
 
 from experiments.benchmarks import record
 from experiments.digits import Mlp
 
-HERE = Path(__file__).parents[2]
-NOTE = "RAYGPU_BENCHMARK_FIRST_STEP"
-"""Variable with the file in which the first training step's moment is noted."""
-SWEEP = ["conf/sweep/digits.toml", "--experiment", "experiments.benchmarks.start:Noted", "--epochs", "2"]
-MODES = {
-    "fused": ["--gpu.mode", "fused"],
-    "process": ["--gpu.mode", "process", "--gpu.fraction", "0.5"],
-}
+MARK = "FIRST_STEP_FILE"
+"""Variable with the file that the first step in a worker writes."""
+WORKER = "default_worker.py"
+WAIT_S = 300.0
 BARE = """
-import sys, time
-began = float(sys.argv[1])
+import os, time
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import ray
-ray.init(address="local", num_cpus=2, num_gpus=1, log_to_driver=False, logging_level=40)
-
-@ray.remote(num_gpus=0.2)
+ray.init(log_to_driver=False, logging_level="ERROR", include_dashboard=True)
+@ray.remote
 class Actor:
-    def answer(self):
+    def begin(self):
         import torch
-        return float(torch.zeros(2).sum())
-
+        open(os.environ["FIRST_STEP_FILE"], "w").write(str(time.time()))
 actor = Actor.remote()
-ray.get(actor.answer.remote())
-print(time.time() - began)
-ray.shutdown()
+ray.get(actor.begin.remote())
 """
+WAYS = {
+    "process, without": ("process", False, "raygpu"),
+    "process, service": ("process", True, "raygpu"),
+    "process, service, by module": ("process", True, "raygpu.sweep"),
+    "fused, without": ("fused", False, "raygpu"),
+    "fused, service": ("fused", True, "raygpu"),
+}
+"""Mode, whether the service is used, and module of the command, by name."""
 
 
-class Noted(Mlp):
-    """A small network that notes the moment of the first training step in a worker."""
+class Marked(Mlp):
+    """The digits network, which notes the moment of a worker's first step in a file."""
 
     def loss(self, outputs: Any, targets: Any) -> Any:
-        """Return the loss; note the moment of the first call, which is no dry run."""
-        if "default_worker" in sys.argv[0] and NOTE in os.environ:
-            with contextlib.suppress(FileExistsError), open(os.environ[NOTE], "x") as file:
-                file.write(str(time.time()))
+        """Return the loss; the first call in a worker writes the file."""
+        if sys.argv[0].endswith(WORKER) and (path := os.environ.get(MARK)):
+            with suppress(FileExistsError):
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                os.write(file, str(time.time()).encode())
+                os.close(file)
         return super().loss(outputs, targets)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--trials", type=int, default=8)
-    parser.add_argument("--other", type=Path, help="folder of another checkout")
+    """Measure all ways by turns, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--trials", type=int, default=16)
     arguments = parser.parse_args()
-    checkouts = {"this": HERE} | ({"other": arguments.other.resolve()} if arguments.other else {})
-    with tempfile.TemporaryDirectory(prefix="raygpu-bench-") as folder:
-        rounds = [_round(checkouts, arguments.trials, Path(folder), number) for number in range(arguments.rounds + 1)]
-    warm = rounds[1:]
+    with tempfile.TemporaryDirectory(prefix="s-") as folder:
+        runs = measured(Path(folder), arguments.rounds, arguments.trials)
+    medians = {
+        name: {key: round(statistics.median(run[key] for run in of), 2) for key in of[0]} for name, of in runs.items()
+    }
     ratios = {
-        f"{name}: first step / bare": [each[name]["first_step_s"] / each["bare"]["answer_s"] for each in warm]
-        for name in warm[0]
+        f"{name}: {key} over bare": round(found[key] / medians["bare"][key], 2)
+        for name, found in medians.items()
         if name != "bare"
+        for key in found
     }
-    results = {
-        "ratios": {name: round(median(values), 3) for name, values in ratios.items()},
-        "ranges": {name: [round(min(values), 3), round(max(values), 3)] for name, values in ratios.items()},
-        "medians_s": {
-            name: {key: round(median(each[name][key] for each in warm), 2) for key in found if key.endswith("_s")}
-            for name, found in warm[0].items()
-        },
-        "cold": rounds[0],
-        "rounds": warm,
-    }
-    record.write("start", results, {"rounds": arguments.rounds, "trials": arguments.trials, "sweep": SWEEP})
+    record.write(
+        "start", {"ratios": medians, "over_bare": ratios, "rounds": runs}, vars(arguments) | {"ways": WAYS}
+    )
 
 
-def _round(checkouts: Mapping[str, Path], num_trials: int, folder: Path, number: int) -> dict[str, dict[str, Any]]:
-    tasks: list[tuple[str, Any]] = [("bare", lambda: _bare(folder))]
-    for name, checkout in checkouts.items():
-        for mode in MODES:
-            tasks.append((f"{mode}, {name}", _later(checkout, mode, num_trials, folder / f"{number}-{name}-{mode}")))
-    found = {}
-    for name, run in tasks if number % 2 else reversed(tasks):
-        found[name] = run()
-        print(f"{name:16} {found[name]}", flush=True)
-    return {name: found[name] for name, _ in tasks}
+def measured(folder: Path, rounds: int, trials: int) -> dict[str, list[dict[str, float]]]:
+    """Return the seconds and the CPU seconds until the first step of each round, by way."""
+    runtime = folder / "run"
+    runtime.mkdir(mode=0o700)
+    environment = os.environ | {"XDG_RUNTIME_DIR": str(runtime), "RAYGPU_SERVICE": "on"}
+    subprocess.run([sys.executable, "-m", "raygpu", "up"], check=True, env=environment)
+    try:
+        runs: dict[str, list[dict[str, float]]] = {name: [] for name in ("bare", *WAYS)}
+        for number in range(rounds):
+            runs["bare"].append(_timed([sys.executable, "-c", BARE], folder, environment, f"bare-{number}", None))
+            for index, (name, (mode, uses_service, module)) in enumerate(WAYS.items()):
+                run = f"{mode}-{index}-{number}"
+                command = [sys.executable, "-m", module, *(["sweep"] if module == "raygpu" else [])]
+                command += [*_flags(folder, mode, trials), "--name", run]
+                keeper = _ready(environment) if uses_service else None
+                own = environment if uses_service else environment | {"RAYGPU_SERVICE": "off"}
+                runs[name].append(_timed(command, folder, own, run, keeper))
+            print(number, {name: of[-1] for name, of in runs.items()}, flush=True)
+        return runs
+    finally:
+        subprocess.run([sys.executable, "-m", "raygpu", "down", "--now"], check=True, env=environment)
 
 
-def _later(checkout: Path, mode: str, num_trials: int, folder: Path) -> Any:
-    return lambda: _sweep(checkout, mode, num_trials, folder)
+def _flags(folder: Path, mode: str, trials: int) -> list[str]:
+    file = folder / "sweep.toml"
+    lines = [
+        'experiment = "experiments.benchmarks.start:Marked"',
+        'metric = "accuracy"',
+        "epochs = 2",
+        "[space]",
+    ]
+    lines += ["lr = { loguniform = [1e-3, 1.0] }", "momentum = { uniform = [0.0, 0.95] }", "hidden = 128"]
+    file.write_text("\n".join([*lines, "batch_size = 32"]))
+    return [
+        *(str(file), "--trials", str(trials), "--gpu.mode", mode, "--runs-dir", str(folder / "runs")),
+        *("--tracking.uri", f"sqlite:///{folder}/mlflow.db"),
+    ]
 
 
-def _bare(folder: Path) -> dict[str, Any]:
-    """Run the bare process; return its seconds to the actor's answer, and to its end."""
+def _ready(environment: dict[str, str]) -> psutil.Process:
+    """Wait until the service is ready for the next command; return its process."""
+    import json
+
+    while True:
+        told = subprocess.run(
+            [sys.executable, "-m", "raygpu", "status", "--json"], capture_output=True, check=True, env=environment
+        )
+        state = json.loads(told.stdout)
+        if state["standby"] and state["idle_workers"] == state["workers"]:
+            return psutil.Process(state["pid"])
+        time.sleep(1)
+
+
+def _timed(
+    command: list[str], folder: Path, environment: dict[str, str], name: str, keeper: psutil.Process | None
+) -> dict[str, float]:
+    """Run a command to its end, and return the seconds and CPU seconds from its start to its first step."""
+    mark = folder / f"mark-{name}"
+    before = _cpu_s(keeper) if keeper is not None else 0.0
     began = time.time()
-    done = subprocess.run([sys.executable, "-c", BARE, str(began)], cwd=folder, capture_output=True, check=True)
-    return {"answer_s": round(float(done.stdout), 2), "whole_s": round(time.time() - began, 2)}
+    with (folder / f"{name}.txt").open("w") as output:
+        process = psutil.Popen(
+            command,
+            env=environment | {MARK: str(mark)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        while not mark.exists() or not mark.read_text():
+            if process.poll() is not None or time.time() - began > WAIT_S:
+                raise RuntimeError(f"{name}: no first step: {(folder / f'{name}.txt').read_text()[-2000:]}")
+            time.sleep(0.01)
+        cpu_s = _cpu_s(process) + (_cpu_s(keeper) - before if keeper is not None else 0.0)
+        if process.wait(WAIT_S) != 0:
+            raise RuntimeError(f"{name}: {(folder / f'{name}.txt').read_text()[-2000:]}")
+    return {"seconds": float(mark.read_text()) - began, "cpu_seconds": cpu_s}
 
 
-def _sweep(checkout: Path, mode: str, num_trials: int, folder: Path) -> dict[str, Any]:
-    """Run one sweep; return its seconds to the first training step, from the last epoch to the prompt, and in all."""
-    folder.mkdir()
-    store = ["--tracking.uri", f"sqlite:///{folder.parent}/{checkout.name}.db", "--runs-dir", str(folder / "runs")]
-    own = ["--trials", str(num_trials), "--profiles", str(folder.parent / f"{checkout.name}-profiles"), "--json"]
-    command = [sys.executable, "-m", "raygpu.sweep", *SWEEP, *MODES[mode], *store, *own]
-    # This module's experiment, whichever checkout's raygpu trains it.
-    path = os.pathsep.join(dict.fromkeys([str(checkout), str(HERE)]))
-    environment = {**os.environ, "PYTHONPATH": path, NOTE: str(folder / "first_step")}
-    began = time.time()
-    done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
-    ended = time.time()
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    summary = json.loads(done.stdout)
-    (timeline,) = (folder / "runs").glob("*/timeline.jsonl")
-    moments = [row["at"] for row in map(json.loads, timeline.read_text().splitlines()) if row["event"] == "epochs"]
-    return {
-        "first_step_s": round(float((folder / "first_step").read_text()) - began, 2),
-        "end_s": round(ended - max(moments), 2),
-        "whole_s": round(ended - began, 2),
-        "stages": summary.get("stages_s"),
-    }
+def _cpu_s(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process and of all that it has started, those that have ended included."""
+    total = 0.0
+    for each in [process, *process.children(recursive=True)]:
+        with suppress(psutil.Error):
+            total += sum(each.cpu_times()[:4])
+    return total
 
 
 if __name__ == "__main__":
