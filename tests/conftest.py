@@ -140,12 +140,13 @@ def sweep_config(ray_address: str, new_store: Callable[[Path], str], tmp_path: P
 class _NoRay:
     """In place of `ray_starting`: no fault of the input has to wait for Ray."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None: ...
+    def __init__(self, config: Any, *arguments: Any, **options: Any) -> None:
+        self.config = config
 
     def __enter__(self) -> Any:
         device, node = SimpleNamespace(uuid=None), SimpleNamespace(num_gpus=1, num_cpus=4)
         cluster = SimpleNamespace(devices=[device], nodes=[node])
-        return SimpleNamespace(wait=lambda: cluster, trains=lambda source: None)
+        return SimpleNamespace(config=self.config, wait=lambda: cluster, trains=lambda source: None)
 
     def __exit__(self, *_: object) -> None: ...
 

@@ -83,9 +83,7 @@ def main() -> None:
         if name != "bare"
         for key in found
     }
-    record.write(
-        "start", {"ratios": medians, "over_bare": ratios, "rounds": runs}, vars(arguments) | {"ways": WAYS}
-    )
+    record.write("start", {"ratios": medians, "over_bare": ratios, "rounds": runs}, vars(arguments) | {"ways": WAYS})
 
 
 def measured(folder: Path, rounds: int, trials: int) -> dict[str, list[dict[str, float]]]:

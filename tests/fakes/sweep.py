@@ -25,6 +25,7 @@ def sweep_context(records: Records, **changes: Any) -> Any:
         "warn": print,
         "detail": None,
         "leave": print,
+        "store_fault": lambda: None,
         "arrays_s": {},
         "needs": {},
     }

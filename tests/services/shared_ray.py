@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.pinned import pinned
 from raygpu.records.device import SIMULATED, Device
 
+ROOT = str(Path(__file__).parents[2])
+
 
 def joining(address: str) -> Callable[..., Cluster]:
     """Return what takes the place of `start_local`: it joins the cluster at this address, whose simulated GPU becomes
@@ -28,7 +31,9 @@ def joining(address: str) -> Callable[..., Cluster]:
     def join(gpus: Sequence[Gpu], job: str = "", **options: Any) -> Cluster:
         if gpus:
             return start_local(gpus, job, **options)
-        ray.init(address=address, job_config=named_job(job), log_to_driver=False, logging_level=logging.ERROR)
+        named = named_job(job)
+        named._py_driver_sys_path.append(ROOT)  # the tests' experiments, whatever folder the command runs in
+        ray.init(address=address, job_config=named, log_to_driver=False, logging_level=logging.ERROR)
         node_id = ray.get_runtime_context().get_node_id()
         node = replace(host.nodes([])[0], num_cpus=ray.cluster_resources()["CPU"])
         return Cluster([Device(0, node_id, "0", SIMULATED)], [node], None, local=True)

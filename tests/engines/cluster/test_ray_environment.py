@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -18,9 +19,11 @@ CARDS = [Gpu(0, "GPU-a", "NVIDIA A100", 40.0), Gpu(1, "GPU-b", "NVIDIA L4", 24.0
 
 def told(code: str) -> str:
     """What a process of its own prints: here, Ray is imported."""
-    without = f"import os; os.environ.pop({ray_environment.ON_LOOPBACK!r}, None); "
-    words = [sys.executable, "-c", without + code]
-    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=300).stdout.strip()
+    # Tests of whole commands, which may have run in this process before, leave the variables of a local Ray.
+    environment = {name: value for name, value in os.environ.items() if name not in ray_environment.LOCAL}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=300)
+    return done.stdout.strip()
 
 
 def test_a_local_ray_is_told_to_stay_on_loopback() -> None:
