@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from raygpu import reporting
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster import ray_environment
 from tests.scheduling import pytest_collection_modifyitems, pytest_xdist_make_scheduler
@@ -55,6 +56,13 @@ def denormal_numbers() -> Iterator[None]:
         import torch
 
         torch.set_flush_denormal(False)
+
+
+@pytest.fixture(autouse=True)
+def reports_go_nowhere() -> Iterator[None]:
+    """A function's training that a test has not closed would wait for ever for the reports of the next test."""
+    yield
+    reporting.use(None)
 
 
 @pytest.fixture(scope="session")
