@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from raygpu.records.slurm_job import SlurmJob
@@ -41,6 +41,8 @@ class State:
     """Why it waits, or why it ended."""
     nodes: str = ""
     exit_code: int | None = None
+    script: str = ""
+    """The batch script, where it was asked for."""
 
     @property
     def is_live(self) -> bool:
@@ -61,13 +63,28 @@ def own_words(printed: str) -> str:
 
 
 def of_queue(printed: str) -> dict[str, State]:
-    """Return the states in what squeue prints with `--format=%i|%T|%r|%N`, by job id."""
+    """Return the states in what squeue prints with `--format=%i|%T|%r|%N|%o`, by job id."""
     states: dict[str, State] = {}
     for line in printed.splitlines():
-        number, word, reason, nodes = (*line.strip().split("|"), "", "", "")[:4]
+        number, word, reason, nodes, script = (*line.strip().split("|", 4), "", "", "", "")[:5]
         if number and word:
-            states[number] = State(word, "" if reason == "None" else reason.replace("_", " "), nodes)
+            reason = "" if reason == "None" else reason.replace("_", " ")
+            states[number] = State(word, reason, nodes, script=script)
     return states
+
+
+def queued_by_hand(record: SlurmJob, live: Mapping[str, State]) -> SlurmJob:
+    """Return the record of a job as that of its next start, if its script was queued again after its end.
+
+    live: this user's jobs that wait or run, by id. The job itself notes its new id when it begins.
+    """
+    if record.exit_code is None or not record.script:
+        return record
+    _, _, index = record.slurm_id.partition("_")
+    for number, state in live.items():
+        if state.script == record.script and number != record.slurm_id and number.partition("_")[2] == index:
+            return replace(record, slurm_id=number, exit_code=None, ended=None, message="")
+    return record
 
 
 def of_control(printed: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from raygpu.errors import BadInput, RaygpuError
 
 TIMEOUT_S = 60.0
 UNKNOWN = "Invalid job id"
-FIELDS = "--format=%i|%T|%r|%N"
+FIELDS = "--format=%i|%T|%r|%N|%o"
 
 
 def is_installed() -> bool:

@@ -54,10 +54,8 @@ class SlurmJobs:
 
     def record(self, job_id: str) -> SlurmJob:
         """Return the record of a job by its id, COMMAND-NAME, or Slurm's number. Raises BadInput."""
-        for record in slurm_job.submitted():
-            if job_id in (record.job_id, record.slurm_id):
-                return record
-        raise BadInput(f"read {job_id!r}; no such job was submitted to Slurm from here: list shows them")
+        record = _noted(job_id)
+        return answers.queued_by_hand(record, _queue()) if record.exit_code is not None else record
 
     def has(self, job_id: str) -> bool:
         """Return whether a job of this id was submitted to Slurm."""
@@ -70,8 +68,12 @@ class SlurmJobs:
 
     def all(self) -> list[SubmittedJob]:
         """Return the submitted jobs whose run folders are still there, the newest first."""
-        records = list(slurm_job.submitted())
-        live = door.queue() if any(record.exit_code is None for record in records) else {}
+        records, live = list(slurm_job.submitted()), {}
+        if any(record.exit_code is None for record in records):
+            live = door.queue()
+        elif records:
+            live = _queue()
+        records = [answers.queued_by_hand(record, live) for record in records]
         return [answers.submitted_job(record, live.get(record.slurm_id) or self._state(record)) for record in records]
 
     def stop(self, job_id: str) -> None:
@@ -95,31 +97,33 @@ class SlurmJobs:
 
     def follow(self, job_id: str, write: Callable[[str], Any]) -> SubmittedJob:
         """Write a job's output, from its first line on, until the job ends for good; return its last state."""
-        log = _Log(slurm_job.log_of(Path(self.record(job_id).folder)), write)
-        asked, waiting = -ASK_S, ""
+        log = _Log(slurm_job.log_of(Path(_noted(job_id).folder)), write)
+        asked, waiting, has_ended = -ASK_S, "", False
         while True:
             log.more()
-            record = self.record(job_id)
-            if record.exit_code is not None:
-                time.sleep(LAST_S)
-                log.more()
-                return answers.submitted_job(record, None)
-            if time.monotonic() - asked >= ASK_S:
-                try:
-                    job = self.job(job_id)
-                except RaygpuError as error:
-                    if isinstance(error, BadInput):
-                        raise
-                    job = None  # a busy Slurm; it is asked again
+            had_ended, has_ended = has_ended, _noted(job_id).exit_code is not None
+            if time.monotonic() - asked >= ASK_S or (has_ended and not had_ended):
+                job = self._answered(job_id)
                 asked = time.monotonic()
                 if job is not None and job.is_over:
                     time.sleep(LAST_S)
                     log.more()
-                    return self.job(job_id)
+                    job = self.job(job_id)  # which may have begun anew meanwhile
+                    if job.is_over:
+                        return job
                 if job is not None and job.status == "PENDING" and job.message != waiting:
                     waiting = job.message
                     write(f"{waiting}\n")
             time.sleep(LOOK_S)
+
+    def _answered(self, job_id: str) -> SubmittedJob | None:
+        """Return the state of a job; None of a Slurm that is too busy to answer."""
+        try:
+            return self.job(job_id)
+        except BadInput:
+            raise
+        except RaygpuError:
+            return None
 
     def waits_in_vain(self, job_ids: list[str]) -> list[str]:
         """Return a line for each reason for which Slurm will never start these jobs."""
@@ -130,6 +134,22 @@ class SlurmJobs:
     def _state(self, record: SlurmJob) -> State | None:
         """Return Slurm's state of a job; a job that has said how it ended is not asked for."""
         return door.state(record.slurm_id) if record.exit_code is None else None
+
+
+def _noted(job_id: str) -> SlurmJob:
+    """Return what a job has noted of itself. Raises BadInput."""
+    for record in slurm_job.submitted():
+        if job_id in (record.job_id, record.slurm_id):
+            return record
+    raise BadInput(f"read {job_id!r}; no such job was submitted to Slurm from here: list shows them")
+
+
+def _queue() -> dict[str, State]:
+    """Return this user's jobs that wait or run; none where Slurm does not answer, as on a machine without it."""
+    try:
+        return door.queue()
+    except RaygpuError:
+        return {}
 
 
 class _Log:

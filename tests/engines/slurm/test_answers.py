@@ -14,6 +14,7 @@ from raygpu.engines.slurm.answers import (
     of_control,
     of_queue,
     own_words,
+    queued_by_hand,
     state_of,
     submitted_job,
 )
@@ -45,10 +46,23 @@ def test_a_refusal_in_slurms_words() -> None:
 
 
 def test_the_queue() -> None:
-    assert of_queue("12|RUNNING|None|n1\n13_1|PENDING|Resources|\n") == {
-        "12": State("RUNNING", "", "n1"),
+    assert of_queue("12|RUNNING|None|n1|/a|b/job.sh\n13_1|PENDING|Resources||\n") == {
+        "12": State("RUNNING", "", "n1", script="/a|b/job.sh"),
         "13_1": State("PENDING", "Resources"),
     }
+
+
+def test_a_job_whose_script_was_queued_again_by_hand_is_its_next_start() -> None:
+    ended = SlurmJob("sweep-a", "sweep", "12", "/runs/a", 0.0, script="/runs/a/job.sh", exit_code=130, ended=5.0)
+    live = of_queue("12|COMPLETING|None|n1|/runs/a/job.sh\n14|PENDING|Priority||/runs/a/job.sh\n15|RUNNING|||/b.sh\n")
+    assert queued_by_hand(ended, of_queue("12|COMPLETING|None|n1|/runs/a/job.sh\n15|RUNNING|||/b.sh\n")) == ended
+    again = queued_by_hand(ended, live)
+    assert (again.slurm_id, again.exit_code) == ("14", None)
+    assert submitted_job(again, live["14"]).status == "PENDING"
+    assert queued_by_hand(replace(ended, exit_code=None), live).slurm_id == "12"
+    third = replace(ended, slurm_id="12_3")
+    assert queued_by_hand(third, live) == third
+    assert queued_by_hand(third, of_queue("16_3|RUNNING|||/runs/a/job.sh")).slurm_id == "16_3"
 
 
 def test_the_fields_of_a_job() -> None:
