@@ -95,14 +95,15 @@ def measured(folder: Path, rounds: int, trials: int) -> dict[str, list[dict[str,
     try:
         runs: dict[str, list[dict[str, float]]] = {name: [] for name in ("bare", *WAYS)}
         for number in range(rounds):
+            _ready(environment)
             runs["bare"].append(_timed([sys.executable, "-c", BARE], folder, environment, f"bare-{number}", None))
             for index, (name, (mode, uses_service, module)) in enumerate(WAYS.items()):
                 run = f"{mode}-{index}-{number}"
                 command = [sys.executable, "-m", module, *(["sweep"] if module == "raygpu" else [])]
                 command += [*_flags(folder, mode, trials), "--name", run]
-                keeper = _ready(environment) if uses_service else None
+                service = _ready(environment)  # also before the others: what it prepares takes their processor
                 own = environment if uses_service else environment | {"RAYGPU_SERVICE": "off"}
-                runs[name].append(_timed(command, folder, own, run, keeper))
+                runs[name].append(_timed(command, folder, own, run, service if uses_service else None))
             print(number, {name: of[-1] for name, of in runs.items()}, flush=True)
         return runs
     finally:
