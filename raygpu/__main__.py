@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
@@ -43,12 +42,10 @@ USAGE = "\n".join(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first word names; return its exit code, 2 for a name that is none."""
     words = sys.argv[1:] if argv is None else list(argv)
-    is_served = bool(words) and words[0] in SERVED and not {"-h", "--help"} & set(words)
-    if argv is None and is_served and os.environ.get("RAYGPU_SERVICE") != "off":
-        from raygpu.engines.cluster.service.handover import handed_over
+    if argv is None and words and words[0] in SERVED:
+        from raygpu.engines.cluster.service.handover import served
 
-        if (code := handed_over(words)) is not None:
-            return code
+        return served(words, lambda: run(words))
     return run(words)
 
 

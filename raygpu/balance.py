@@ -28,6 +28,7 @@ from raygpu.cli.formatting import hyperparameters
 from raygpu.cli.run_description import measurement_description
 from raygpu.config import BalanceConfig
 from raygpu.config.command_names import typed
+from raygpu.engines.cluster.service.handover import served
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.planning.batch_balancing import (
@@ -349,4 +350,4 @@ def _main(arguments: Arguments) -> Outcome:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(served([COMMAND.name, *sys.argv[1:]], main))

@@ -28,6 +28,7 @@ from raygpu.config import PackConfig
 from raygpu.config.command_names import typed
 from raygpu.config.sections import Way
 from raygpu.devices.rgu import rgu
+from raygpu.engines.cluster.service.handover import served
 from raygpu.errors import BadInput
 from raygpu.planning.advice import Advice, Scaling
 from raygpu.planning.advice import advise as judge
@@ -252,4 +253,4 @@ def _main(arguments: Arguments) -> Outcome:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(served([COMMAND.name, *sys.argv[1:]], main))

@@ -29,6 +29,7 @@ from raygpu.cli.run_description import measurement_description
 from raygpu.config import PlaceConfig
 from raygpu.config.sections import PIPELINES
 from raygpu.config.source import Source
+from raygpu.engines.cluster.service.handover import served
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment
@@ -293,4 +294,4 @@ def _main(arguments: Arguments) -> Outcome:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(served([COMMAND.name, *sys.argv[1:]], main))

@@ -16,6 +16,7 @@ from raygpu.cli.plan_view import search_lines, sweep_lines
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.config.source import require_there
+from raygpu.engines.cluster.service.handover import served
 from raygpu.engines.cluster.sites import local_site
 from raygpu.engines.profiling.measurer import Measurer
 from raygpu.errors import BadInput
@@ -177,4 +178,4 @@ def resumed_config(earlier: RunDirectory, overrides: Mapping[str, str]) -> Sweep
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(served([COMMAND.name, *sys.argv[1:]], main))

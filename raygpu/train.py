@@ -17,6 +17,7 @@ from raygpu.cli.training_view import TrainConsole, beginning
 from raygpu.config import TrainConfig, load, read_toml
 from raygpu.config.sections import TrackingSection
 from raygpu.config.source import code_folder
+from raygpu.engines.cluster.service.handover import served
 from raygpu.errors import BadInput
 from raygpu.records.clock import Stages
 from raygpu.records.device import SIMULATED
@@ -166,4 +167,4 @@ def _tracking(arguments: Arguments, path: Path | None) -> TrackingSection:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(served([COMMAND.name, *sys.argv[1:]], main))

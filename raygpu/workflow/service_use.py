@@ -15,14 +15,13 @@ from raygpu.devices.nvml import Gpu
 from raygpu.engines.cluster import ray_environment
 from raygpu.engines.cluster.service.client import Lease, NotUsed, lease
 from raygpu.engines.cluster.service.folder import ServiceFolder
+from raygpu.engines.cluster.service.handover import SWITCH
 from raygpu.engines.cluster.service.ledger import Wish
 from raygpu.storage import is_job
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
 
-SWITCH = "RAYGPU_SERVICE"
-"""Variable that keeps a command off the service if it is "off"."""
 AnyConfig = TypeVar("AnyConfig", SweepConfig, TrainConfig)
 
 

@@ -159,7 +159,7 @@ def step_arguments(
 def _stand_back(niceness: int) -> None:
     """Yield processors and memory to others, and end some time even if the compiler hangs."""
     os.nice(niceness)
-    with suppress(OSError):  # Linux shares a processor out among sessions first (man 7 sched), and this is one of its own
+    with suppress(OSError):  # Linux shares processors out by session first (man 7 sched)
         Path("/proc/self/autogroup").write_text(str(niceness))
     with suppress(OSError):  # where memory ends, this process goes first
         Path("/proc/self/oom_score_adj").write_text("1000")

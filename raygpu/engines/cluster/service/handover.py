@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -20,11 +20,27 @@ from raygpu.engines.cluster.service.folder import ServiceFolder
 from raygpu.engines.cluster.service.terms import Terms, may_take_over
 from raygpu.engines.cluster.service.wire import Line
 from raygpu.records.clock import command_age_s
+from raygpu.storage import is_job
 
+SWITCH = "RAYGPU_SERVICE"
+"""Variable that keeps a command off the service, if it is "off"."""
 PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
 ANSWER_S = 2.0
 LOST = 137
 """Exit code where the command's process was killed."""
+
+
+def served(words: Sequence[str], run: Callable[[], int]) -> int:
+    """Run a command line in the service's waiting process, or by `run` in this one; return its exit code.
+
+    words: the command's name and its arguments. A call for help, a submitted job, and a terminal that has turned the
+    service off, stay here.
+    """
+    if not {"-h", "--help"} & set(words) and os.environ.get(SWITCH) != "off" and not is_job():
+        code = handed_over(words)
+        if code is not None:
+            return code
+    return run()
 
 
 def handed_over(words: Sequence[str]) -> int | None:

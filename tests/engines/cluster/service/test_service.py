@@ -47,12 +47,13 @@ class Project:
     def write(self, word: str) -> None:
         (self.folder / "mine.py").write_text(CODE.replace("WORD", repr(word)))
 
-    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, by: tuple[str, ...] = ("raygpu",), **variables: str) -> subprocess.Popen[str]:
+        """by: module of the command, and its first words."""
         environment = {**self.environment, **variables}
         if variables:
             del environment["GONE"]
         return subprocess.Popen(
-            [sys.executable, "-m", "raygpu", *words],
+            [sys.executable, "-m", *by, *words],
             cwd=self.folder,
             env=environment,
             stdout=subprocess.PIPE,
@@ -60,11 +61,13 @@ class Project:
             text=True,
         )
 
-    def sweep(self, seen: str, *words: str, reports: int = 2) -> subprocess.Popen[str]:
+    def sweep(
+        self, seen: str, *words: str, reports: int = 2, by: tuple[str, ...] = ("raygpu", "sweep")
+    ) -> subprocess.Popen[str]:
         lines = ['experiment = "mine.py:train"', "trials = 1", 'metric = "score"', 'direction = "max"']
         lines += ["[space]", "x = { uniform = [0.0, 1.0] }", f"reports = {reports}", "[tracking]", "enabled = false"]
         (self.folder / f"{seen}.toml").write_text("\n".join(lines))
-        return self.start("sweep", f"{seen}.toml", "--name", seen, "-v", *words, SEEN=seen)
+        return self.start(f"{seen}.toml", "--name", seen, "-v", *words, by=by, SEEN=seen)
 
     def told(self, seen: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / f"told-{seen}.json").read_text())
@@ -140,9 +143,10 @@ def test_a_command_has_its_own_code_environment_and_folder_in_a_started_worker(p
 
 
 @pytest.mark.slow
-def test_a_waiting_process_becomes_the_command(project: Project) -> None:
+@pytest.mark.parametrize("by", [("raygpu", "sweep"), ("raygpu.sweep",)])
+def test_a_waiting_process_becomes_the_command(by: tuple[str, ...], project: Project) -> None:
     until(lambda: bool(project.state()["standby"]))
-    running = project.sweep("waited", reports=200)
+    running = project.sweep("-".join(["waited", *by]), reports=200, by=by)
     until(lambda: bool(project.state()["used_by"]))
     assert project.state()["used_by"][0]["pid"] != running.pid
     running.send_signal(signal.SIGINT)
