@@ -19,12 +19,14 @@ if TYPE_CHECKING:
         run_sweep,
         run_training,
     )
-    from raygpu.experiment import KerasExperiment, Mean, Splits, Sum, TorchExperiment
+    from raygpu.experiment import Mean, Splits, Sum
     from raygpu.reporting import checkpoint, load, report
     from raygpu.search.distributions import choice, grid_search, lograndint, loguniform, quniform, randint, uniform
     from raygpu.search.trials import Trial
     from raygpu.training.fused.fuse import fuse
+    from raygpu.training.keras.experiment import KerasExperiment
     from raygpu.training.keras.multi_gpu import multi_gpu_model
+    from raygpu.training.torch.experiment import TorchExperiment
 
 __version__ = "0.1.0"
 __all__ = [
@@ -55,7 +57,7 @@ __all__ = [
     "run_training",
     "uniform",
 ]
-_HOMES = dict.fromkeys(("KerasExperiment", "Mean", "Splits", "Sum", "TorchExperiment"), "experiment")
+_HOMES = dict.fromkeys(("Mean", "Splits", "Sum"), "experiment")
 _HOMES |= dict.fromkeys(("checkpoint", "load", "report"), "reporting") | {"Trial": "search.trials"}
 _HOMES |= dict.fromkeys(
     (
@@ -73,6 +75,7 @@ _HOMES |= dict.fromkeys(
 _HOMES |= dict.fromkeys(
     ("choice", "grid_search", "lograndint", "loguniform", "quniform", "randint", "uniform"), "search.distributions"
 )
+_HOMES |= {"TorchExperiment": "training.torch.experiment", "KerasExperiment": "training.keras.experiment"}
 _HOMES |= {"fuse": "training.fused.fuse", "multi_gpu_model": "training.keras.multi_gpu"}
 
 

@@ -4,7 +4,8 @@
         def data(self) -> Splits: ...
         def model(self, hp) -> nn.Module: ...
 
-Any function `train(config)` that calls `raygpu.report(...)` is an experiment too.
+The parts of the contract that belong to a framework are beside its trainings: `training/torch/experiment.py`,
+`training/keras/experiment.py`. Any function `train(config)` that calls `raygpu.report(...)` is an experiment too.
 """
 
 from __future__ import annotations
@@ -342,57 +343,3 @@ class Experiment(ABC):
         hp: as in `model`; the names read are recorded. In fused mode it runs under `torch.vmap`: see `TorchExperiment`.
         """
         return inputs
-
-
-class TorchExperiment(Experiment):
-    """A training problem in PyTorch: raygpu supplies the optimizer, the loop, the device and the checkpoints.
-
-    In fused mode one run of this code trains all members of an array: `forward`, `augment`, `loss` and `metrics` run
-    under `torch.vmap`, and every tensor in them stands for one member's. Forbidden there:
-
-    - a Tensor that decides a Python `if`, `.item()`, `float(tensor)`, boolean-mask indexing, NumPy in a forward pass;
-    - operators that vmap has no rule for, or runs as a slow loop (LSTM, GRU, weight norm, EmbeddingBag);
-    - state that a step changes outside parameters and buffers: attributes, lists, counters, globals, own generators;
-    - random numbers of NumPy and of Python; torch's are drawn from generators of each member's own.
-
-    A dry run before the sweep and audits during it compare members with trials alone; trials that break a rule are
-    trained alone, and a line names the cause. docs/exactness.md has all rules.
-    """
-
-    framework = "torch"
-
-    def loss(self, outputs: Any, targets: Any) -> Any:
-        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,), int64."""
-        from torch.nn.functional import cross_entropy
-
-        return cross_entropy(outputs, targets)
-
-    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,)."""
-        return {"accuracy": (outputs.argmax(dim=-1) == targets).float().mean()}
-
-
-class KerasExperiment(Experiment):
-    """A training problem in Keras on TensorFlow: `model(hp)` returns a Keras model, raygpu trains it.
-
-    `augment`, `loss` and `metrics` are traced once into a TensorFlow graph: use `keras.ops` and TensorFlow, draw random
-    numbers from `keras.random`, and let no Python `if` depend on a tensor. NumPy and Python code runs once, while
-    tracing. Outputs in bfloat16 reach `loss` and `metrics` as float32.
-    """
-
-    framework = "keras"
-
-    def loss(self, outputs: Any, targets: Any) -> Any:
-        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,),
-        integers."""
-        import keras
-
-        losses = keras.losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True)
-        return keras.ops.mean(losses)
-
-    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,)."""
-        import keras
-
-        hits = keras.ops.equal(keras.ops.argmax(outputs, axis=-1), keras.ops.cast(targets, "int32"))
-        return {"accuracy": keras.ops.mean(keras.ops.cast(hits, "float32"))}

@@ -38,6 +38,7 @@ from raygpu.planning.placements import Comparison, MeasuredPlacement, compare
 from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
 from raygpu.training.placed import Placements, placements
+from raygpu.training.torch.experiment import has_own_step
 from raygpu.workflow.ray_startup import measuring_ray
 from raygpu.workflow.run_report import report_of
 from raygpu.workflow.user_code import find, tried_step
@@ -70,11 +71,8 @@ class _Planned:
     prepared: PreparedPlace
     workload: Workload
     placements: Placements
-
-    @property
-    def has_pipeline(self) -> bool:
-        """Whether a pipeline is measured too."""
-        return self.workload.source.kind == "torch" and self.prepared.config.stages != "none"
+    has_pipeline: bool
+    """Whether a pipeline is measured too."""
 
     @property
     def simulated(self) -> bool:
@@ -140,11 +138,13 @@ def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: L
     step = tried_step(config, source, code, config.hyperparameters)
     splits = step.splits.part(config.data.fraction, config.seed)
     found = placements(source, code, splits, prepared.trial, config.placements, prepared.num_devices)
-    _require_stages(prepared, source, code)
-    planned = _Planned(prepared, Workload(source, splits, prepared.trial, config.gpu.precision), found)
+    has_pipeline = _has_pipeline(prepared, source, code)
+    planned = _Planned(prepared, Workload(source, splits, prepared.trial, config.gpu.precision), found, has_pipeline)
     data = ", synthetic data" if config.data.synthetic else ""
     logical = "logical devices of " if planned.simulated else ""
-    pipelines = ", ".join(["", *PIPELINES]) if planned.has_pipeline else ""
+    pipelines = ", ".join(["", *PIPELINES]) if has_pipeline else ""
+    if source.kind == "torch" and has_own_step(code):
+        pipelines = "; no pipeline, which needs a loss of the outputs: the experiment has its own training_step()"
     console.lines(
         [
             f"place {config.name}: {config.code_name}{data}; {hyperparameters(config.hyperparameters)}",
@@ -162,19 +162,28 @@ def _require_experiment(source: Source, code: Any) -> None:
         raise BadInput(f"{key}: {source.name} is a {kind}; a placement needs a TorchExperiment or a KerasExperiment")
 
 
-def _require_stages(prepared: PreparedPlace, source: Source, code: Any) -> None:
-    """Raise BadInput if the configured stages do not suit the model or the devices."""
+def _has_pipeline(prepared: PreparedPlace, source: Source, code: Any) -> bool:
+    """Return whether a pipeline is measured too. Raises BadInput for stages that do not suit the model or the
+    devices."""
     config, stages = prepared.config, prepared.config.chosen_stages or ()
     if source.kind != "torch":
         if stages:
             raise BadInput(f"stages: read {config.stages}; only a TorchExperiment has a pipeline")
-        return
+        return False
+    if has_own_step(code):
+        if stages:
+            raise BadInput(
+                f"stages: read {config.stages}; {source.name} has a training_step() of its own, and a pipeline"
+                " needs a loss of the model's outputs"
+            )
+        return False
     if len(stages) + 1 > prepared.num_devices:
         raise BadInput(f"stages: read {config.stages}, {len(stages) + 1} stages for {prepared.num_devices} devices")
     if stages:
         from raygpu.training.torch.pipeline_cut import require_submodules
 
         require_submodules(code.model(config.hyperparameters), stages)
+    return bool(config.stages != "none")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from torch import nn
 
 from experiments.digits import Cnn as DigitsCnn
 from experiments.digits import Mlp as DigitsMlp
-from raygpu.experiment import Experiment, Splits, TorchExperiment
+from raygpu.experiment import Experiment, Splits
+from raygpu.training.torch.experiment import TorchExperiment
 from tests.small_data import NUM_TRAIN as NUM_TRAIN
 from tests.small_data import few as few
 

@@ -14,7 +14,9 @@ import torch
 from torch import nn
 
 from experiments.digits import Mlp as DigitsMlp
-from raygpu.experiment import KerasExperiment, Splits, TorchExperiment
+from raygpu.experiment import Splits
+from raygpu.training.keras.experiment import KerasExperiment
+from raygpu.training.torch.experiment import TorchExperiment
 from tests.processes import die_once
 from tests.small_data import few, halves
 

@@ -13,7 +13,9 @@ import numpy as np
 from torch import nn
 
 from experiments.digits import Digits, digits
-from raygpu.experiment import KerasExperiment, Splits, TorchExperiment
+from raygpu.experiment import Splits
+from raygpu.training.keras.experiment import KerasExperiment
+from raygpu.training.torch.experiment import TorchExperiment
 
 
 class Convolutions(Digits, TorchExperiment):

@@ -26,7 +26,7 @@ from experiments.benchmarks import record
 from experiments.digits import Cnn, Mlp, digits
 from raygpu.config.population import PopulationSection
 from raygpu.engines.tune.evolution import Evolution
-from raygpu.experiment import Splits, TorchExperiment
+from raygpu.experiment import Splits
 from raygpu.search.exploration import changing, populations
 from raygpu.search.population import Donor, Orders, Population, Report
 from raygpu.search.space import parse, random_trials
@@ -34,6 +34,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.torch.experiment import TorchExperiment
 
 SPACE: dict[str, Any] = {
     "lr": {"loguniform": [1e-3, 1.0]},

@@ -61,8 +61,8 @@ def require_population(
     read = {name for group in groups for name, _ in group.signature.values}
     if wrong := [name for name in names if name in read]:
         raise BadInput(
-            f"population.change: {wrong[0]} is read by model(), a forward or augment(), so it cannot change while a"
-            " trial trains"
+            f"population.change: {wrong[0]} is read by model(), a forward, augment() or training_step(), so it cannot"
+            " change while a trial trains"
         )
     return _lines(config, names, populations(getattr(sampler, "trials", ()), names))
 

@@ -10,9 +10,10 @@ import pytest
 
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
-from raygpu.experiment import Splits, TorchExperiment
+from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
+from raygpu.training.torch.experiment import TorchExperiment
 from raygpu.workflow.user_code import Problem, find, problem
 from raygpu.workflow.validation import prepare
 

@@ -196,8 +196,8 @@ def _told(found: Difference, source: Source) -> str:
     )
     raise BadInput(
         f"experiment: {source.name}: the loss is {what}: {found}. Each device's loss would be of its share alone:"
-        " return raygpu.Mean(total, weight) or raygpu.Sum(total) from loss(); for a loss that compares samples with"
-        " each other, --loss-by-share trains on each share's own"
+        " return raygpu.Mean(total, weight) or raygpu.Sum(total) from loss() or training_step(); for a loss that"
+        " compares samples with each other, --loss-by-share trains on each share's own"
     )
 
 

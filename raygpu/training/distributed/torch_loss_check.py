@@ -16,9 +16,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Sum
 from raygpu.training.distributed.loss_check import Value
 from raygpu.training.torch.data import Tensors, cast, rows, tensors
+from raygpu.training.torch.experiment import forward, has_own_step, training_loss
 from raygpu.training.torch.python_state import changed_attribute, plain_state
 from raygpu.training.torch.seeding import random_state_kept, seed_all
-from raygpu.training.torch.solo import EVALUATION_BATCH, forward, initial_model
+from raygpu.training.torch.solo import EVALUATION_BATCH, initial_model
 
 GRADIENT_SAMPLES = 16
 """Number of samples in the comparison of a gradient with those of parts."""
@@ -28,7 +29,7 @@ class TorchLook:
     """An untrained model on the CPU, in float64 if its code takes that.
 
     The loss is evaluated with gradients recorded, as in a training, unless it then needs more than outputs.
-    with_metrics: whether metrics are evaluated too.
+    with_metrics: whether the loss and the metrics of an evaluation are meant; else it is the loss of a training.
     """
 
     batch = EVALUATION_BATCH
@@ -39,6 +40,7 @@ class TorchLook:
     ) -> None:
         self._experiment, self._with_metrics = experiment, with_metrics
         self._hp, self._arrays = hp, (inputs, targets)
+        self._has_own_step = has_own_step(experiment) and not with_metrics  # which are of an evaluation
         self.exact = self._with_gradient = False
         self._held: tuple[Any, Tensors, Any] | None = None
         with_gradient = (False,) if with_metrics else (True, False)
@@ -63,6 +65,8 @@ class TorchLook:
     def values(self, chosen: np.ndarray) -> dict[str, Value]:
         """Return the loss and the metrics of these samples, from a forward pass of these alone."""
         with torch.set_grad_enabled(self._with_gradient):
+            if self._has_own_step:
+                return {"loss": Value.of(self._loss(self._experiment, self.model, torch.from_numpy(chosen)))}
             outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
             return self._values(self._experiment, outputs, rows(self._targets, torch.from_numpy(chosen)))
 
@@ -75,6 +79,8 @@ class TorchLook:
     @torch.no_grad()
     def hold(self, chosen: np.ndarray) -> None:
         """Keep the outputs of these samples for `held`. Raises ValueError if they cannot be cut into samples."""
+        if self._has_own_step:
+            raise ValueError("training_step() has no outputs")
         outputs = forward(self.model, rows(self._inputs, torch.from_numpy(chosen)))
         leaves = tree_leaves(outputs)
         if not all(isinstance(leaf, torch.Tensor) and leaf.shape[:1] == (len(chosen),) for leaf in leaves):
@@ -103,7 +109,7 @@ class TorchLook:
             some = torch.arange(count)
             try:
                 outputs = forward(model, rows(self._inputs, some))
-                loss = self._experiment.loss(outputs, rows(self._targets, some))
+                loss = self._loss(self._experiment, model, some)
             except Exception:  # noqa: BLE001 - what one sample is too few for
                 continue
             finite = all(bool(leaf.isfinite().all()) for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor))
@@ -113,25 +119,27 @@ class TorchLook:
 
     @torch.no_grad()
     def moving_buffers(self) -> list[str]:
-        """Return the names of buffers that a forward pass in training changes, without those of BatchNorm."""
+        """Return the names of buffers that a step of training changes, without those of BatchNorm."""
         model = copy.deepcopy(self.model).train()
+        for parameter in model.parameters():  # a moving average of them begins as they are, and moves once they have
+            parameter.mul_(1.5).add_(0.01)
         before = {name: buffer.clone() for name, buffer in buffers(model).items()}
         try:
-            forward(model, rows(self._inputs, torch.arange(2)))
+            self._run(model, torch.arange(2))
         except Exception:  # noqa: BLE001 - it shows in the training
             return []
         return [name for name, buffer in buffers(model).items() if not torch.equal(buffer, before[name])]
 
     @torch.no_grad()
     def written_parameters(self) -> list[str]:
-        """Return the names of parameters that a forward pass in training writes to, as `Embedding(max_norm=...)`
-        does."""
+        """Return the names of parameters that a step of training writes to before the optimizer does, as
+        `Embedding(max_norm=...)` does."""
         model = copy.deepcopy(self.model).train()
         for parameter in model.parameters():
             parameter.mul_(100)  # so that bounds on them act at once
         before = {name: (p._version, p.detach().clone()) for name, p in model.named_parameters()}
         try:
-            forward(model, rows(self._inputs, torch.arange(2)))
+            self._run(model, torch.arange(2))
         except Exception:  # noqa: BLE001 - it shows in the training
             return []
         now = dict(model.named_parameters())
@@ -170,7 +178,21 @@ class TorchLook:
 
     def _training_loss(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> float:
         seed_all(0)
-        return Value.of(experiment.loss(forward(model, rows(self._inputs, some)), rows(self._targets, some))).result
+        return Value.of(self._loss(experiment, model, some)).result
+
+    def _loss(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> Any:
+        """Return the training loss of these samples; without augmentation, unless a step of its own has it."""
+        inputs, targets = rows(self._inputs, some), rows(self._targets, some)
+        if has_own_step(experiment):
+            with torch.enable_grad():  # which it may use itself
+                return training_loss(experiment, model, inputs, targets, Hyperparameters.of(self._hp))
+        return experiment.loss(forward(model, inputs), targets)
+
+    def _run(self, model: nn.Module, some: torch.Tensor) -> Any:
+        """Run what changes a model in training before the optimizer does: a forward pass, or a step of its own."""
+        if has_own_step(self._experiment):
+            return self._loss(self._experiment, model, some)
+        return forward(model, rows(self._inputs, some))
 
     def gradient_adds_up(self) -> bool:
         """Return whether the gradient of a few samples is the sum of those of parts of them; True if that cannot be
@@ -196,7 +218,7 @@ class TorchLook:
     def _gradient(self, chosen: torch.Tensor) -> list[torch.Tensor]:
         """Return the gradient of the sum of these samples' losses, or of the numerator of their mean."""
         experiment, model = copy.deepcopy((self._experiment, self.model))
-        loss = experiment.loss(forward(model, rows(self._inputs, chosen)), rows(self._targets, chosen))
+        loss = self._loss(experiment, model, chosen)
         (loss.total if isinstance(loss, Mean | Sum) else loss * len(chosen)).backward()
         found = [torch.zeros(()) if p.grad is None else p.grad for p in model.parameters()]
         return [each.to_dense() if each.is_sparse else each for each in found]

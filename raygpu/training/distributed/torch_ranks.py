@@ -29,9 +29,10 @@ from raygpu.training.distributed.objective import StepGradient
 from raygpu.training.distributed.ranks import Norm, ParallelSettings, ParallelTraining, Ranks, Report
 from raygpu.training.distributed.torch_loss_check import buffers
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.seeding import seed_all
-from raygpu.training.torch.solo import CHECKPOINT, TorchSolo, forward
+from raygpu.training.torch.solo import CHECKPOINT, TorchSolo
 
 MARGIN = 0.9
 """Share of the free memory that a rank's samples of a batch may fill."""
@@ -163,9 +164,8 @@ class TorchParallel(ParallelTraining):
     def _loss(self, chosen: torch.Tensor) -> Any:
         solo = self.solo
         with solo.autocast():
-            inputs = solo.experiment.augment(solo.batch(solo.data.train_inputs, chosen), solo.hp)
-            targets = solo.batch(solo.data.train_targets, chosen)
-            return solo.experiment.loss(forward(solo.model, inputs), targets)
+            inputs, targets = (solo.batch(part, chosen) for part in (solo.data.train_inputs, solo.data.train_targets))
+            return training_loss(solo.experiment, solo.model, inputs, targets, solo.hp)
 
     def _clip(self) -> torch.Tensor:
         """Return the norm of the whole gradient, after clipping it if configured."""

@@ -24,10 +24,11 @@ from raygpu.training.fused.tile import Tile, gathered_tile
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.comparison import TOLERANCE, first_difference, relative_difference
 from raygpu.training.torch.data import DeviceData, Tensors, cast, gathered, moved, rows
+from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.reduction import backward
 from raygpu.training.torch.seeding import random_state_kept, seed_all
-from raygpu.training.torch.solo import cast_model, epoch_seed, forward, initial_model
+from raygpu.training.torch.solo import cast_model, epoch_seed, initial_model
 
 MEMBERS = 3
 """Number of members that an audit steps as a tile, and each alone."""
@@ -173,9 +174,8 @@ class _Alone:
                     cast(moved(rows(part, order[start:end]), array.device), self.dtype)
                     for part in (data.train_inputs, data.train_targets)
                 )
-                outputs = forward(self.model, array.experiment.augment(inputs, self.hp))
                 self.optimizer.num_steps = (array.epoch - 1) * array.steps_per_epoch + number
-                backward(array.experiment.loss(outputs, targets))
+                backward(training_loss(array.experiment, self.model, inputs, targets, self.hp))
                 if self.optimizer_settings.clip_norm is not None:
                     nn.utils.clip_grad_norm_(self.optimizer.parameters, self.optimizer_settings.clip_norm)
                 step = (array.epoch - 1) * array.steps_per_epoch + number

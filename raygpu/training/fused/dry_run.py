@@ -26,10 +26,11 @@ from raygpu.training.fused.refusal import CodeWatch, refusal, slow_loop
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.torch.comparison import first_difference
 from raygpu.training.torch.data import rows, tensors
+from raygpu.training.torch.experiment import forward, training_loss
 from raygpu.training.torch.python_state import changed_attribute, hooked, plain_state
 from raygpu.training.torch.reduction import backward
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, random_state_kept
-from raygpu.training.torch.solo import TorchSolo, epoch_seed, forward, initial_model
+from raygpu.training.torch.solo import TorchSolo, epoch_seed, initial_model
 
 NUM_SAMPLES = 8
 """Number of samples of the first steps, which measure how long a step takes."""
@@ -84,7 +85,7 @@ def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits:
     few = slice(0, count)
     inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
     versions = {name: p._version for name, p in model.named_parameters()}
-    experiment.loss(forward(model.train(), experiment.augment(inputs, hp)), targets)
+    training_loss(experiment, model.train(), inputs, targets, hp)
     inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
     experiment.metrics(forward(model.eval(), inputs), targets)
     return [name for name, parameter in model.named_parameters() if parameter._version != versions[name]]
@@ -153,7 +154,7 @@ def _gradient_norm(experiment: Experiment, splits: Splits, trial: Trial) -> floa
     few = slice(0, min(NUM_SAMPLES, splits.num_train))
     inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
     model = initial_model(experiment, hp, trial.seed)
-    loss = experiment.loss(forward(model.train(), experiment.augment(inputs, hp)), targets)
+    loss = training_loss(experiment, model.train(), inputs, targets, hp)
     backward(loss)
     norms = [p.grad.float().norm() if not p.grad.is_sparse else p.grad.to_dense().norm()
              for p in model.parameters() if p.grad is not None]  # fmt: skip

@@ -38,8 +38,8 @@ class Guard:
         """Raise NotAsAlone if the code has read a hyper-parameter in which members differ."""
         if wrong := sorted(self._differing & self._hp.names_read):
             raise NotAsAlone(
-                f"the members differ in {', '.join(wrong)}, which model(), a forward or augment() reads; an array has"
-                " one value for all"
+                f"the members differ in {', '.join(wrong)}, which model(), a forward, augment() or training_step()"
+                " reads; an array has one value for all"
             )
 
     @contextmanager

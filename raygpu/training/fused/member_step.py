@@ -15,9 +15,9 @@ from torch.overrides import TorchFunctionMode
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.fused.member_generators import DrawRecorder, Draws
 from raygpu.training.torch.data import DeviceData, copied, moved, rows
+from raygpu.training.torch.experiment import forward, training_loss
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import random_state_kept
-from raygpu.training.torch.solo import forward
 
 NUM_SAMPLES = 4
 NO_PADDING = 2**64 - 1
@@ -99,7 +99,7 @@ def step_facts(
     def step() -> torch.Tensor:
         """Take the gradient of the batch; return its loss."""
         probe.train()
-        loss = objective(experiment.loss(forward(probe, experiment.augment(copied(inputs), hp)), copied(targets)))
+        loss = objective(training_loss(experiment, probe, copied(inputs), copied(targets), hp))
         loss.backward()
         return loss
 

@@ -23,6 +23,7 @@ from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
 from raygpu.training.fused.random_inputs import RandomInputs, traced
 from raygpu.training.fused.tile import Tile
 from raygpu.training.torch.data import Tensors, copied, copied_outputs
+from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import objective, packed
 
 Drawn = list[torch.Tensor]
@@ -31,6 +32,8 @@ Step = Callable[..., torch.Tensor]
 """Function of the stacks of a tile, inputs, targets, numbers and, if the model draws any, random numbers."""
 
 
+MODEL = "model"
+"""Name of the model in `_TrainingStep`."""
 OUTPUTS = ""
 """Name of the outputs among the metrics; no metric has it."""
 
@@ -69,6 +72,7 @@ class Program:
         self.number_type = torch.float64 if torch.float64 in floating else torch.float32
         self.device = device
         self.model = model.to(device)
+        self._step = _TrainingStep(experiment, self.model, hp)
         torch.backends.mha.set_fastpath_enabled(False)  # one operator for a whole layer, which vmap does not know
         self._metrics_are_fused = True
         self._compiled: dict[tuple[int, int], Step] = {}
@@ -224,15 +228,15 @@ class Program:
         self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, Stacked]]:
         """Return one member's objective on its batch; also its loss, packed, and its buffers after it."""
-        state = {**parameters, **fixed, **{name: tensor.clone() for name, tensor in buffers.items()}}
+        own_buffers = {name: tensor.clone() for name, tensor in buffers.items()}
+        state = {f"{MODEL}.{name}": tensor for name, tensor in {**parameters, **fixed, **own_buffers}.items()}
         own = OwnTensors(next(iter(parameters.values()))) if self._step_draws.in_place else nullcontext()
         with self.context(), own:
-            outputs = self._forward(state, self.experiment.augment(inputs, self.hp))
-            loss = self.experiment.loss(outputs, targets)
-        return objective(loss), (packed(loss), {name: state[name] for name in buffers})
+            loss = functional_call(self._step, state, (inputs, targets))
+        return objective(loss), (packed(loss), {name: state[f"{MODEL}.{name}"] for name in buffers})
 
     def _forward(self, state: Stacked, inputs: Tensors) -> Any:
-        """Run the model with this state; buffers that the forward pass replaces are written to `state`."""
+        """Run the model with this state."""
         if isinstance(inputs, dict):
             return functional_call(self.model, state, (), inputs)
         return functional_call(self.model, state, (inputs,))
@@ -301,6 +305,19 @@ class Program:
             for i in range(width)
         ]
         return values | {name: torch.stack([packed(found[name]) for found in each]) for name in each[0]}
+
+
+class _TrainingStep(nn.Module):
+    """An experiment's training step as a module around its model, so that it can be called without state."""
+
+    def __init__(self, experiment: Experiment, model: nn.Module, hp: Hyperparameters) -> None:
+        super().__init__()
+        self.model = model
+        self._experiment, self._hp = experiment, hp
+
+    def forward(self, inputs: Tensors, targets: Tensors) -> Any:
+        """Return the loss of one member's batch."""
+        return training_loss(self._experiment, self.model, inputs, targets, self._hp)
 
 
 def _compiled(step: Step) -> Step:

@@ -11,7 +11,8 @@ import torch
 from raygpu.experiment import Arrays, Experiment
 from raygpu.training.base import Exported
 from raygpu.training.torch.data import Tensors, tensors
-from raygpu.training.torch.solo import forward, trained_model
+from raygpu.training.torch.experiment import forward
+from raygpu.training.torch.solo import trained_model
 
 
 def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays, folder: Path) -> Exported:

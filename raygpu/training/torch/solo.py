@@ -20,6 +20,7 @@ from raygpu.training.base import Settings
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import DeviceData, Tensors, copied, copied_outputs, in_precision, moved, rows, tensors
+from raygpu.training.torch.experiment import forward, training_loss
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.reduction import Accumulator, backward, objective
 from raygpu.training.torch.seeding import seed_all
@@ -102,8 +103,8 @@ class TorchSolo:
         for number, (start, end) in enumerate(batch_bounds(self.num_train, self.batch_size)):
             chosen = order[start:end]
             with self.autocast():
-                inputs = self.experiment.augment(self.batch(self.data.train_inputs, chosen), self.hp)
-                loss = self.experiment.loss(forward(self.model, inputs), self.batch(self.data.train_targets, chosen))
+                inputs, targets = (self.batch(p, chosen) for p in (self.data.train_inputs, self.data.train_targets))
+                loss = training_loss(self.experiment, self.model, inputs, targets, self.hp)
             backward(loss)
             if settings.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.optimizer.parameters, settings.clip_norm)
@@ -212,11 +213,6 @@ def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Pat
     model: nn.Module = experiment.model(Hyperparameters(hp))
     model.load_state_dict(torch.load(checkpoint / CHECKPOINT, map_location="cpu", weights_only=True)["model"])
     return model.eval()
-
-
-def forward(model: nn.Module, inputs: Tensors) -> Any:
-    """Run the model: one input as `model(x)`, named ones as `model(user=..., item=...)`."""
-    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
 
 
 def predict(

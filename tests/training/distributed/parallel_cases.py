@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from raygpu.experiment import Mean, Splits, Sum, TorchExperiment
+from raygpu.experiment import Mean, Splits, Sum
+from raygpu.training.torch.experiment import TorchExperiment
 from tests.models import few
 
 

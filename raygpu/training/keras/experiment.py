@@ -1,0 +1,33 @@
+"""The part of a user's contract that is Keras' own: the defaults of a Keras experiment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raygpu.experiment import Experiment
+
+
+class KerasExperiment(Experiment):
+    """A training problem in Keras on TensorFlow: `model(hp)` returns a Keras model, raygpu trains it.
+
+    `augment`, `loss` and `metrics` are traced once into a TensorFlow graph: use `keras.ops` and TensorFlow, draw random
+    numbers from `keras.random`, and let no Python `if` depend on a tensor. NumPy and Python code runs once, while
+    tracing. Outputs in bfloat16 reach `loss` and `metrics` as float32.
+    """
+
+    framework = "keras"
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,),
+        integers."""
+        import keras
+
+        losses = keras.losses.sparse_categorical_crossentropy(targets, outputs, from_logits=True)
+        return keras.ops.mean(losses)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,)."""
+        import keras
+
+        hits = keras.ops.equal(keras.ops.argmax(outputs, axis=-1), keras.ops.cast(targets, "int32"))
+        return {"accuracy": keras.ops.mean(keras.ops.cast(hits, "float32"))}

@@ -1,0 +1,71 @@
+"""The part of a user's contract that is PyTorch's own: the defaults of a torch experiment, and its training step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from raygpu.experiment import Experiment
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class TorchExperiment(Experiment):
+    """A training problem in PyTorch: raygpu supplies the optimizer, the loop, the device and the checkpoints.
+
+    In fused mode one run of this code trains all members of an array: `forward`, `augment`, `training_step`, `loss` and
+    `metrics` run under `torch.vmap`, and every tensor in them stands for one member's. Forbidden there:
+
+    - a Tensor that decides a Python `if`, `.item()`, `float(tensor)`, boolean-mask indexing, NumPy in a forward pass;
+    - operators that vmap has no rule for, or runs as a slow loop (LSTM, GRU, weight norm, EmbeddingBag);
+    - state that a step changes outside parameters and buffers: attributes, lists, counters, globals, own generators;
+    - random numbers of NumPy and of Python; torch's are drawn from generators of each member's own.
+
+    A dry run before the sweep and audits during it compare members with trials alone; trials that break a rule are
+    trained alone, and a line names the cause. docs/exactness.md has all rules.
+    """
+
+    framework = "torch"
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        """Return the loss of a training batch, whose gradient an optimizer step takes: a scalar, `Mean` or `Sum`.
+
+        The default is `loss(model(augment(inputs, hp)), targets)`. Override it for a loss that needs more than the
+        outputs: hyper-parameters (label smoothing), two views of a sample (contrastive), mixed samples, a second model
+        (distillation), an auxiliary loss. A step of its own calls `augment` itself if it wants to; `loss` then scores
+        validation data alone.
+
+        Called on the training's device, in training mode and with `bf16` in mixed precision, for each training batch or
+        each part of one; `backward` and the optimizer's step follow. model: as `model(hp)` made it, with the parameters
+        that train, to be called as `model(x)`, or by its methods and its modules. inputs, targets: (batch, ...) with
+        the dtype of `data()`, or dicts of such tensors; copies, which may be changed in place.
+
+        hp: as in `model`; the names read are recorded. In fused mode it runs under `torch.vmap`.
+        """
+        return self.loss(forward(model, self.augment(inputs, hp)), targets)
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,), int64."""
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(outputs, targets)
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        """Return `accuracy`, 0 to 1. outputs: logits (batch, classes). targets: class indices (batch,)."""
+        return {"accuracy": (outputs.argmax(dim=-1) == targets).float().mean()}
+
+
+def forward(model: nn.Module, inputs: Any) -> Any:
+    """Run the model: one input as `model(x)`, named ones as `model(user=..., item=...)`."""
+    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
+
+
+def training_loss(experiment: Experiment, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+    """Return the result of a torch experiment's `training_step` on a batch: a scalar tensor, `Mean` or `Sum`."""
+    return cast(TorchExperiment, experiment).training_step(model, inputs, targets, hp)
+
+
+def has_own_step(experiment: Experiment) -> bool:
+    """Return whether an experiment overrides `training_step`, so that its loss is no function of the outputs alone."""
+    return type(cast(TorchExperiment, experiment)).training_step is not TorchExperiment.training_step
