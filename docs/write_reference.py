@@ -152,10 +152,20 @@ def python() -> str:
     homes: dict[str, list[str]] = {}
     for name in raygpu.__all__:
         homes.setdefault(raygpu._HOMES[name], []).append(name)  # the one list of where they live
-    order = ("api", "experiment", "reporting", "search.distributions", "search.trials")
+    order = (
+        "api",
+        "experiment",
+        "training.torch.experiment",
+        "training.keras.experiment",
+        "reporting",
+        "search.distributions",
+        "search.trials",
+    )
     titles = {
         "api": "Commands",
-        "experiment": "Experiments",
+        "experiment": "Data, losses and metrics",
+        "training.torch.experiment": "Experiments in PyTorch",
+        "training.keras.experiment": "Experiments in Keras",
         "reporting": "Functions and scripts",
         "search.distributions": "Distributions",
         "search.trials": "Trials",
@@ -225,10 +235,11 @@ def _fields(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _methods(node: ast.ClassDef, tree: ast.Module) -> Iterator[Any]:
-    """Yield public methods and properties, those of a private base class of the same module too."""
+    """Yield public methods and properties, those of a private base class and of `Experiment` too."""
     for base in node.bases:
         if isinstance(base, ast.Name) and (base.id.startswith("_") or base.id == "Experiment"):
-            yield from (each for each in _methods(_node(tree, base.id), tree) if not _overrides(node, each.name))
+            above = _found(Path(raygpu.__file__).parent, tree, base.id)
+            yield from (each for each in _methods(above, tree) if not _overrides(node, each.name))
     for each in node.body:
         if isinstance(each, ast.FunctionDef) and not each.name.startswith("_") and ast.get_docstring(each):
             yield each

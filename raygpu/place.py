@@ -38,7 +38,7 @@ from raygpu.planning.placements import Comparison, MeasuredPlacement, compare
 from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
 from raygpu.training.placed import Placements, placements
-from raygpu.training.torch.experiment import has_own_step
+from raygpu.training.torch.experiment import own_methods
 from raygpu.workflow.ray_startup import measuring_ray
 from raygpu.workflow.run_report import report_of
 from raygpu.workflow.user_code import find, tried_step
@@ -143,8 +143,8 @@ def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: L
     data = ", synthetic data" if config.data.synthetic else ""
     logical = "logical devices of " if planned.simulated else ""
     pipelines = ", ".join(["", *PIPELINES]) if has_pipeline else ""
-    if source.kind == "torch" and has_own_step(code):
-        pipelines = "; no pipeline, which needs a loss of the outputs: the experiment has its own training_step()"
+    if source.kind == "torch" and (own := own_methods(code)):
+        pipelines = f"; no pipeline, which would not use the experiment's own {', '.join(own)}"
     console.lines(
         [
             f"place {config.name}: {config.code_name}{data}; {hyperparameters(config.hyperparameters)}",
@@ -170,11 +170,10 @@ def _has_pipeline(prepared: PreparedPlace, source: Source, code: Any) -> bool:
         if stages:
             raise BadInput(f"stages: read {config.stages}; only a TorchExperiment has a pipeline")
         return False
-    if has_own_step(code):
+    if own := own_methods(code):
         if stages:
             raise BadInput(
-                f"stages: read {config.stages}; {source.name} has a training_step() of its own, and a pipeline"
-                " needs a loss of the model's outputs"
+                f"stages: read {config.stages}; a pipeline does not use {source.name}'s own {', '.join(own)}"
             )
         return False
     if len(stages) + 1 > prepared.num_devices:

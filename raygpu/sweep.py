@@ -88,7 +88,7 @@ def run(
         console.lines(found.notes)
         stages.end("data")
         groups = grouped(config, prepared.space, prepared.sampler, source, code, found.splits, found.folds)
-        console.lines(require_population(config, prepared.space, prepared.sampler, source, groups.groups))
+        console.lines(require_population(config, prepared.space, prepared.sampler, source, code, groups.groups))
         if groups.sharing == "fused":
             show(architecture_lines(architectures(prepared.space, groups.groups), drawn=groups.drawn))
         measurer = Measurer(config, source, code, found.splits, groups.groups)

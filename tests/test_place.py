@@ -97,6 +97,9 @@ def test_a_dry_run_names_the_parts(here: Path, capsys: pytest.CaptureFixture[str
     assert not (here / "runs").exists()
 
 
+OWN_STEP = SMALL.replace("Mlp", "SmoothedMlp")
+
+
 @pytest.mark.parametrize(
     ("text", "flags", "line"),
     [
@@ -108,6 +111,7 @@ def test_a_dry_run_names_the_parts(here: Path, capsys: pytest.CaptureFixture[str
         (SMALL, ["--devices", "1"], "devices"),
         (SMALL, ["--stages", "7"], "stages: the model has no submodule '7'; it has: 0, 1, 2"),
         (SMALL, ["--stages", "1,2"], "stages: read 1,2, 3 stages for 2 devices"),
+        (OWN_STEP, ["--stages", "1"], "a pipeline does not use tests.models:SmoothedMlp's own training_step"),
         (SMALL, ["--micro-batches", "0"], "--micro-batches: read '0'"),
         (SMALL, ["--rounds", "1"], "rounds"),
         (SMALL.replace("Mlp", "Nothing"), [], "tests.models has no 'Nothing'"),

@@ -62,7 +62,7 @@ def gradient(ranks: Ranks, kind: type[TorchParallel], model: str, ratios: tuple[
     def take(lr: float) -> None:
         taken.extend(p.grad.double().flatten() for p in training.solo.optimizer.parameters if p.grad is not None)
 
-    training.solo.optimizer.step = take
+    training.solo.optimizer.step = take  # type: ignore[method-assign]
     training.take_steps(1)
     return torch.cat(taken)
 

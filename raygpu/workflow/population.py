@@ -17,6 +17,7 @@ from raygpu.search.samplers import Sampler
 from raygpu.search.signature import Group
 from raygpu.search.space import Space
 from raygpu.search.trials import Trial, TrialRecord
+from raygpu.training.torch.experiment import has_own_optimizer
 
 KERAS = ("lr",)
 """Hyper-parameters that may change in a Keras trial: its steps are traced with the others."""
@@ -39,7 +40,7 @@ def population_faults(config: SweepConfig, space: Space, trials: Sequence[Trial]
 
 
 def require_population(
-    config: SweepConfig, space: Space, sampler: Sampler, source: Source, groups: Sequence[Group]
+    config: SweepConfig, space: Space, sampler: Sampler, source: Source, code: Any, groups: Sequence[Group]
 ) -> list[str]:
     """Return lines on a sweep's population for a person. Raises BadInput where the user's code does not allow it.
 
@@ -52,6 +53,8 @@ def require_population(
         raise BadInput(f"population: a {source.kind} keeps its parameters to itself; a TorchExperiment is wanted")
     if config.gpu.mode == "split":
         raise BadInput("gpu.mode: read 'split' beside a population; Keras trials of one are trained alone: process")
+    if source.kind == "torch" and has_own_optimizer(code):
+        raise BadInput(f"population: {source.name} has an optimizer() of its own, whose numbers raygpu cannot change")
     names = [parameter.name for parameter in changing(section, space)]
     if source.kind == "keras" and (others := [name for name in names if name not in KERAS]):
         raise BadInput(

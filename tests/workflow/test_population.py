@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from experiments.digits import Mlp
 from raygpu.config import SweepConfig, TrainConfig, validated
 from raygpu.errors import BadInput
 from raygpu.records.best_trial import training_values
@@ -34,12 +35,12 @@ def config(space: dict[str, Any] | None = None, **population: Any) -> tuple[Swee
     return validated(values, SweepConfig, "a.toml"), parse(space or SPACE)
 
 
-def required(kind: str, read: tuple[str, ...] = ("hidden",), **population: Any) -> list[str]:
+def required(kind: str, read: tuple[str, ...] = ("hidden",), code: Any = None, **population: Any) -> list[str]:
     made, space = config(**population)
     groups = [Group(Signature(tuple((name, "16") for name in read)))]
     sampler: Any = SimpleNamespace(trials=random_trials(space, 4, 0))
-    source: Any = SimpleNamespace(kind=kind)
-    return require_population(made, space, sampler, source, groups)
+    source: Any = SimpleNamespace(kind=kind, name="mine:Mine")
+    return require_population(made, space, sampler, source, code or Mlp(), groups)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +62,22 @@ def test_faults_without_the_users_code(space: dict[str, Any] | None, population:
     [
         ("function", (), "population: a function keeps its parameters to itself"),
         ("keras", (), "population.change: momentum cannot change in a Keras trial"),
-        ("torch", ("hidden", "lr"), "population.change: lr is read by model(), a forward or augment()"),
+        ("torch", ("hidden", "lr"), "population.change: lr is read by model(), a forward, augment() or"),
     ],
 )
 def test_faults_of_the_users_code(kind: str, read: tuple[str, ...], line: str) -> None:
     with pytest.raises(BadInput) as fault:
         required(kind, read)
     assert line in str(fault.value)
+
+
+def test_an_optimizer_of_its_own_has_no_population() -> None:
+    class Own(Mlp):
+        def optimizer(self, model: Any, hp: Any) -> Any:
+            raise NotImplementedError
+
+    with pytest.raises(BadInput, match="population: mine:Mine has an optimizer"):
+        required("torch", code=Own())
 
 
 def test_a_keras_population_may_change_the_learning_rate() -> None:

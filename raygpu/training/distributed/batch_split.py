@@ -14,6 +14,7 @@ from raygpu.planning.batches import split_batch
 from raygpu.training.distributed.loss_check import Difference, differences
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.experiment import has_own_optimizer
 
 WARMUP = 0.05
 """Share of all epochs over which a scaled learning rate rises, without a configured warm-up."""
@@ -29,7 +30,7 @@ class BatchPlan:
 
     parallel: ParallelSettings
     lines: tuple[str, ...]
-    """Lines for a person."""
+    """Lines for a person; before `checked`, the last one is on the learning rate."""
 
     @property
     def settings(self) -> OptimizerSettings:
@@ -106,6 +107,9 @@ def _checked(
     config: TrainConfig, plan: BatchPlan, devices: int, source: Source, code: Any, splits: Splits
 ) -> BatchPlan:
     parallel, lines, look_at = plan.parallel, list(plan.lines), _look(source)
+    if source.kind == "torch" and has_own_optimizer(code):
+        *lines, _ = lines
+        lines.append("optimizer() is the experiment's own: its learning rate is not changed to the size of a batch")
     if devices > 1 or parallel.accumulate > 1:
         inputs, targets = splits.train_inputs, splits.train_targets
         look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=False)

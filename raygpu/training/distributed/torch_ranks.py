@@ -75,6 +75,8 @@ class TorchParallel(ParallelTraining):
             self.notes.append(f"the hook of {name} sees the gradient of each part of a batch, before they are summed")
         if ranks.world > 1:
             self._spread(solo.model)
+        if solo.optimizer.own_lr is not None:  # its scheduler counts the steps of whole batches
+            solo.optimizer = solo.new_optimizer(len(self._bounds) * self.epochs)
         self._gradient = StepGradient(solo.optimizer.parameters, ranks, solo.device)
         if parallel.accumulate > 1 and _has_batch_norm(solo.model):
             self.notes.append("BatchNorm: each part of a batch is normalised by itself")
@@ -114,6 +116,10 @@ class TorchParallel(ParallelTraining):
     def _set_order(self) -> None:
         solo = self.solo
         self._order = torch.from_numpy(epoch_order(solo.seed, self.epoch + 1, solo.num_train)).to(solo.data.home)
+
+    def _lr(self, step: int) -> float:
+        own = self.solo.optimizer.own_lr
+        return super()._lr(step) if own is None else own
 
     def _use(self, settings: OptimizerSettings) -> None:
         self.solo.optimizer.use(settings)

@@ -36,10 +36,12 @@ from raygpu.training.fused.member_generators import MemberStreams
 from raygpu.training.fused.member_step import step_facts
 from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
 from raygpu.training.fused.program import Program, num_samples
+from raygpu.training.fused.refusal import OWN_OPTIMIZER
 from raygpu.training.fused.takeover import copy_members, write_member
 from raygpu.training.fused.tile import Tile, first_rows, gathered_tile, joined
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import DeviceData, Tensors, gathered, moved, rows
+from raygpu.training.torch.experiment import has_own_optimizer
 from raygpu.training.torch.python_state import hooked
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.solo import (
@@ -80,6 +82,8 @@ class TorchArray:
         if not trials:
             raise ValueError("trials: none given; an array needs at least one member")
         require_distinct(trials)
+        if has_own_optimizer(experiment):
+            raise NotAsAlone(OWN_OPTIMIZER)
         self.experiment = experiment
         self.settings = settings
         self.epochs = settings.epochs

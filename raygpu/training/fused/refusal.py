@@ -95,6 +95,10 @@ def _place(code: CodeType, line: int) -> str:
     return f"{code.co_qualname.rpartition('<locals>.')[2]} ({Path(code.co_filename).name}:{line})"
 
 
+OWN_OPTIMIZER = "optimizer() is the experiment's own, which steps one model"
+"""Reason for which no trial of an experiment with its own optimizer shares an array."""
+
+
 class CodeWatch:
     """Watches the user's code while an array trains, for errors of vmap that it catches, and hooks and seeds that it
     sets.

@@ -1,14 +1,20 @@
-"""The part of a user's contract that is PyTorch's own: the defaults of a torch experiment, and its training step."""
+"""The part of a user's contract that is PyTorch's own: the defaults of a torch experiment, its training step and its
+optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from raygpu.experiment import Experiment
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
+
+
+OWN = ("training_step", "optimizer", "scheduler")
+"""Optional methods that change a step of training."""
 
 
 class TorchExperiment(Experiment):
@@ -45,6 +51,30 @@ class TorchExperiment(Experiment):
         """
         return self.loss(forward(model, self.augment(inputs, hp)), targets)
 
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer | None:
+        """Return a new optimizer of the model's parameters; None, the default, for the one that hyper-parameters name.
+
+            def optimizer(self, model, hp):
+                return torch.optim.RMSprop(model.parameters(), lr=hp["lr"], alpha=hp["alpha"])
+
+        Called once for each training of a trial, with the model on its device. Any `torch.optim.Optimizer` whose
+        `step()` takes no closure is possible, with groups of parameters, and without some of them. `batch_size` and
+        `clip_norm` keep their meaning; the other names of raygpu's own optimizers have none then.
+
+        A trial with an optimizer of its own is not fused, and takes no part in a population. A production training
+        uses it too, without changing its learning rate to a larger batch.
+        """
+        return None
+
+    def scheduler(
+        self, optimizer: torch.optim.Optimizer, hp: Mapping[str, Any], num_steps: int
+    ) -> torch.optim.lr_scheduler.LRScheduler | None:
+        """Return a scheduler for the optimizer that `optimizer` has made; None, the default, for none.
+
+        It is stepped after each optimizer step. num_steps: optimizer steps of the whole training.
+        """
+        return None
+
     def loss(self, outputs: Any, targets: Any) -> Any:
         """Return the mean cross entropy. outputs: logits (batch, classes). targets: class indices (batch,), int64."""
         from torch.nn.functional import cross_entropy
@@ -66,6 +96,28 @@ def training_loss(experiment: Experiment, model: nn.Module, inputs: Any, targets
     return cast(TorchExperiment, experiment).training_step(model, inputs, targets, hp)
 
 
+def own_methods(experiment: Experiment, among: Sequence[str] = OWN) -> list[str]:
+    """Return the names of the optional methods, of those in `among`, that a torch experiment overrides."""
+    return [name for name in among if getattr(type(experiment), name) is not getattr(TorchExperiment, name)]
+
+
 def has_own_step(experiment: Experiment) -> bool:
     """Return whether an experiment overrides `training_step`, so that its loss is no function of the outputs alone."""
-    return type(cast(TorchExperiment, experiment)).training_step is not TorchExperiment.training_step
+    return bool(own_methods(experiment, ["training_step"]))
+
+
+def has_own_optimizer(experiment: Experiment) -> bool:
+    """Return whether an experiment overrides `optimizer`."""
+    return bool(own_methods(experiment, ["optimizer"]))
+
+
+def own_optimizer(experiment: Experiment, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer | None:
+    """Return the result of a torch experiment's `optimizer`; None for the one that hyper-parameters name."""
+    return cast(TorchExperiment, experiment).optimizer(model, hp)
+
+
+def own_scheduler(
+    experiment: Experiment, optimizer: torch.optim.Optimizer, hp: Mapping[str, Any], num_steps: int
+) -> torch.optim.lr_scheduler.LRScheduler | None:
+    """Return the result of a torch experiment's `scheduler`; None for none."""
+    return cast(TorchExperiment, experiment).scheduler(optimizer, hp, num_steps)

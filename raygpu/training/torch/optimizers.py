@@ -19,6 +19,9 @@ from raygpu.training.torch.private_api import fused_step
 class Optimizer:
     """The optimizer that a trial's hyper-parameters name; `step` takes the learning rate. `use` changes its numbers."""
 
+    own_lr: float | None = None
+    """None: the learning rate of each step is given."""
+
     def __init__(self, settings: OptimizerSettings, parameters: Iterable[torch.Tensor]) -> None:
         self.settings = settings
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]

@@ -9,6 +9,7 @@ import torch
 
 from raygpu.training.memory_usage import GIB
 from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.own_optimizer import OwnOptimizer
 
 
 class PlacedMemory:
@@ -55,7 +56,7 @@ class PlacedMemory:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
             yield
 
-    def gib(self, optimizer: Optimizer) -> tuple[float, ...]:
+    def gib(self, optimizer: Optimizer | OwnOptimizer) -> tuple[float, ...]:
         """Return the memory of each device in GiB."""
         if self.measured:
             return tuple(torch.cuda.max_memory_allocated(device) / GIB for device in self._devices)

@@ -37,6 +37,8 @@ def objective(loss: Any) -> torch.Tensor:
 def backward(loss: Any) -> None:
     """Compute the gradient of a result of `loss`; a `Mean` or `Sum` in which no sample counts has none."""
     value = objective(loss)
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"the loss is a {type(value).__name__}; a scalar tensor is wanted, as losses.mean()")
     if value.numel() != 1:
         raise ValueError(
             f"loss() returned a tensor of shape {tuple(value.shape)}; a scalar is wanted, as losses.mean()"

@@ -22,6 +22,7 @@ from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import DeviceData, Tensors, copied, copied_outputs, in_precision, moved, rows, tensors
 from raygpu.training.torch.experiment import forward, training_loss
 from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
 from raygpu.training.torch.reduction import Accumulator, backward, objective
 from raygpu.training.torch.seeding import seed_all
 
@@ -65,11 +66,15 @@ class TorchSolo:
         self.batch_size = min(self.optimizer_settings.batch_size, self.num_train)
         self.steps_per_epoch = num_batches(self.num_train, self.batch_size)
         self.model = self._on_device(cast_model(initial_model(experiment, self.hp, trial.seed), dtype))
-        self.optimizer = Optimizer(self.optimizer_settings.in_epoch(1), self.model.parameters())
+        self.optimizer = self.new_optimizer(self.steps_per_epoch * self.epochs)
         self.epoch = 0
 
     def _on_device(self, model: nn.Module) -> nn.Module:
         return model.to(self.device)
+
+    def new_optimizer(self, num_steps: int) -> Optimizer | OwnOptimizer:
+        """Make the optimizer before the first step. num_steps: of the whole training."""
+        return make_optimizer(self.experiment, self.model, self.hp, self.optimizer_settings, num_steps)
 
     def run_epoch(self) -> EpochResult | None:
         """Train and evaluate the next epoch; return None after the last one."""

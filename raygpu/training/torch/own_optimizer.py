@@ -1,0 +1,90 @@
+"""The optimizer and scheduler that an experiment makes itself, in the place of the one that hyper-parameters name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.experiment import own_methods, own_optimizer, own_scheduler
+from raygpu.training.torch.optimizers import Optimizer
+
+
+class OwnOptimizer:
+    """An experiment's optimizer, and its scheduler if it has one, with the methods of `Optimizer`."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, scheduler: Any, settings: OptimizerSettings, parameters: Iterable[Any]
+    ) -> None:
+        """settings: only `clip_norm` counts. parameters: of the model, those that the optimizer leaves out among
+        them."""
+        self.settings = settings
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self.num_steps = 0
+        self._optimizer, self._scheduler = optimizer, scheduler
+        self._lr = float(optimizer.param_groups[0]["lr"])
+
+    @property
+    def own_lr(self) -> float:
+        """The learning rate of the first group of parameters in the last step; before it, in the first one."""
+        return self._lr
+
+    @property
+    def buffers(self) -> list[list[torch.Tensor]]:
+        """The optimizer's state tensors of each parameter."""
+        return [
+            [value for value in self._optimizer.state.get(parameter, {}).values() if isinstance(value, torch.Tensor)]
+            for parameter in self.parameters
+        ]
+
+    def use(self, settings: OptimizerSettings) -> None:
+        """Go on with another `clip_norm`; the other numbers are the experiment's."""
+        self.settings = settings
+
+    def step(self, lr: float) -> None:
+        """Take a step of the optimizer and of the scheduler, and drop the gradients. lr: not used."""
+        self.num_steps += 1
+        self._lr = float(self._optimizer.param_groups[0]["lr"])
+        self._optimizer.step()
+        if self._scheduler is not None:
+            self._scheduler.step()
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of steps, and the states of the optimizer and the scheduler."""
+        scheduler = self._scheduler.state_dict() if self._scheduler is not None else None
+        return {"num_steps": self.num_steps, "optimizer": self._optimizer.state_dict(), "scheduler": scheduler}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Copy a state of `state_dict` into this optimizer."""
+        self.num_steps = state["num_steps"]
+        self._optimizer.load_state_dict(state["optimizer"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state["scheduler"])
+
+
+def make_optimizer(
+    experiment: Experiment, model: nn.Module, hp: Hyperparameters, settings: OptimizerSettings, num_steps: int
+) -> Optimizer | OwnOptimizer:
+    """Return the experiment's own optimizer, or the one that the hyper-parameters name.
+
+    num_steps: optimizer steps of the whole training. Raises ValueError for an optimizer of other parameters than the
+    model's, and for a scheduler without an optimizer; TypeError for what is no optimizer.
+    """
+    made = own_optimizer(experiment, model, hp)
+    if made is None and own_methods(experiment, ["scheduler"]):
+        raise ValueError("scheduler() steps an optimizer of the experiment's own, and optimizer() returned none")
+    if made is None:
+        return Optimizer(settings.in_epoch(1), model.parameters())
+    if not isinstance(made, torch.optim.Optimizer):
+        raise TypeError(f"optimizer(model, hp) returned {type(made).__name__}; a torch.optim.Optimizer is wanted")
+    known = {id(parameter) for parameter in model.parameters()}
+    if any(id(parameter) not in known for group in made.param_groups for parameter in group["params"]):
+        raise ValueError("optimizer(model, hp) returned an optimizer with parameters that are not the model's")
+    scheduler = own_scheduler(experiment, made, hp, num_steps)
+    return OwnOptimizer(made, scheduler, settings.in_epoch(1), model.parameters())

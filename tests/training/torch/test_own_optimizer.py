@@ -1,0 +1,170 @@
+"""Optimizers and schedulers that an experiment makes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from raygpu.planning.batches import batch_bounds, epoch_order
+from raygpu.search.trials import Trial
+from raygpu.training.base import NotAsAlone, Settings
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings
+from raygpu.training.distributed.torch_ranks import TorchParallel
+from raygpu.training.fused.groups import TorchGrouper
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.torch.solo import TorchSolo, first_result, initial_model
+from tests.models import Mlp, few
+from tests.training.fused.alike import CPU, EXACT, difference, parameters
+
+EPOCHS, BATCH = 4, 32
+HP = {"hidden": 16, "batch_size": BATCH, "rate": 0.01, "alpha": 0.9}
+
+
+class Own(Mlp):
+    """RMSprop with one cycle of the learning rate."""
+
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.RMSprop(model.parameters(), lr=hp["rate"], alpha=hp["alpha"])
+
+    def scheduler(self, optimizer: torch.optim.Optimizer, hp: Mapping[str, Any], num_steps: int) -> Any:
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=hp["rate"], total_steps=num_steps)
+
+
+def solo(experiment: Any = None, epochs: int = EPOCHS, hp: Mapping[str, Any] = HP) -> TorchSolo:
+    settings = Settings(epochs, 1, "float32", Path())
+    return TorchSolo(experiment or Own(), few(), Trial("t0000", 7, hp), settings, CPU, torch.float64)
+
+
+def trained(training: TorchSolo) -> dict[str, torch.Tensor]:
+    while training.run_epoch() is not None:
+        pass
+    return parameters(training.model)
+
+
+def by_hand(clip_norm: float | None = None) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """A loop as one writes it; the learning rate of each step."""
+    model = initial_model(Mlp(), HP, 7).double()
+    data = few()
+    inputs, targets = torch.as_tensor(data.train_inputs).double(), torch.as_tensor(data.train_targets)
+    bounds = list(batch_bounds(len(targets), BATCH))
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01, alpha=0.9)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=len(bounds) * EPOCHS)
+    lrs = []
+    for epoch in range(1, EPOCHS + 1):
+        order = torch.from_numpy(epoch_order(7, epoch, len(targets)))
+        for start, end in bounds:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs[order[start:end]]), targets[order[start:end]]).backward()
+            if clip_norm is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+            lrs.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            scheduler.step()
+    return parameters(model), lrs
+
+
+def test_it_takes_the_steps_of_a_loop_by_hand() -> None:
+    assert difference(trained(solo()), by_hand()[0]) <= EXACT
+
+
+def test_clip_norm_keeps_its_meaning() -> None:
+    assert difference(trained(solo(hp={**HP, "clip_norm": 0.1})), by_hand(0.1)[0]) <= EXACT
+    assert difference(trained(solo(hp={**HP, "clip_norm": 0.1})), by_hand()[0]) > EXACT
+
+
+def test_going_on_from_a_checkpoint_changes_nothing(tmp_path: Path) -> None:
+    whole, first, second = solo(), solo(), solo()
+    for _ in range(2):
+        first.run_epoch()
+    first.save(tmp_path)
+    second.load(tmp_path)
+    assert difference(trained(second), trained(whole)) == 0
+    assert second.optimizer.num_steps == whole.optimizer.num_steps
+
+
+def test_production_steps_by_whole_batches_and_tells_the_learning_rate() -> None:
+    training = TorchParallel(solo(), ParallelSettings(BATCH, accumulate=2), OneRank())
+    told = []
+    while (progress := training.advance()) is not None:
+        told.append((progress.epoch, progress.step, progress.lr))
+    wanted, lrs = by_hand()
+    assert difference(parameters(training.solo.model), wanted) <= EXACT
+    steps = len(lrs) // EPOCHS
+    assert [lr for _, _, lr in told] == pytest.approx([lrs[(epoch - 1) * steps + step - 1] for epoch, step, _ in told])
+    larger = TorchParallel(solo(), ParallelSettings(2 * BATCH), OneRank())
+    while larger.advance() is not None:
+        pass
+    assert larger.solo.optimizer.own_lr == pytest.approx(lrs[-1])  # the cycle has as many steps as there are batches
+
+
+def test_parameters_that_it_leaves_out_stay() -> None:
+    class Last(Mlp):
+        def optimizer(self, model: Any, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+            return torch.optim.Adagrad([{"params": model[2].weight, "lr": 0.1}, {"params": [model[2].bias]}])
+
+    training, before = solo(Last()), parameters(initial_model(Mlp(), HP, 7).double())
+    after = trained(training)
+    assert {name for name in before if torch.equal(before[name], after[name])} == {"0.weight", "0.bias"}
+    assert all(parameter.grad is None for parameter in training.model.parameters())
+
+
+class NoOptimizer(Mlp):
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> Any:
+        return "rmsprop"
+
+
+class OfAnother(Mlp):
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.RMSprop(nn.Linear(2, 2).parameters())
+
+
+class SchedulerAlone(Mlp):
+    def scheduler(self, optimizer: torch.optim.Optimizer, hp: Mapping[str, Any], num_steps: int) -> Any:
+        return torch.optim.lr_scheduler.StepLR(optimizer, 2)
+
+
+class NeedsClosure(Mlp):
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.LBFGS(model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("experiment", "line"),
+    [
+        (NoOptimizer, r"optimizer\(model, hp\) returned str; a torch.optim.Optimizer is wanted"),
+        (OfAnother, "parameters that are not the model's"),
+        (SchedulerAlone, r"scheduler\(\) steps an optimizer of the experiment's own, and optimizer\(\) returned none"),
+        (NeedsClosure, "closure"),
+    ],
+)
+def test_what_the_first_step_refuses(experiment: type[Mlp], line: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=line):
+        first_result(experiment(), few().first(8), HP)
+
+
+def test_its_hyperparameters_count_as_read() -> None:
+    _, read = first_result(Own(), few().first(8), HP)
+    assert {"rate", "alpha"} <= read
+
+
+def test_no_array_takes_it() -> None:
+    trials = [Trial(Trial.name(i), i, {**HP, "rate": 0.01 * (i + 1)}) for i in range(2)]
+    (group,) = TorchGrouper(Own(), few()).groups(trials)
+    assert group.reason == "optimizer() is the experiment's own, which steps one model"
+    with pytest.raises(NotAsAlone, match="the experiment's own"):
+        TorchArray(Own(), few(), trials, Settings(EPOCHS, 1, "float32", Path()))
+
+
+def test_none_takes_the_one_that_hyperparameters_name() -> None:
+    class Either(Mlp):
+        def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> Any:
+            return torch.optim.RMSprop(model.parameters()) if hp.get("rule") == "rmsprop" else None
+
+    named = {"hidden": 16, "batch_size": BATCH, "lr": 0.1}
+    assert difference(trained(solo(Either(), hp=named)), trained(solo(Mlp(), hp=named))) == 0
+    assert difference(trained(solo(Either(), hp={**named, "rule": "rmsprop"})), trained(solo(Mlp(), hp=named))) > 0
