@@ -18,14 +18,19 @@ class OwnOptimizer:
     """An experiment's optimizer, and its scheduler if it has one, with the methods of `Optimizer`."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, scheduler: Any, settings: OptimizerSettings, parameters: Iterable[Any]
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any,
+        settings: OptimizerSettings,
+        parameters: Iterable[Any],
+        most_steps: int,
     ) -> None:
-        """settings: only `clip_norm` counts. parameters: of the model, those that the optimizer leaves out among
-        them."""
+        """settings: only `clip_norm` counts. parameters: of the model, those that the optimizer leaves out among them.
+        most_steps: after which the scheduler stays as it is, since steps that are timed are taken without end."""
         self.settings = settings
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.num_steps = 0
-        self._optimizer, self._scheduler = optimizer, scheduler
+        self._optimizer, self._scheduler, self._most_steps = optimizer, scheduler, most_steps
         self._lr = float(optimizer.param_groups[0]["lr"])
 
     @property
@@ -50,7 +55,7 @@ class OwnOptimizer:
         self.num_steps += 1
         self._lr = float(self._optimizer.param_groups[0]["lr"])
         self._optimizer.step()
-        if self._scheduler is not None:
+        if self._scheduler is not None and self.num_steps <= self._most_steps:
             self._scheduler.step()
         for parameter in self.parameters:
             parameter.grad = None
@@ -87,4 +92,4 @@ def make_optimizer(
     if any(id(parameter) not in known for group in made.param_groups for parameter in group["params"]):
         raise ValueError("optimizer(model, hp) returned an optimizer with parameters that are not the model's")
     scheduler = own_scheduler(experiment, made, hp, num_steps)
-    return OwnOptimizer(made, scheduler, settings.in_epoch(1), model.parameters())
+    return OwnOptimizer(made, scheduler, settings.in_epoch(1), model.parameters(), num_steps)

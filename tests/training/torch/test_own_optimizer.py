@@ -102,6 +102,14 @@ def test_production_steps_by_whole_batches_and_tells_the_learning_rate() -> None
     assert larger.solo.optimizer.own_lr == pytest.approx(lrs[-1])  # the cycle has as many steps as there are batches
 
 
+def test_steps_that_are_timed_have_no_end() -> None:
+    training = solo(epochs=1)
+    steps = training.trial_steps()
+    for _ in range(3 * training.steps_per_epoch):
+        next(steps)
+    assert training.optimizer.num_steps == 3 * training.steps_per_epoch
+
+
 def test_parameters_that_it_leaves_out_stay() -> None:
     class Last(Mlp):
         def optimizer(self, model: Any, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
