@@ -42,11 +42,15 @@ USAGE = "\n".join(
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the first word names; return its exit code, 2 for a name that is none."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if argv is None and words and words[0] in SERVED:
-        from raygpu.engines.cluster.service.handover import served
+    try:
+        if argv is None and words and words[0] in SERVED:
+            from raygpu.engines.cluster.service.handover import served
 
-        return served(words, lambda: run(words))
-    return run(words)
+            return served(words, lambda: run(words))
+        return run(words)
+    except KeyboardInterrupt:  # while the first modules are imported; later ones are told by the command
+        print("raygpu: interrupted before anything had begun", file=sys.stderr)
+        return 130
 
 
 def run(words: Sequence[str]) -> int:

@@ -98,8 +98,8 @@ def _jobs(options: Mapping[str, str]) -> Jobs:
     address = options.get("address") or os.environ.get(ADDRESS_VARIABLE, "")
     if not address:
         raise BadInput(
-            f"--address: not given, and no {ADDRESS_VARIABLE} either; {OPTIONS['address']} For Slurm: --slurm.time"
-            " 2:00:00, or a [slurm] table"
+            f"--address: not given, and no {ADDRESS_VARIABLE} either; the Ray dashboard's is wanted, as in"
+            " http://127.0.0.1:8265. For Slurm: --slurm.time 2:00:00, or a [slurm] table; none answers here by itself"
         )
     ray_environment.prepare()
     from raygpu.engines.cluster.jobs import Jobs, unprotected

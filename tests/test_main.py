@@ -36,3 +36,14 @@ def test_it_is_installed_and_runs_as_a_module() -> None:
     assert scripts == {"raygpu": "raygpu.__main__:main"}
     said = subprocess.run([sys.executable, "-m", "raygpu", "--version"], capture_output=True, text=True, check=True)
     assert said.stdout == f"raygpu {__version__}\n"
+
+
+def test_an_interruption_while_it_begins_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(words: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(console, "run", interrupted)
+    assert console.main(["doctor"]) == 130
+    assert capsys.readouterr().err == "raygpu: interrupted before anything had begun\n"

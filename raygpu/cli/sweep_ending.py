@@ -58,7 +58,7 @@ def ending(
         lines.append(f"why trials failed{why}: {folder.shared_trials}/<id>/error.txt")
         if not interrupted:
             lines.append(f"once the code is mended, train them again by: {folder.resumed_by('sweep')} --retry failed")
-            lines.append("a sweep keeps its configuration: once that is mended, start a new one")
+            lines.append("if the configuration is at fault, start a new sweep: this one keeps its own")
     if summary["best"] is None:
         lines.append(_without_score(summary))
     else:

@@ -7,6 +7,7 @@ code = source.resolve()      # again, in a worker
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import importlib.util
 import pickle
@@ -21,6 +22,8 @@ from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Experiment
 from raygpu.storage import BEGUN_IN
 
+SHOWN = 8
+"""Number of names of a module in a message."""
 PICKLED = ".pkl"
 """Ending of the file of an experiment that was pickled by value."""
 
@@ -127,7 +130,12 @@ def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], 
     try:
         found = getattr(module, attribute)
     except AttributeError:
-        raise BadInput(f"experiment: {module_name} has no {attribute!r}; it has: {_candidates(module)}") from None
+        names = _candidates(module)
+        shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+        close = difflib.get_close_matches(attribute, names, n=1)
+        meant = f"; did you mean {close[0]!r}?" if close and len(names) > SHOWN else ""
+        told = f"{module_name} has no {attribute!r}; it has: {shown or 'nothing callable'}{meant}"
+        raise BadInput(f"experiment: {told}") from None
     return _object(found, name)
 
 
@@ -194,11 +202,11 @@ def _import_file(path: Path, name: str) -> Any:
     return module
 
 
-def _candidates(module: Any) -> str:
-    """Return the names of a module's own callables, to suggest in a message."""
+def _candidates(module: Any) -> list[str]:
+    """Return the names of a module's own callables, in alphabetical order, to suggest in a message."""
     names = [
         name
         for name, value in vars(module).items()
         if not name.startswith("_") and callable(value) and getattr(value, "__module__", None) == module.__name__
     ]
-    return ", ".join(sorted(names)[:8]) or "nothing callable"
+    return sorted(names)

@@ -40,6 +40,8 @@ class Estimates:
     """Profile of the largest group: for groups that have none of their own."""
     source: str = ""
     """Origin of the reference, in a few words."""
+    is_timed_now: bool = False
+    """Whether a few steps that were timed just now decide, or the time that they tell."""
     kept: Profile | None = None
     """Kept profile of the largest group where the plan had nothing to choose, and so no reference."""
     probe_s: float | None = None

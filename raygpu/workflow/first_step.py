@@ -27,6 +27,8 @@ BROADCAST = "Using a target size"
 INPUTS = ("float32",)
 TARGETS = ("int64", "float32")
 """Number types to which whole numbers are converted, in this order."""
+CHUNK_BYTES = 64_000_000
+"""Bytes of data that are searched for NaN at once."""
 DEVICE_WORDS = re.compile(r"cuda|gpu|nvidia|triton|\bcpu\b|'CPU'|_cpu", re.IGNORECASE)
 """Words of faults that a training on a GPU may not have."""
 
@@ -50,7 +52,7 @@ class FirstStep:
     splits: Splits
     """The whole data, converted if need be."""
     notes: tuple[str, ...] = ()
-    """A line for each conversion."""
+    """A line for each conversion, and for each part of the data with numbers that are not finite."""
 
 
 def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> FirstStep:
@@ -69,6 +71,7 @@ def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Sp
                 fault = error
             continue
         notes = [*_note("inputs", splits.train_inputs, inputs), *_note("targets", splits.train_targets, targets)]
+        notes += _not_finite(splits)
         return replace(found, splits=_converted(splits, inputs, targets), notes=tuple(notes))
     with contextlib.suppress(StepFailed):  # a model that is made for whole batches
         return _step(source, code, hp, _few(splits, OptimizerSettings.of(hp).batch_size), splits)
@@ -170,6 +173,22 @@ def _note(part: str, arrays: Arrays, form: str | None) -> list[str]:
         return []
     types = ", ".join(dict.fromkeys(str(array.dtype) for array in named(arrays).values()))
     return [f"data: the {part} are {types}, which the model does not take; converted to {form}"]
+
+
+def _not_finite(splits: Splits) -> list[str]:
+    """Return a line for each part of the data that has NaN or infinities, which make most losses NaN."""
+    lines = []
+    for part in ("train_inputs", "train_targets", "validation_inputs", "validation_targets"):
+        arrays = [array for array in named(getattr(splits, part)).values() if array.dtype.kind in "fc"]
+        found = sum(
+            int((~np.isfinite(rows.reshape(len(rows), -1))).any(axis=1).sum())
+            for array in arrays
+            for rows in np.array_split(array, max(1, array.nbytes // CHUNK_BYTES))
+        )
+        if found:
+            samples = num_samples(splits.train_targets if part.startswith("train") else splits.validation_targets)
+            lines.append(f"data: {found:,} of {samples:,} {part.replace('_', ' ')} have NaN or infinite values")
+    return lines
 
 
 def _described(splits: Splits) -> str:

@@ -57,6 +57,8 @@ class Planner:
             self._decide(site, estimates)
         if self._unknown and dry:
             self._say(["plan: the sweep itself would first measure which way is fastest here"])
+        elif estimates.is_timed_now and dry:
+            self._say(["plan: the sweep itself times a few steps again, and may choose another way"])
 
     def on(self, cluster: Cluster) -> Decision:
         """Return the decision for this cluster; measure there first if no kept profile or estimate decides. Raises

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raygpu.config import PackConfig, PlaceConfig, ProblemConfig, StoredConfig, SweepConfig, TrainConfig
-from raygpu.config.metric_direction import direction_of
+from raygpu.config.loading import suggestion
+from raygpu.config.metric_direction import COMMON, direction_of
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu, gpus
 from raygpu.devices.selection import select
@@ -272,7 +273,8 @@ def _direction_faults(metric: str) -> list[str]:
     if direction_of(metric) is not None:
         return []
     return [
-        f'direction: not given, and {metric!r} does not say whether more is better; give direction = "max" or "min"'
+        f"direction: not given, and {metric!r}{suggestion(metric, COMMON)} does not say whether more is better; give"
+        ' direction = "max" or "min"'
     ]
 
 

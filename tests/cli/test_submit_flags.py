@@ -38,7 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "told"),
     [
         (["swep", "mine.toml"], "read 'swep' (did you mean 'sweep'?); allowed: sweep, pack, train, balance, place, "),
-        (["sweep", "mine.toml"], "--address: not given, and no RAY_API_SERVER_ADDRESS either; That of the Ray"),
+        (["sweep", "mine.toml"], "--address: not given, and no RAY_API_SERVER_ADDRESS either; the Ray dashboard's is"),
         (["sweep", "none.toml", AT, NOWHERE], "none.toml: no such file; name a configuration"),
         (["sweep", "mine.toml", "--trils", "2", AT, NOWHERE], "--trils: unknown flag (did you mean 'trials'?)"),
         (["sweep", "mine.toml", "--trials", "x", AT, NOWHERE], "--trials: read 'x'; a whole number is wanted"),

@@ -53,3 +53,13 @@ def test_a_name_that_says_nothing_is_refused(
     (tmp_path / "c.toml").write_text(text)
     assert (sweep if is_sweep else train).main(["c.toml", "--dry-run"]) == 2
     assert "direction: not given, and 'happiness' does not say whether more is better" in capsys.readouterr().err
+
+
+def test_a_mistyped_metric_is_guessed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = CONFIG.format(experiment="tests.models:Mlp", metric="accurracy", trials="trials = 2\n", table="space")
+    (tmp_path / "c.toml").write_text(text)
+    assert sweep.main(["c.toml", "--dry-run"]) == 2
+    assert "'accurracy' (did you mean 'accuracy'?) does not say" in capsys.readouterr().err

@@ -61,3 +61,9 @@ def test_what_a_source_does_not_show_is_imported(tmp_path: Path) -> None:
 def test_there_may_be_no_experiment(tmp_path: Path) -> None:
     require_there(None, tmp_path)
     require_there("pickled.pkl", tmp_path)
+
+
+def test_one_of_many_names_is_guessed(tmp_path: Path) -> None:
+    (tmp_path / "many.py").write_text("".join(f"def name_{i}(config): ...\n" for i in range(9)) + "def train(c): ...\n")
+    with pytest.raises(BadInput, match=r"has no 'trian'; it has: name_0, .*, name_7, ...; did you mean 'train'\?$"):
+        require_there("many.py:trian", tmp_path)

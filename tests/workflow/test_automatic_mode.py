@@ -155,6 +155,7 @@ def test_a_short_sweep_is_planned_by_a_few_steps(config: Any, tmp_path: Path, mo
     shown = planned(config(trials=16, epochs=40))
     assert "plan: predicted time of the trials, by a few steps here, as the sweep is short (about " in shown
     assert "plan: fused mode" in shown
+    assert "plan: the sweep itself times a few steps again, and may choose another way" in shown
     assert not list((tmp_path / "profiles").glob("*")), "too rough to be kept"
 
 

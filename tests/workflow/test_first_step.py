@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from raygpu import KerasExperiment, Splits, TorchExperiment
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
 from raygpu.experiment import Arrays
+from raygpu.workflow.first_step import _not_finite
 from raygpu.workflow.user_code import Problem, find, problem
 from raygpu.workflow.validation import prepare
 
@@ -305,3 +307,15 @@ def test_a_value_that_no_optimizer_takes_is_refused(
     with pytest.raises(BadInput) as error:
         tried("Torch", space)
     assert error.value.faults == (line,)
+
+
+def test_numbers_that_are_not_finite_are_told() -> None:
+    data = Torch().data()
+    inputs, held = np.array(data.train_inputs), np.array(data.validation_inputs)
+    inputs[3, 5], inputs[7], held[0, 0] = np.nan, np.inf, -np.inf
+    told = _not_finite(replace(data, train_inputs={"a": inputs, "b": data.train_targets}, validation_inputs=held))
+    assert told == [
+        f"data: 2 of {len(inputs)} train inputs have NaN or infinite values",
+        f"data: 1 of {len(held)} validation inputs have NaN or infinite values",
+    ]
+    assert _not_finite(data) == []

@@ -99,7 +99,7 @@ class Measurer:
         look = self._look(site)
         if look.sweep_s is None or BUDGET * look.sweep_s >= PROBE_S:
             return found, True
-        found.source = f"the sweep is short (about {look.sweep_s:.0f} s)"
+        found.source, found.is_timed_now = f"the sweep is short (about {look.sweep_s:.0f} s)", True
         if look.rough is not None:
             found.reference = look.rough
             found.source = f"few steps here, as {found.source}"

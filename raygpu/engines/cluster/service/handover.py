@@ -103,7 +103,11 @@ def _exit_code(line: Line) -> int:
             pass
     if passed:
         return 128 + passed[-1]
-    print("raygpu: the command's process was lost: it was killed, or ended by itself", file=sys.stderr)
+    print(
+        "raygpu: the command's process was lost: it was killed, as by raygpu down --now, or ended by itself; what it"
+        " has kept goes on by --resume runs/NAME",
+        file=sys.stderr,
+    )
     return LOST
 
 
