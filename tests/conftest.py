@@ -1,6 +1,7 @@
 """What many tests share, because its start is the slowest part of them: one Ray, and one MLflow store to copy.
 
-`scheduling` orders the files, and `time_spent` says at the end where the time went.
+`scheduling` orders the files, `garbage` spares imported libraries the collector, and `time_spent` says at the end where
+the time went.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import pytest
 from raygpu import reporting
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster import ray_environment
+from tests.garbage import pytest_collection, pytest_runtest_protocol
 from tests.scheduling import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 from tests.time_spent import pytest_configure, pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown
 
 __all__ = [
+    "pytest_collection",
     "pytest_collection_modifyitems",
     "pytest_configure",
+    "pytest_runtest_protocol",
     "pytest_sessionfinish",
     "pytest_terminal_summary",
     "pytest_testnodedown",

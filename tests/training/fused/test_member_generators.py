@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from raygpu.search.trials import Trial
+from raygpu.training.fused import compiled_step
 from tests.models import Mlp
 from tests.training.fused.alike import (
     EXACT,
@@ -70,16 +71,29 @@ def test_random_numbers_are_those_of_the_training_alone(kind: type[Mlp]) -> None
                 assert last[trial.trial_id].metrics[name] == pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
+@pytest.fixture
+def exported_alone(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A step is traced and exported, and runs in that form: compiling each takes half a minute of a processor, and
+    `tests/contracts/test_zoo.py` does it. The exported steps by file."""
+    steps: dict[str, Any] = {}
+
+    def keep(exported: torch.export.ExportedProgram, *, package_path: str, inductor_configs: dict[str, Any]) -> None:
+        steps[package_path] = exported.module()
+
+    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", keep)
+    monkeypatch.setattr(compiled_step, "load_package", lambda path: lambda tensors: steps[str(path)](*tensors))
+    return steps
+
+
 @pytest.mark.parametrize("kind", [Dropping, Encoder, StochasticDepth])
-def test_a_compiled_step_draws_the_same_random_numbers(kind: type[Mlp], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operators that are compiled, run as they are: compiling takes seconds (`tests/contracts/test_zoo.py`)."""
-    monkeypatch.setattr(torch, "compile", lambda step, **_: step)
+def test_a_compiled_step_draws_the_same_random_numbers(kind: type[Mlp], exported_alone: dict[str, Any]) -> None:
     trials = members({"dropout": 0.3}, [{"lr": 0.1}, {"lr": 0.05, "momentum": 0.9}, {"lr": 0.02}])
     array = new_array(kind(), trials, width=2)
     for width in {tile.width for tile in array.tiles}:
         array.program.compile(width, array.batch_size)
         array.compiled_s[width] = 0.0
     run(array, 2)
+    assert len(exported_alone) == 2
     for trial in trials:
         training = solo(kind(), trial, torch.float64, epochs=2)
         run(training, 2)
