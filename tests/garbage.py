@@ -15,18 +15,28 @@ import pytest
 
 NEW_MODULES = 100
 """Number of modules that a test has imported above which their objects are left alone too."""
-FEW = 100_000
-"""Number of objects left alone below which a command of the test has given them back to the collector at its end."""
 
 _num_modules = 0
+_given_back = False
+_unfreeze = gc.unfreeze
 
 
 def leave_alone(generation: int = 2) -> None:
     """Collect garbage up to this generation, and let later collections visit only what is made from now on."""
-    global _num_modules
+    global _num_modules, _given_back
     gc.collect(generation)
     gc.freeze()
-    _num_modules = len(sys.modules)
+    _num_modules, _given_back = len(sys.modules), False
+
+
+def give_back() -> None:
+    """Do as `gc.unfreeze` does, which the end of a Ray calls (`cluster.shutdown`), and note it.
+
+    Python can count the objects that are left alone, but that takes as long as to visit them.
+    """
+    global _given_back
+    _given_back = True
+    _unfreeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -38,15 +48,15 @@ def pytest_collection() -> Generator[None, Any, Any]:
     finally:
         leave_alone()
         gc.enable()
+        gc.unfreeze = give_back
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, Any, Any]:
-    """Run a test, which may be the first to import a library, or may end a Ray (see `cluster.shutdown`)."""
-    before = gc.get_freeze_count()
+    """Run a test, which may be the first to import a library, or may end a Ray."""
     result = yield
     if len(sys.modules) > _num_modules + NEW_MODULES:
         leave_alone()
-    elif gc.get_freeze_count() < FEW < before:
+    elif _given_back:
         leave_alone(1)  # the end of a Ray has just collected all garbage
     return result

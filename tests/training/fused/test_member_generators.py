@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from raygpu.search.trials import Trial
-from raygpu.training.fused import compiled_step
 from tests.models import Mlp
 from tests.training.fused.alike import (
     EXACT,
@@ -69,20 +68,6 @@ def test_random_numbers_are_those_of_the_training_alone(kind: type[Mlp]) -> None
             assert member_difference(array, trial, parameters(training.model)) <= EXACT
             for name, value in ends[-1].metrics.items():
                 assert last[trial.trial_id].metrics[name] == pytest.approx(value, rel=1e-9, abs=1e-12)
-
-
-@pytest.fixture
-def exported_alone(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A step is traced and exported, and runs in that form: compiling each takes half a minute of a processor, and
-    `tests/contracts/test_zoo.py` does it. The exported steps by file."""
-    steps: dict[str, Any] = {}
-
-    def keep(exported: torch.export.ExportedProgram, *, package_path: str, inductor_configs: dict[str, Any]) -> None:
-        steps[package_path] = exported.module()
-
-    monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", keep)
-    monkeypatch.setattr(compiled_step, "load_package", lambda path: lambda tensors: steps[str(path)](*tensors))
-    return steps
 
 
 @pytest.mark.parametrize("kind", [Dropping, Encoder, StochasticDepth])
