@@ -6,6 +6,7 @@ the time went.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -71,14 +72,23 @@ def reports_go_nowhere() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite store in its first state: MLflow takes some ten seconds to create one."""
+    """A SQLite store in its first state: MLflow takes some ten seconds to create one. Processes of one run share it."""
     from raygpu.tracking.runs import RunTree
 
-    path = tmp_path_factory.mktemp("template") / "new folder" / "mlflow.db"
-    RunTree.open(f"sqlite:///{path}", "first")
-    with closing(sqlite3.connect(path)) as database:  # it is copied: what its log holds has to be in it
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return path
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    shared = folder / "template.db"
+    with (folder / "template.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not shared.exists():
+            path = tmp_path_factory.mktemp("template") / "new folder" / "mlflow.db"
+            RunTree.open(f"sqlite:///{path}", "first")
+            with closing(sqlite3.connect(path)) as database:  # it is copied: what its log holds has to be in it
+                database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            shutil.copy(path, folder / "template.part")
+            os.replace(folder / "template.part", shared)
+    return shared
 
 
 @pytest.fixture(scope="session")
