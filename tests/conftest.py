@@ -1,10 +1,12 @@
 """What many tests share, because its start is the slowest part of them: one Ray, and one MLflow store to copy.
 
-`scheduling` orders the files, and `time_spent` says at the end where the time went.
+`scheduling` orders the files, `garbage` spares imported libraries the collector, and `time_spent` says at the end where
+the time went.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -22,12 +24,15 @@ import pytest
 from raygpu import reporting
 from raygpu.config import SweepConfig
 from raygpu.engines.cluster import ray_environment
+from tests.garbage import pytest_collection, pytest_runtest_protocol
 from tests.scheduling import pytest_collection_modifyitems, pytest_xdist_make_scheduler
 from tests.time_spent import pytest_configure, pytest_sessionfinish, pytest_terminal_summary, pytest_testnodedown
 
 __all__ = [
+    "pytest_collection",
     "pytest_collection_modifyitems",
     "pytest_configure",
+    "pytest_runtest_protocol",
     "pytest_sessionfinish",
     "pytest_terminal_summary",
     "pytest_testnodedown",
@@ -67,14 +72,23 @@ def reports_go_nowhere() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite store in its first state: MLflow takes some ten seconds to create one."""
+    """A SQLite store in its first state: MLflow takes some ten seconds to create one. Processes of one run share it."""
     from raygpu.tracking.runs import RunTree
 
-    path = tmp_path_factory.mktemp("template") / "new folder" / "mlflow.db"
-    RunTree.open(f"sqlite:///{path}", "first")
-    with closing(sqlite3.connect(path)) as database:  # it is copied: what its log holds has to be in it
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return path
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    shared = folder / "template.db"
+    with (folder / "template.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not shared.exists():
+            path = tmp_path_factory.mktemp("template") / "new folder" / "mlflow.db"
+            RunTree.open(f"sqlite:///{path}", "first")
+            with closing(sqlite3.connect(path)) as database:  # it is copied: what its log holds has to be in it
+                database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            shutil.copy(path, folder / "template.part")
+            os.replace(folder / "template.part", shared)
+    return shared
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,7 @@ def take_for_long(patch: pytest.MonkeyPatch) -> None:
     for bound in ("WIDE", "WIDEST", "AGREES", "TOLERANCE", "ONCE"):
         patch.setattr(plausibility, bound, 1e9)
     patch.setattr("raygpu.engines.profiling.sweep_probe.BUDGET", 1e4)
+    patch.setattr("raygpu.engines.profiling.sweep_probe.WINDOW_S", 0.05)  # exact times are asserted nowhere here
 
 
 @pytest.fixture

@@ -71,15 +71,14 @@ def test_random_numbers_are_those_of_the_training_alone(kind: type[Mlp]) -> None
 
 
 @pytest.mark.parametrize("kind", [Dropping, Encoder, StochasticDepth])
-def test_a_compiled_step_draws_the_same_random_numbers(kind: type[Mlp], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operators that are compiled, run as they are: compiling takes seconds (`tests/contracts/test_zoo.py`)."""
-    monkeypatch.setattr(torch, "compile", lambda step, **_: step)
+def test_a_compiled_step_draws_the_same_random_numbers(kind: type[Mlp], exported_alone: dict[str, Any]) -> None:
     trials = members({"dropout": 0.3}, [{"lr": 0.1}, {"lr": 0.05, "momentum": 0.9}, {"lr": 0.02}])
     array = new_array(kind(), trials, width=2)
     for width in {tile.width for tile in array.tiles}:
         array.program.compile(width, array.batch_size)
         array.compiled_s[width] = 0.0
     run(array, 2)
+    assert len(exported_alone) == 2
     for trial in trials:
         training = solo(kind(), trial, torch.float64, epochs=2)
         run(training, 2)

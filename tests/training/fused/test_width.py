@@ -55,6 +55,7 @@ def test_memory_bounds_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(tile.width for tile in own.tiles) <= 10
 
 
+@pytest.mark.usefixtures("exported_alone")
 def test_a_compiled_step_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raygpu.planning.array_tiles.COMPILE_S", {"cpu": 0.0})
     monkeypatch.setattr("raygpu.planning.array_tiles.FIRST_COMPILE_S", {"cpu": 0.0})
