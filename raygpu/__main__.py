@@ -69,8 +69,7 @@ def _run(words: Sequence[str]) -> int:
         print(f"raygpu {__version__}")
         return 0
     if name not in COMMANDS:
-        from raygpu.config import suggestion
-        from raygpu.errors import BadInput
+        from raygpu.errors import BadInput, suggestion
 
         known = list(COMMANDS)
         raise BadInput(f"read {name!r}{suggestion(name, known)}; allowed: {', '.join(known)}")

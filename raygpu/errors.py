@@ -8,6 +8,7 @@ RaygpuError
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from urllib.parse import unquote
@@ -79,3 +80,9 @@ def cleaned(text: str, uri: str) -> str:
             if len(form) > 2:  # shorter ones occur in ordinary words, and hide little
                 text = text.replace(form, HIDDEN)
     return text
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """Return ` (did you mean 'x'?)` for the closest known word, or an empty string."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

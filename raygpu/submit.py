@@ -23,7 +23,7 @@ from raygpu.engines.cluster import ray_environment
 from raygpu.engines.slurm import door
 from raygpu.engines.slurm.batch_script import script
 from raygpu.engines.slurm.jobs import SlurmJobs
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, suggestion
 from raygpu.records.submitted_job import SubmittedJobs
 from raygpu.workflow import slurm_submission
 from raygpu.workflow.submission import checked_submission
@@ -69,7 +69,7 @@ def _main(argv: list[str]) -> int:
         return _submit(COMMANDS[verb], words, asked)
     if verb not in VERBS:
         known = [*COMMANDS, *VERBS]
-        raise BadInput(f"read {verb!r}{config.suggestion(verb, known)}; allowed: {', '.join(known)}")
+        raise BadInput(f"read {verb!r}{suggestion(verb, known)}; allowed: {', '.join(known)}")
     if verb == "list":
         if words:
             raise BadInput(f"list: read {' '.join(words)!r}; it takes nothing")

@@ -11,8 +11,8 @@ from torch import nn
 
 from experiments.digits import Cnn as DigitsCnn
 from experiments.digits import Mlp as DigitsMlp
-from raygpu.experiment import Experiment, Splits
-from raygpu.training.torch.experiment import TorchExperiment
+from raygpu import Splits, TorchExperiment
+from raygpu.experiment import Experiment
 from tests.small_data import NUM_TRAIN as NUM_TRAIN
 from tests.small_data import few as few
 

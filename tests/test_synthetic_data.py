@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from raygpu import sweep
+from raygpu import Splits, TorchExperiment, sweep
 from raygpu.cli.sweep_view import SweepConsole
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
-from raygpu.experiment import Splits
 from raygpu.records.run_directory import RunDirectory
-from raygpu.training.torch.experiment import TorchExperiment
 from raygpu.workflow.user_code import find, problem
 from raygpu.workflow.validation import prepare
 from tests.models import few

@@ -14,9 +14,7 @@ import torch
 from torch import nn
 
 from experiments.digits import Mlp as DigitsMlp
-from raygpu.experiment import Splits
-from raygpu.training.keras.experiment import KerasExperiment
-from raygpu.training.torch.experiment import TorchExperiment
+from raygpu import KerasExperiment, Splits, TorchExperiment
 from tests.processes import die_once
 from tests.small_data import few, halves
 

@@ -13,9 +13,7 @@ import numpy as np
 from torch import nn
 
 from experiments.digits import Digits, digits
-from raygpu.experiment import Splits
-from raygpu.training.keras.experiment import KerasExperiment
-from raygpu.training.torch.experiment import TorchExperiment
+from raygpu import KerasExperiment, Splits, TorchExperiment
 
 
 class Convolutions(Digits, TorchExperiment):

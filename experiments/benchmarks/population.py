@@ -24,9 +24,9 @@ from torch import nn
 
 from experiments.benchmarks import record
 from experiments.digits import Cnn, Mlp, digits
+from raygpu import Splits, TorchExperiment
 from raygpu.config.population import PopulationSection
 from raygpu.engines.tune.evolution import Evolution
-from raygpu.experiment import Splits
 from raygpu.search.exploration import changing, populations
 from raygpu.search.population import Donor, Orders, Population, Report
 from raygpu.search.space import parse, random_trials
@@ -34,7 +34,6 @@ from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
-from raygpu.training.torch.experiment import TorchExperiment
 
 SPACE: dict[str, Any] = {
     "lr": {"loguniform": [1e-3, 1.0]},

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from raygpu import config
 from raygpu.config.sections import Section
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, suggestion
 
 SHORT = {"quiet": "-q", "verbose": "-v"}
 """Flags that have a short form as well."""
@@ -149,7 +149,7 @@ def _unknown(words: Sequence[str], known: Sequence[str]) -> list[str]:
         elif flag.partition(".")[0] == "--space":
             faults.append(f"{flag}: the search space has no flags; write it in the file's [space]")
         else:
-            hint = config.suggestion(flag[2:], [as_flag(name)[2:] for name in known])
+            hint = suggestion(flag[2:], [as_flag(name)[2:] for name in known])
             faults.append(f"{flag}: unknown flag{hint}; the flags are listed by --help")
     return faults
 

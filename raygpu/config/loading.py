@@ -7,7 +7,6 @@ Every fault is one line: the key, what was read, and what is allowed.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from raygpu.config.problem_schema import ProblemConfig
 from raygpu.config.schemas import BalanceConfig, PackConfig, PlaceConfig, TrainConfig
 from raygpu.config.sections import Section
 from raygpu.config.sweep_schema import SweepConfig
-from raygpu.errors import BadInput, redacted
+from raygpu.errors import BadInput, redacted, suggestion
 
 TABLES_OF_VALUES = ("space", "hyperparameters", "changes", "placements", "source", "script.metrics", "start")
 """Fields without flags of their own, since their keys are names that a person chooses."""
@@ -122,12 +121,6 @@ def fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fi
             yield from fields(info.annotation, f"{prefix}{name}.")
         elif prefix + name not in TABLES_OF_VALUES:
             yield prefix + name, info
-
-
-def suggestion(word: str, known: list[str]) -> str:
-    """Return ` (did you mean 'x'?)` for the closest known word, or an empty string."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _distinct(details: list[ErrorDetails], schema: type[Section]) -> list[ErrorDetails]:

@@ -18,8 +18,6 @@ MAX = (
     " top1 top5 likelihood elbo fitness"
 )
 """Whole words that say it."""
-COMMON = ["accuracy", "loss", "error", "f1", "auc", "mae", "mse", "rmse", "perplexity", "reward", "score"]
-"""Names of metrics to suggest for one that is mistyped."""
 NEGATED = frozenset(["neg", "negative", "minus", "inverse", "inv"])
 """Words that turn it around."""
 

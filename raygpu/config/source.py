@@ -7,7 +7,6 @@ code = source.resolve()      # again, in a worker
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import importlib.util
 import pickle
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.config.sections import ScriptSection
-from raygpu.errors import BadInput, one_line
+from raygpu.errors import BadInput, one_line, suggestion
 from raygpu.experiment import Experiment
 from raygpu.storage import BEGUN_IN
 
@@ -132,10 +131,8 @@ def resolve(name: str, folder: Path) -> Experiment | Callable[[dict[str, Any]], 
     except AttributeError:
         names = _candidates(module)
         shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
-        close = difflib.get_close_matches(attribute, names, n=1)
-        meant = f"; did you mean {close[0]!r}?" if close and len(names) > SHOWN else ""
-        told = f"{module_name} has no {attribute!r}; it has: {shown or 'nothing callable'}{meant}"
-        raise BadInput(f"experiment: {told}") from None
+        told = f"it has: {shown or 'nothing callable'}{suggestion(attribute, names)}"
+        raise BadInput(f"experiment: {module_name} has no {attribute!r}; {told}") from None
     return _object(found, name)
 
 

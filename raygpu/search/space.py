@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from raygpu.config import literal, suggestion
+from raygpu.config import literal
 from raygpu.config.sections import LEARNING
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, suggestion
 from raygpu.search.trials import Trial
 
 Draw = Callable[[np.random.Generator, tuple[Any, ...]], Any]

@@ -14,8 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raygpu.config import suggestion
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, suggestion
 from raygpu.search.space import Parameter, Space
 
 NEAR = 1e-9

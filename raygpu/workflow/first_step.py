@@ -184,6 +184,7 @@ def _not_finite(splits: Splits) -> list[str]:
             int((~np.isfinite(rows.reshape(len(rows), -1))).any(axis=1).sum())
             for array in arrays
             for rows in np.array_split(array, max(1, array.nbytes // CHUNK_BYTES))
+            if not np.isfinite(np.vdot(rows, rows))  # several times as fast, and nearly always enough
         )
         if found:
             samples = num_samples(splits.train_targets if part.startswith("train") else splits.validation_targets)

@@ -17,7 +17,7 @@ from raygpu.search.samplers import Sampler
 from raygpu.search.signature import Group
 from raygpu.search.space import Space
 from raygpu.search.trials import Trial, TrialRecord
-from raygpu.training.torch.experiment import has_own_optimizer
+from raygpu.training.torch.experiment import overrides
 
 KERAS = ("lr",)
 """Hyper-parameters that may change in a Keras trial: its steps are traced with the others."""
@@ -53,7 +53,7 @@ def require_population(
         raise BadInput(f"population: a {source.kind} keeps its parameters to itself; a TorchExperiment is wanted")
     if config.gpu.mode == "split":
         raise BadInput("gpu.mode: read 'split' beside a population; Keras trials of one are trained alone: process")
-    if source.kind == "torch" and has_own_optimizer(code):
+    if source.kind == "torch" and overrides(code, "optimizer"):
         raise BadInput(f"population: {source.name} has an optimizer() of its own, whose numbers raygpu cannot change")
     names = [parameter.name for parameter in changing(section, space)]
     if source.kind == "keras" and (others := [name for name in names if name not in KERAS]):

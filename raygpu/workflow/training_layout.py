@@ -34,7 +34,7 @@ class Layout:
     def lines(self, devices: Sequence[str]) -> list[str]:
         """Return the layout as lines for a person. devices: the name of each device."""
         if self.batches is not None:
-            return [self.placing.line(devices), *self.batches.lines]
+            return [self.placing.line(devices), *self.batches.lines, self.batches.lr_line]
         spare = len(devices) - 1
         note = f"a function trains on one device; {spare} of {len(devices)} stay free"
         return [self.placing.line(devices), *([note] if spare else [])]

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from raygpu.config import PackConfig, PlaceConfig, ProblemConfig, StoredConfig, SweepConfig, TrainConfig
-from raygpu.config.loading import suggestion
-from raygpu.config.metric_direction import COMMON, direction_of
+from raygpu.config.metric_direction import PARTS, direction_of
 from raygpu.devices import host
 from raygpu.devices.nvml import Gpu, gpus
 from raygpu.devices.selection import select
-from raygpu.errors import BadInput
+from raygpu.errors import BadInput, suggestion
 from raygpu.planning.gpu_shares import Node, snap
 from raygpu.planning.sweep_plan import make_plan
 from raygpu.records import slurm_job
@@ -273,7 +272,7 @@ def _direction_faults(metric: str) -> list[str]:
     if direction_of(metric) is not None:
         return []
     return [
-        f"direction: not given, and {metric!r}{suggestion(metric, COMMON)} does not say whether more is better; give"
+        f"direction: not given, and {metric!r}{suggestion(metric, [*PARTS])} does not say whether more is better; give"
         ' direction = "max" or "min"'
     ]
 

@@ -65,5 +65,5 @@ def test_there_may_be_no_experiment(tmp_path: Path) -> None:
 
 def test_one_of_many_names_is_guessed(tmp_path: Path) -> None:
     (tmp_path / "many.py").write_text("".join(f"def name_{i}(config): ...\n" for i in range(9)) + "def train(c): ...\n")
-    with pytest.raises(BadInput, match=r"has no 'trian'; it has: name_0, .*, name_7, ...; did you mean 'train'\?$"):
+    with pytest.raises(BadInput, match=r"has no 'trian'; it has: name_0, .*, name_7, ... \(did you mean 'train'\?\)$"):
         require_there("many.py:trian", tmp_path)

@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 from experiments.digits import KerasMlp, Mlp, digits
-from raygpu.experiment import Experiment, Splits, take
+from raygpu import KerasExperiment, Splits, TorchExperiment
+from raygpu.experiment import Experiment, take
 from raygpu.search.trials import EpochResult, Scoring, Trial
 from raygpu.training.base import Settings, Training
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.keras.experiment import KerasExperiment
-from raygpu.training.torch.experiment import TorchExperiment
 
 SCORING = Scoring("accuracy", maximize=True)
 HP = {"hidden": 32, "lr": 0.1, "momentum": 0.9}

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from raygpu import Splits, TorchExperiment
 from raygpu.config import SweepConfig
 from raygpu.errors import BadInput
-from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.torch.experiment import TorchExperiment
 from raygpu.workflow.user_code import Problem, find, problem
 from raygpu.workflow.validation import prepare
 

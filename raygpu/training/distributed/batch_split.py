@@ -14,7 +14,7 @@ from raygpu.planning.batches import split_batch
 from raygpu.training.distributed.loss_check import Difference, differences
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.experiment import has_own_optimizer
+from raygpu.training.torch.experiment import overrides
 
 WARMUP = 0.05
 """Share of all epochs over which a scaled learning rate rises, without a configured warm-up."""
@@ -30,7 +30,9 @@ class BatchPlan:
 
     parallel: ParallelSettings
     lines: tuple[str, ...]
-    """Lines for a person; before `checked`, the last one is on the learning rate."""
+    """Lines for a person."""
+    lr_line: str = ""
+    """Line on the learning rate."""
 
     @property
     def settings(self) -> OptimizerSettings:
@@ -64,7 +66,7 @@ def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: i
         whole, config.accumulate, config.chosen_ratios, config.ratios == "auto", config.compile, scaled
     )
     batches = _batches(config, parallel, devices, settings.batch_size)
-    return BatchPlan(parallel, (batches, *lines, _lr(settings, scaled, factor)))
+    return BatchPlan(parallel, (batches, *lines), _lr(settings, scaled, factor))
 
 
 def require_batch(
@@ -106,10 +108,9 @@ def checked(config: TrainConfig, plan: BatchPlan, devices: int, source: Source, 
 def _checked(
     config: TrainConfig, plan: BatchPlan, devices: int, source: Source, code: Any, splits: Splits
 ) -> BatchPlan:
-    parallel, lines, look_at = plan.parallel, list(plan.lines), _look(source)
-    if source.kind == "torch" and has_own_optimizer(code):
-        *lines, _ = lines
-        lines.append("optimizer() is the experiment's own: its learning rate is not changed to the size of a batch")
+    parallel, lines, lr_line, look_at = plan.parallel, list(plan.lines), plan.lr_line, _look(source)
+    if source.kind == "torch" and overrides(code, "optimizer"):
+        lr_line = "optimizer() is the experiment's own: its learning rate is not changed to the size of a batch"
     if devices > 1 or parallel.accumulate > 1:
         inputs, targets = splits.train_inputs, splits.train_targets
         look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=False)
@@ -131,7 +132,7 @@ def _checked(
             for found in differences(look, inputs, targets)
             if found.kind == "parts"
         ]
-    return BatchPlan(parallel, tuple(lines))
+    return BatchPlan(parallel, tuple(lines), lr_line)
 
 
 def _look(source: Source) -> Any:

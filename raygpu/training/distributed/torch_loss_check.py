@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Sum
 from raygpu.training.distributed.loss_check import Value
 from raygpu.training.torch.data import Tensors, cast, rows, tensors
-from raygpu.training.torch.experiment import forward, has_own_step, training_loss
+from raygpu.training.torch.experiment import forward, overrides, training_loss
 from raygpu.training.torch.python_state import changed_attribute, plain_state
 from raygpu.training.torch.seeding import random_state_kept, seed_all
 from raygpu.training.torch.solo import EVALUATION_BATCH, initial_model
@@ -40,7 +40,7 @@ class TorchLook:
     ) -> None:
         self._experiment, self._with_metrics = experiment, with_metrics
         self._hp, self._arrays = hp, (inputs, targets)
-        self._has_own_step = has_own_step(experiment) and not with_metrics  # which are of an evaluation
+        self._has_own_step = overrides(experiment, "training_step") and not with_metrics  # which are of an evaluation
         self.exact = self._with_gradient = False
         self._held: tuple[Any, Tensors, Any] | None = None
         with_gradient = (False,) if with_metrics else (True, False)
@@ -183,14 +183,14 @@ class TorchLook:
     def _loss(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> Any:
         """Return the training loss of these samples; without augmentation, unless a step of its own has it."""
         inputs, targets = rows(self._inputs, some), rows(self._targets, some)
-        if has_own_step(experiment):
+        if overrides(experiment, "training_step"):
             with torch.enable_grad():  # which it may use itself
                 return training_loss(experiment, model, inputs, targets, Hyperparameters.of(self._hp))
         return experiment.loss(forward(model, inputs), targets)
 
     def _run(self, model: nn.Module, some: torch.Tensor) -> Any:
         """Run what changes a model in training before the optimizer does: a forward pass, or a step of its own."""
-        if has_own_step(self._experiment):
+        if overrides(self._experiment, "training_step"):
             return self._loss(self._experiment, model, some)
         return forward(model, rows(self._inputs, some))
 

@@ -75,8 +75,7 @@ class TorchParallel(ParallelTraining):
             self.notes.append(f"the hook of {name} sees the gradient of each part of a batch, before they are summed")
         if ranks.world > 1:
             self._spread(solo.model)
-        if solo.optimizer.own_lr is not None:  # its scheduler counts the steps of whole batches
-            solo.optimizer = solo.new_optimizer(len(self._bounds) * self.epochs)
+        solo.num_steps = len(self._bounds) * self.epochs
         self._gradient = StepGradient(solo.optimizer.parameters, ranks, solo.device)
         if parallel.accumulate > 1 and _has_batch_norm(solo.model):
             self.notes.append("BatchNorm: each part of a batch is normalised by itself")

@@ -26,7 +26,7 @@ from raygpu.training.fused.refusal import OWN_OPTIMIZER, CodeWatch, refusal, slo
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.torch.comparison import first_difference
 from raygpu.training.torch.data import rows, tensors
-from raygpu.training.torch.experiment import forward, has_own_optimizer, training_loss
+from raygpu.training.torch.experiment import forward, overrides, training_loss
 from raygpu.training.torch.python_state import changed_attribute, hooked, plain_state
 from raygpu.training.torch.reduction import backward
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, random_state_kept
@@ -100,7 +100,7 @@ def obstacle(
     has to reach the same numbers. A model that keeps state in Python or draws random numbers that are not torch's is
     refused, and so is an operator without a rule for vmap, which would run as a slow loop.
     """
-    if has_own_optimizer(experiment):
+    if overrides(experiment, "optimizer"):
         return OWN_OPTIMIZER
     try:
         with random_state_kept():

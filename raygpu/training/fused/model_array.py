@@ -41,7 +41,7 @@ from raygpu.training.fused.takeover import copy_members, write_member
 from raygpu.training.fused.tile import Tile, first_rows, gathered_tile, joined
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import DeviceData, Tensors, gathered, moved, rows
-from raygpu.training.torch.experiment import has_own_optimizer
+from raygpu.training.torch.experiment import overrides
 from raygpu.training.torch.python_state import hooked
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.solo import (
@@ -82,7 +82,7 @@ class TorchArray:
         if not trials:
             raise ValueError("trials: none given; an array needs at least one member")
         require_distinct(trials)
-        if has_own_optimizer(experiment):
+        if overrides(experiment, "optimizer"):
             raise NotAsAlone(OWN_OPTIMIZER)
         self.experiment = experiment
         self.settings = settings

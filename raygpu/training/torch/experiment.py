@@ -3,7 +3,7 @@ optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from raygpu.experiment import Experiment
@@ -96,28 +96,11 @@ def training_loss(experiment: Experiment, model: nn.Module, inputs: Any, targets
     return cast(TorchExperiment, experiment).training_step(model, inputs, targets, hp)
 
 
-def own_methods(experiment: Experiment, among: Sequence[str] = OWN) -> list[str]:
-    """Return the names of the optional methods, of those in `among`, that a torch experiment overrides."""
-    return [name for name in among if getattr(type(experiment), name) is not getattr(TorchExperiment, name)]
+def overrides(experiment: Experiment, name: str) -> bool:
+    """Return whether a torch experiment has a method of its own in the place of the default."""
+    return getattr(type(experiment), name) is not getattr(TorchExperiment, name)
 
 
-def has_own_step(experiment: Experiment) -> bool:
-    """Return whether an experiment overrides `training_step`, so that its loss is no function of the outputs alone."""
-    return bool(own_methods(experiment, ["training_step"]))
-
-
-def has_own_optimizer(experiment: Experiment) -> bool:
-    """Return whether an experiment overrides `optimizer`."""
-    return bool(own_methods(experiment, ["optimizer"]))
-
-
-def own_optimizer(experiment: Experiment, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer | None:
-    """Return the result of a torch experiment's `optimizer`; None for the one that hyper-parameters name."""
-    return cast(TorchExperiment, experiment).optimizer(model, hp)
-
-
-def own_scheduler(
-    experiment: Experiment, optimizer: torch.optim.Optimizer, hp: Mapping[str, Any], num_steps: int
-) -> torch.optim.lr_scheduler.LRScheduler | None:
-    """Return the result of a torch experiment's `scheduler`; None for none."""
-    return cast(TorchExperiment, experiment).scheduler(optimizer, hp, num_steps)
+def own_methods(experiment: Experiment) -> list[str]:
+    """Return the names of the methods in `OWN` that a torch experiment overrides."""
+    return [name for name in OWN if overrides(experiment, name)]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.experiment import own_methods, own_optimizer, own_scheduler
+from raygpu.training.torch.experiment import TorchExperiment, overrides
 from raygpu.training.torch.optimizers import Optimizer
 
 
@@ -31,12 +31,8 @@ class OwnOptimizer:
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.num_steps = 0
         self._optimizer, self._scheduler, self._most_steps = optimizer, scheduler, most_steps
-        self._lr = float(optimizer.param_groups[0]["lr"])
-
-    @property
-    def own_lr(self) -> float:
-        """The learning rate of the first group of parameters in the last step; before it, in the first one."""
-        return self._lr
+        self.own_lr = float(optimizer.param_groups[0]["lr"])
+        """Learning rate of the first group of parameters in the last step; before it, in the first one."""
 
     @property
     def buffers(self) -> list[list[torch.Tensor]]:
@@ -53,7 +49,7 @@ class OwnOptimizer:
     def step(self, lr: float) -> None:
         """Take a step of the optimizer and of the scheduler, and drop the gradients. lr: not used."""
         self.num_steps += 1
-        self._lr = float(self._optimizer.param_groups[0]["lr"])
+        self.own_lr = float(self._optimizer.param_groups[0]["lr"])
         self._optimizer.step()
         if self._scheduler is not None and self.num_steps <= self._most_steps:
             self._scheduler.step()
@@ -81,8 +77,9 @@ def make_optimizer(
     num_steps: optimizer steps of the whole training. Raises ValueError for an optimizer of other parameters than the
     model's, and for a scheduler without an optimizer; TypeError for what is no optimizer.
     """
-    made = own_optimizer(experiment, model, hp)
-    if made is None and own_methods(experiment, ["scheduler"]):
+    own = cast(TorchExperiment, experiment)
+    made = own.optimizer(model, hp)
+    if made is None and overrides(experiment, "scheduler"):
         raise ValueError("scheduler() steps an optimizer of the experiment's own, and optimizer() returned none")
     if made is None:
         return Optimizer(settings.in_epoch(1), model.parameters())
@@ -91,5 +88,5 @@ def make_optimizer(
     known = {id(parameter) for parameter in model.parameters()}
     if any(id(parameter) not in known for group in made.param_groups for parameter in group["params"]):
         raise ValueError("optimizer(model, hp) returned an optimizer with parameters that are not the model's")
-    scheduler = own_scheduler(experiment, made, hp, num_steps)
+    scheduler = own.scheduler(made, hp, num_steps)
     return OwnOptimizer(made, scheduler, settings.in_epoch(1), model.parameters(), num_steps)

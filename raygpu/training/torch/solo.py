@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from raygpu.training.base import Settings
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import DeviceData, Tensors, copied, copied_outputs, in_precision, moved, rows, tensors
-from raygpu.training.torch.experiment import forward, training_loss
+from raygpu.training.torch.experiment import forward, own_methods, training_loss
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
 from raygpu.training.torch.reduction import Accumulator, backward, objective
@@ -66,15 +67,17 @@ class TorchSolo:
         self.batch_size = min(self.optimizer_settings.batch_size, self.num_train)
         self.steps_per_epoch = num_batches(self.num_train, self.batch_size)
         self.model = self._on_device(cast_model(initial_model(experiment, self.hp, trial.seed), dtype))
-        self.optimizer = self.new_optimizer(self.steps_per_epoch * self.epochs)
+        self.num_steps = self.steps_per_epoch * self.epochs
+        """Optimizer steps of the whole training; another number may be set before the optimizer is used."""
         self.epoch = 0
 
     def _on_device(self, model: nn.Module) -> nn.Module:
         return model.to(self.device)
 
-    def new_optimizer(self, num_steps: int) -> Optimizer | OwnOptimizer:
-        """Make the optimizer before the first step. num_steps: of the whole training."""
-        return make_optimizer(self.experiment, self.model, self.hp, self.optimizer_settings, num_steps)
+    @cached_property
+    def optimizer(self) -> Optimizer | OwnOptimizer:
+        """The optimizer; made at its first use, so that a model which is only evaluated has no state of one."""
+        return make_optimizer(self.experiment, self.model, self.hp, self.optimizer_settings, self.num_steps)
 
     def run_epoch(self) -> EpochResult | None:
         """Train and evaluate the next epoch; return None after the last one."""
@@ -176,7 +179,8 @@ class TorchSolo:
 
     def close(self) -> None:
         """Free the device memory for the next trial of this process."""
-        del self.model, self.optimizer, self.data
+        del self.model, self.data
+        vars(self).pop("optimizer", None)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -241,6 +245,8 @@ def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) 
     """
     settings = Settings(epochs=1, threads=torch.get_num_threads(), precision="float32", folder=Path())
     training = TorchSolo(experiment, splits, Trial("t0000", 0, hp), settings, torch.device("cpu"))
+    if own_methods(experiment):
+        _ = training.optimizer  # made also for a large model, which takes no step: what it reads counts as read
     result = base.first_result(training, sum(parameter.numel() for parameter in training.model.parameters()))
     _require_no_broadcast(training)
     return result, frozenset(training.hp.names_read)

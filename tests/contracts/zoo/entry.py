@@ -19,9 +19,8 @@ import pytest
 import torch
 from torch import nn
 
-from raygpu.experiment import Splits
+from raygpu import Splits, TorchExperiment
 from raygpu.search.trials import Trial
-from raygpu.training.torch.experiment import TorchExperiment
 
 NUM_TRAIN, NUM_VALIDATION = 40, 12
 """40 samples are batches of 16, 16 and 8."""

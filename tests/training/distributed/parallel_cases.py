@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from raygpu.experiment import Mean, Splits, Sum
-from raygpu.training.torch.experiment import TorchExperiment
+from raygpu import Mean, Splits, Sum, TorchExperiment
 from tests.models import few
 
 

@@ -48,7 +48,7 @@ def test_a_batch_larger_than_the_data_is_the_data() -> None:
 def test_the_learning_rate(values: Any, hp: Any, factor: float, warmup: float, line: str) -> None:
     found = spread(config(hp, **values), 4, 10_000)
     assert (found.settings.lr, found.settings.warmup_epochs) == (0.1 * factor, warmup)
-    assert found.lines[-1] == line
+    assert found.lr_line == line
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raygpu.experiment import Splits
+from raygpu import KerasExperiment, Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import ParallelSettings
-from raygpu.training.keras.experiment import KerasExperiment
 from tests.ranks import compute_in, on_keras_ranks
 from tests.small_data import few
 

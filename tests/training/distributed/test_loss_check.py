@@ -11,10 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from raygpu.experiment import Mean, Splits, Sum
+from raygpu import Mean, Splits, Sum, TorchExperiment
 from raygpu.training.distributed.loss_check import Difference, differences
 from raygpu.training.distributed.torch_loss_check import TorchLook
-from raygpu.training.torch.experiment import TorchExperiment
 from tests.models import few
 
 

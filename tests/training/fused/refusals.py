@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from raygpu.experiment import Splits
+from raygpu import Splits, TorchExperiment
 from raygpu.search.signature import Group
 from raygpu.search.trials import Trial
 from raygpu.training.fused.dry_run import obstacle
-from raygpu.training.torch.experiment import TorchExperiment
 from tests.models import few
 
 Make = Callable[[Mapping[str, Any]], nn.Module]

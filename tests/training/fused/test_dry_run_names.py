@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from raygpu.experiment import ALL_NAMES, Splits
+from raygpu import Splits, TorchExperiment
+from raygpu.experiment import ALL_NAMES
 from raygpu.search.trials import Trial
 from raygpu.training.fused.dry_run import READ_BY_RAYGPU, check, names_read
 from raygpu.training.fused.groups import TorchGrouper
-from raygpu.training.torch.experiment import TorchExperiment
 from tests.models import MODELS, few
 from tests.training.fused.refusals import Head, Of, Tempered, ids, trials
 

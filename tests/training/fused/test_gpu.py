@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from raygpu.experiment import Splits
+from raygpu import Splits, TorchExperiment
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.width import settle
-from raygpu.training.torch.experiment import TorchExperiment
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import MODELS, few
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from raygpu.experiment import Splits
+from raygpu import Splits, TorchExperiment
 from raygpu.search.signature import ITS_OWN
 from raygpu.search.trials import Trial
 from raygpu.training.folds import Folds
 from raygpu.training.fused.dry_run import obstacle
 from raygpu.training.fused.groups import TorchGrouper
-from raygpu.training.torch.experiment import TorchExperiment
 from tests.models import MODELS
 from tests.training.fused.refusals import If, Of, ids, trials
 

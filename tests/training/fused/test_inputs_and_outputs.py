@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from raygpu.experiment import Mean, Splits, Sum
+from raygpu import Mean, Splits, Sum, TorchExperiment
 from raygpu.training.fused.model_array import TorchArray
-from raygpu.training.torch.experiment import TorchExperiment
 from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp, few
 from tests.training.fused.alike import (

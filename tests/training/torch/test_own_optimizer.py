@@ -155,9 +155,26 @@ def test_what_the_first_step_refuses(experiment: type[Mlp], line: str) -> None:
         first_result(experiment(), few().first(8), HP)
 
 
-def test_its_hyperparameters_count_as_read() -> None:
+@pytest.mark.parametrize("large", [False, True])
+def test_its_hyperparameters_count_as_read(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if large:
+        monkeypatch.setattr("raygpu.training.base.LARGE", 1)
     _, read = first_result(Own(), few().first(8), HP)
     assert {"rate", "alpha"} <= read
+
+
+def test_it_is_made_once_and_only_where_it_steps() -> None:
+    made = []
+
+    class Counted(Own):
+        def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+            made.append(model)
+            return super().optimizer(model, hp)
+
+    solo(Counted()).evaluate()
+    assert not made
+    TorchParallel(solo(Counted()), ParallelSettings(BATCH), OneRank()).advance()
+    assert len(made) == 1
 
 
 def test_no_array_takes_it() -> None:
