@@ -76,8 +76,10 @@ def convolution(before: int, after: int, size: int, stride: int = 1) -> list[nn.
     return [nn.Conv2d(before, after, size, stride, padding=size // 2, bias=False), nn.BatchNorm2d(after)]
 
 
-def resnet(block: type[BasicBlock | Bottleneck], blocks: Sequence[int], channels: int) -> nn.Sequential:
-    """A residual network for small images of three channels and ten classes: (n, 3, h, w) to (n, 10).
+def resnet(
+    block: type[BasicBlock | Bottleneck], blocks: Sequence[int], channels: int, classes: int = 10
+) -> nn.Sequential:
+    """A residual network for small images of three channels: (n, 3, h, w) to (n, classes).
 
     A stem of 3 x 3 that keeps the size, then stages of `channels`, 2, 4 ... times as many maps, each half the size of
     the one before. blocks: of each stage. ResNet-18 is BasicBlock, (2, 2, 2, 2); ResNet-50 Bottleneck, (3, 4, 6, 3);
@@ -89,7 +91,7 @@ def resnet(block: type[BasicBlock | Bottleneck], blocks: Sequence[int], channels
         for place in range(count):
             layers.append(block(before, channels * 2**stage, 2 if stage > 0 and place == 0 else 1))
             before = block.expansion * channels * 2**stage
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
 
 
 def crop_and_flip(images: torch.Tensor, padding: int) -> torch.Tensor:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from raygpu.reporting import checkpoint, load, report
     from raygpu.search.distributions import choice, grid_search, lograndint, loguniform, quniform, randint, uniform
     from raygpu.search.trials import Trial
+    from raygpu.training.data.dataset_splits import dataset_splits
     from raygpu.training.fused.fuse import fuse
     from raygpu.training.keras.experiment import KerasExperiment
     from raygpu.training.keras.multi_gpu import multi_gpu_model
@@ -38,6 +39,7 @@ __all__ = [
     "Trial",
     "checkpoint",
     "choice",
+    "dataset_splits",
     "fuse",
     "grid_search",
     "load",
@@ -76,7 +78,8 @@ _HOMES |= dict.fromkeys(
     ("choice", "grid_search", "lograndint", "loguniform", "quniform", "randint", "uniform"), "search.distributions"
 )
 _HOMES |= {"TorchExperiment": "training.torch.experiment", "KerasExperiment": "training.keras.experiment"}
-_HOMES |= {"fuse": "training.fused.fuse", "multi_gpu_model": "training.keras.multi_gpu"}
+_HOMES |= {"dataset_splits": "training.data.dataset_splits", "fuse": "training.fused.fuse"}
+_HOMES |= {"multi_gpu_model": "training.keras.multi_gpu"}
 
 
 def __getattr__(name: str) -> object:

@@ -65,16 +65,7 @@ class Splits:
         search never sees; by default there is no test data. Raises ValueError if the shares leave no part a sample.
         """
         inputs, targets = as_arrays(inputs, "inputs"), as_arrays(targets, "targets")
-        rows = np.arange(num_samples(inputs))
-        if test is None:
-            parts = _cut(targets, rows, validation, seed)
-        else:
-            for_validation, for_test = (math.ceil(share * len(rows)) for share in (validation, test))
-            if min(for_validation, for_test) < 1 or for_validation + for_test >= len(rows):
-                shares = f"validation={validation:g} and test={test:g} of {len(rows)} samples"
-                raise ValueError(f"{shares} leave nothing for one of the parts; allowed: above 0, together below 1")
-            rest, tested = _cut(targets, rows, for_test, seed)
-            parts = [*_cut(targets, rest, for_validation, seed), tested]
+        parts = split_rows(targets, num_samples(inputs), validation, test, seed)
         return cls(*(take(part, chosen) for chosen in parts for part in (inputs, targets)))
 
     @property
@@ -95,7 +86,7 @@ class Splits:
         if fraction >= 1.0 and self.test_inputs is None:
             return self
         rows = slice(None) if fraction >= 1.0 else part_rows(self.train_targets, fraction, seed)
-        inputs, targets = take(self.train_inputs, rows), take(self.train_targets, rows)
+        inputs, targets = subset(self.train_inputs, rows), subset(self.train_targets, rows)
         return Splits(inputs, targets, self.validation_inputs, self.validation_targets)
 
     def for_test(self) -> Splits | None:
@@ -105,8 +96,8 @@ class Splits:
         """
         if self.test_inputs is None or self.test_targets is None:
             return None
-        few = self.first(2)
-        return Splits(few.train_inputs, few.train_targets, self.test_inputs, self.test_targets)
+        inputs, targets = (subset(part, slice(0, 2)) for part in (self.train_inputs, self.train_targets))
+        return Splits(inputs, targets, self.test_inputs, self.test_targets)
 
 
 def as_arrays(data: Any, name: str) -> Arrays:
@@ -114,7 +105,7 @@ def as_arrays(data: Any, name: str) -> Arrays:
 
     name: what the data is, for the ValueError that is raised if it makes no array of numbers.
     """
-    if isinstance(data, np.ndarray):
+    if isinstance(data, np.ndarray) or is_read_later(data):
         return data
     if isinstance(data, Mapping):
         return {key: as_arrays(value, f"{name}[{key!r}]") for key, value in data.items()}  # type: ignore[misc]
@@ -146,13 +137,32 @@ def take(arrays: Arrays, rows: np.ndarray | slice) -> Arrays:
     return arrays[rows]
 
 
-def class_labels(targets: Arrays) -> np.ndarray | None:
-    """Return targets that are classes, one array of whole numbers; None for other targets."""
-    is_classes = not isinstance(targets, Mapping) and targets.ndim == 1 and np.issubdtype(targets.dtype, np.integer)
-    return np.asarray(targets) if is_classes else None
+def subset(arrays: Arrays, rows: np.ndarray | slice) -> Arrays:
+    """Select samples as `take` does, but without reading those of a data set."""
+    if isinstance(arrays, Mapping):
+        return {name: subset(array, rows) for name, array in arrays.items()}  # type: ignore[misc]
+    return arrays.subset(rows) if is_read_later(arrays) else arrays[rows]  # type: ignore[attr-defined]
 
 
-def _strata(targets: Arrays) -> np.ndarray | None:
+def is_read_later(array: Any) -> bool:
+    """Return whether this is a field of a data set's samples, which are read when they are taken."""
+    return hasattr(array, "subset")
+
+
+def reads_later(arrays: Arrays) -> bool:
+    """Return whether one of these arrays is a field of a data set's samples."""
+    return any(map(is_read_later, named(arrays).values()))
+
+
+def class_labels(targets: Arrays | None) -> np.ndarray | None:
+    """Return targets that are classes, one array of whole numbers; None for other targets, and for those of a data set
+    that does not list them."""
+    if not isinstance(targets, np.ndarray) or targets.ndim != 1 or not np.issubdtype(targets.dtype, np.integer):
+        return None
+    return targets
+
+
+def _strata(targets: Arrays | None) -> np.ndarray | None:
     """Return the targets if they can be stratified: classes with at least two samples each."""
     labels = class_labels(targets)
     return labels if labels is not None and np.unique(labels, return_counts=True)[1].min() >= 2 else None
@@ -170,12 +180,31 @@ def part_rows(targets: Arrays, fraction: float, seed: int) -> np.ndarray:
     return np.sort(np.asarray(chosen))
 
 
-def _cut(targets: Arrays, rows: np.ndarray, held: float, seed: int) -> list[np.ndarray]:
+def split_rows(
+    targets: Arrays | None, count: int, validation: float, test: float | None, seed: int
+) -> list[np.ndarray]:
+    """Return the training and validation samples, and the test samples if there are any. See `Splits.of`.
+
+    targets: of all samples; None if they are not known.
+    """
+    rows = np.arange(count)
+    if test is None:
+        return _cut(targets, rows, validation, seed)
+    for_validation, for_test = (math.ceil(share * count) for share in (validation, test))
+    if min(for_validation, for_test) < 1 or for_validation + for_test >= count:
+        shares = f"validation={validation:g} and test={test:g} of {count} samples"
+        raise ValueError(f"{shares} leave nothing for one of the parts; allowed: above 0, together below 1")
+    rest, tested = _cut(targets, rows, for_test, seed)
+    return [*_cut(targets, rest, for_validation, seed), tested]
+
+
+def _cut(targets: Arrays | None, rows: np.ndarray, held: float, seed: int) -> list[np.ndarray]:
     """Cut samples in two, stratified where that is possible. held: share, or number, of those in the second part."""
     from sklearn.model_selection import train_test_split
 
+    strata = None if targets is None else _strata(subset(targets, rows))
     try:
-        return list(train_test_split(rows, test_size=held, random_state=seed, stratify=_strata(take(targets, rows))))
+        return list(train_test_split(rows, test_size=held, random_state=seed, stratify=strata))
     except ValueError:  # more classes than one of the parts has samples
         return list(train_test_split(rows, test_size=held, random_state=seed))
 

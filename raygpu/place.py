@@ -32,7 +32,7 @@ from raygpu.config.source import Source
 from raygpu.engines.cluster.service.handover import served
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import BadInput
-from raygpu.experiment import Experiment
+from raygpu.experiment import Experiment, Splits, reads_later
 from raygpu.planning.pipelines import Unit, balanced, fewest_stages
 from raygpu.planning.placements import Comparison, MeasuredPlacement, compare
 from raygpu.records.json_files import rounded
@@ -138,13 +138,15 @@ def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: L
     step = tried_step(config, source, code, config.hyperparameters)
     splits = step.splits.part(config.data.fraction, config.seed)
     found = placements(source, code, splits, prepared.trial, config.placements, prepared.num_devices)
-    has_pipeline = _has_pipeline(prepared, source, code)
+    has_pipeline = _has_pipeline(prepared, source, code, splits)
     planned = _Planned(prepared, Workload(source, splits, prepared.trial, config.gpu.precision), found, has_pipeline)
     data = ", synthetic data" if config.data.synthetic else ""
     logical = "logical devices of " if planned.simulated else ""
     pipelines = ", ".join(["", *PIPELINES]) if has_pipeline else ""
     if source.kind == "torch" and (own := own_methods(code)):
         pipelines = f"; no pipeline, which would not use the experiment's own {', '.join(own)}"
+    elif reads_later(splits.train_inputs):
+        pipelines = "; no pipeline, which takes arrays and not the data of dataset_splits"
     console.lines(
         [
             f"place {config.name}: {config.code_name}{data}; {hyperparameters(config.hyperparameters)}",
@@ -162,7 +164,7 @@ def _require_experiment(source: Source, code: Any) -> None:
         raise BadInput(f"{key}: {source.name} is a {kind}; a placement needs a TorchExperiment or a KerasExperiment")
 
 
-def _has_pipeline(prepared: PreparedPlace, source: Source, code: Any) -> bool:
+def _has_pipeline(prepared: PreparedPlace, source: Source, code: Any, splits: Splits) -> bool:
     """Return whether a pipeline is measured too. Raises BadInput for stages that do not suit the model or the
     devices."""
     config, stages = prepared.config, prepared.config.chosen_stages or ()
@@ -175,6 +177,10 @@ def _has_pipeline(prepared: PreparedPlace, source: Source, code: Any) -> bool:
             raise BadInput(
                 f"stages: read {config.stages}; a pipeline does not use {source.name}'s own {', '.join(own)}"
             )
+        return False
+    if reads_later(splits.train_inputs):
+        if stages:
+            raise BadInput(f"stages: read {config.stages}; a pipeline takes arrays, not the data of dataset_splits")
         return False
     if len(stages) + 1 > prepared.num_devices:
         raise BadInput(f"stages: read {config.stages}, {len(stages) + 1} stages for {prepared.num_devices} devices")

@@ -7,7 +7,7 @@ from typing import Any
 
 from raygpu.cli.formatting import duration
 from raygpu.config.command_names import typed
-from raygpu.planning.under_use import UnderUse
+from raygpu.planning.under_use import LARGE_PART, UnderUse
 
 
 def under_use_lines(found: Sequence[UnderUse], kind: str, config: Mapping[str, Any]) -> list[str]:
@@ -18,6 +18,21 @@ def under_use_lines(found: Sequence[UnderUse], kind: str, config: Mapping[str, A
     lines = [_line(each, "trial" if kind == "sweep" else "worker") for each in found]
     advice = dict.fromkeys(_advice(each, kind, config) for each in found)
     return [*lines, *advice]
+
+
+def waiting_lines(workers_s: Mapping[str, float | None]) -> list[str]:
+    """Return a line on the time in which trainings waited for samples, if it was a large part of their time.
+
+    workers_s: seconds of all workers by activity.
+    """
+    waited_s, trained_s = workers_s.get("data") or 0.0, workers_s.get("train") or 0.0
+    if not waited_s or waited_s < LARGE_PART * (waited_s + trained_s):
+        return []
+    return [
+        f"trainings waited for samples in {100 * waited_s / (waited_s + trained_s):.0f} % of their time: have decoded"
+        " samples kept (dataset_splits with cache=True, and what is random as transform=), give trainings more CPUs, or"
+        " store samples that take less to decode"
+    ]
 
 
 def _line(use: UnderUse, who: str) -> str:

@@ -48,7 +48,7 @@ def home(parent: Path | None = None) -> Path:
     key = os.getpid(), parent
     if key not in _homes or not _homes[key][0].is_dir():
         delete_abandoned(parent)
-        with _locked(parent):
+        with locked(parent):
             made = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=parent))
             lock = (made / LOCK).open("w")
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -69,7 +69,7 @@ def living() -> dict[int, Path]:
 def delete_abandoned(parent: Path | None = None) -> None:
     """Delete the folders of processes that have ended. Raises OSError."""
     parent = parent or shared_folder()
-    with _locked(parent):
+    with locked(parent):
         for folder in parent.iterdir():
             if folder.name[:1].isdigit() and folder.is_dir() and _is_abandoned(folder):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -99,7 +99,7 @@ def _is_abandoned(folder: Path) -> bool:
 
 
 @contextmanager
-def _locked(parent: Path) -> Iterator[None]:
+def locked(parent: Path) -> Iterator[None]:
     """Keep other processes from making or deleting folders: one without its lock is not yet abandoned."""
     with (parent / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

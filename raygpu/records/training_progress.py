@@ -140,6 +140,9 @@ class History:
         self._spend("train" if progress.samples else "program", progress.wall_s)  # a function runs its own loop
         if progress.result is not None:
             self._spend("evaluation", progress.result.validate_s or 0.0)
+            if (waited_s := progress.result.waited_s) is not None:
+                self._spend("data", waited_s)
+                self._spend("train", -waited_s)
         if progress.result is None or progress.epoch <= self.epoch:
             return False
         self.epoch, self.metrics = progress.epoch, dict(progress.result.metrics)

@@ -75,6 +75,8 @@ class EpochResult:
     """Seconds of training in this epoch, without evaluation."""
     validate_s: float | None = None
     """Seconds of the evaluation after it; None where raygpu does not run the loop."""
+    waited_s: float | None = None
+    """Seconds of the training in which it waited for samples to be read; None for data in memory."""
 
     @property
     def samples_per_s(self) -> float | None:

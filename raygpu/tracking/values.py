@@ -33,10 +33,13 @@ class MetricValue:
 
 
 def points(result: EpochResult, time_ms: int) -> list[MetricValue]:
-    """Return an epoch's numeric metrics and its throughput as points; the epoch is the step."""
+    """Return an epoch's numeric metrics, its throughput and the share of it that was spent on waiting for samples, as
+    points; the epoch is the step."""
     values: dict[str, Any] = dict(result.metrics)
     if (rate := result.samples_per_s) is not None:
         values["samples_per_s"] = rate
+    if result.waited_s is not None and result.train_s:
+        values["waited_for_data"] = result.waited_s / result.train_s
     return [MetricValue(name, value, result.epoch, time_ms) for name, value in values.items() if _is_number(value)]
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from raygpu.config.source import Source
 from raygpu.errors import one_line
-from raygpu.experiment import Arrays, Experiment, MissingHyperparameter, Splits, named, num_samples, take
+from raygpu.experiment import Arrays, Experiment, MissingHyperparameter, Splits, is_read_later, named, num_samples, take
+from raygpu.training.data.columns import reading_notes
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.workflow.fault_advice import advice
 
@@ -71,10 +72,11 @@ def try_step(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Sp
                 fault = error
             continue
         notes = [*_note("inputs", splits.train_inputs, inputs), *_note("targets", splits.train_targets, targets)]
-        notes += _not_finite(splits)
+        notes += [*_not_finite(splits), *reading_notes(splits)]
         return replace(found, splits=_converted(splits, inputs, targets), notes=tuple(notes))
     with contextlib.suppress(StepFailed):  # a model that is made for whole batches
-        return _step(source, code, hp, _few(splits, OptimizerSettings.of(hp).batch_size), splits)
+        found = _step(source, code, hp, _few(splits, OptimizerSettings.of(hp).batch_size), splits)
+        return replace(found, notes=tuple(reading_notes(splits)))
     assert fault is not None  # the first forms leave the data as it is
     raise fault
 
@@ -124,7 +126,7 @@ def _rows(inputs: Arrays, targets: Arrays, count: int) -> list[int]:
     extremes = [
         int(place) // max(1, array[0].size)
         for array in (*named(targets).values(), *named(inputs).values())
-        if array.dtype.kind in "iu" and array.dtype.itemsize > 1
+        if not is_read_later(array) and array.dtype.kind in "iu" and array.dtype.itemsize > 1
         for place in (array.argmin(), array.argmax())
     ]
     spaced = np.linspace(0, total - 1, min(total, 2 * count)).round().astype(int).tolist()
@@ -179,7 +181,8 @@ def _not_finite(splits: Splits) -> list[str]:
     """Return a line for each part of the data that has NaN or infinities, which make most losses NaN."""
     lines = []
     for part in ("train_inputs", "train_targets", "validation_inputs", "validation_targets"):
-        arrays = [array for array in named(getattr(splits, part)).values() if array.dtype.kind in "fc"]
+        every = named(getattr(splits, part)).values()
+        arrays = [array for array in every if not is_read_later(array) and array.dtype.kind in "fc"]
         found = sum(
             int((~np.isfinite(rows.reshape(len(rows), -1))).any(axis=1).sum())
             for array in arrays

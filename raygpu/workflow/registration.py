@@ -19,7 +19,7 @@ import numpy as np
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import TrackingError, one_line
-from raygpu.experiment import Arrays, Splits, take
+from raygpu.experiment import Arrays, Splits, reads_later, take
 from raygpu.records import scratch
 
 if TYPE_CHECKING:
@@ -47,10 +47,14 @@ class Candidate:
 
 
 def fingerprint(splits: Splits) -> str:
-    """Return a digest of the validation data (all targets, first inputs): scores on other data are not compared."""
+    """Return a digest of the validation data: scores on other data are not compared.
+
+    It is of all targets and of the first inputs; of the first targets where a data set does not list them.
+    """
     digest = hashlib.blake2b(digest_size=8)
     inputs = take(splits.validation_inputs, slice(0, NUM_SAMPLES))
-    for part in (inputs, splits.validation_targets):
+    targets = splits.validation_targets
+    for part in (inputs, take(targets, slice(0, NUM_SAMPLES)) if reads_later(targets) else targets):
         for name, array in sorted(part.items()) if isinstance(part, Mapping) else [("", part)]:
             values = np.ascontiguousarray(array)
             digest.update(f"{name} {values.dtype} {values.shape}".encode())

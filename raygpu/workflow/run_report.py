@@ -18,7 +18,7 @@ from raygpu.cli.report.place_page import place_page
 from raygpu.cli.report.sweep_page import sweep_page
 from raygpu.cli.report.training_page import training_page
 from raygpu.cli.report.under_way_page import under_way_page
-from raygpu.cli.under_use_view import under_use_lines
+from raygpu.cli.under_use_view import under_use_lines, waiting_lines
 from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, one_line
 from raygpu.records.run_data import RunData
@@ -63,6 +63,7 @@ def write_report_of(folder: RunDirectory, warn: Callable[[str], None]) -> list[s
     try:
         run = RunData.load(folder)
         lines += under_use_lines(run.under_used(), run.kind, run.config)
+        lines += waiting_lines(run.summary.get("workers_s") or {})
         lines.append(f"the report, for a browser: {write_report(run)}")
     except Exception as error:  # noqa: BLE001 - no result depends on it
         warn(f"no report: {one_line(error)}; again by: {typed('report')} {shlex.quote(str(folder))}")

@@ -25,12 +25,14 @@ from raygpu.experiment import (
     Splits,
     class_labels,
     num_samples,
+    reads_later,
     take,
 )
 from raygpu.records.scratch import fetched
 from raygpu.search.space import Space, listed
 from raygpu.search.trials import Scoring, Trial
 from raygpu.storage import Storage
+from raygpu.training.data.generators import generators_kept, seed_generators
 from raygpu.training.folds import Folds
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, try_step
@@ -123,6 +125,11 @@ def _folds(config: SweepConfig, splits: Splits) -> Folds | None:
     """Return the folds of a cross-validation; None without one. Raises BadInput."""
     if config.folds is None:
         return None
+    if reads_later(splits.train_inputs):
+        raise BadInput(
+            f"folds: read {config.folds}; folds are cut from arrays, and this data is of dataset_splits, whose"
+            " validation samples may be read in another way than those to train on"
+        )
     try:
         return Folds.of(splits, config.folds, config.seed, config.data.fraction)
     except ValueError as error:
@@ -147,15 +154,22 @@ def _test_lines(splits: Splits) -> list[str]:
 
 
 def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits:
-    """Load all of an experiment's data, real or synthetic. Raises BadInput."""
+    """Load all of an experiment's data, real or synthetic. Raises BadInput.
+
+    The global random generators are seeded: a split that they draw is the same when a run goes on.
+    """
     name, load = ("synthetic()", code.synthetic) if config.data.synthetic else ("data()", code.data)
     try:
-        with contextlib.chdir(source.folder):
+        with contextlib.chdir(source.folder), generators_kept():
+            seed_generators(0, 0)
             splits = load()
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
         raise BadInput(f"experiment: {config.code_name}: {name} failed: {one_line(error)}") from error
     if not isinstance(splits, Splits):
-        raise BadInput(f"experiment: {config.code_name}: {name} returned {type(splits).__name__}, not Splits")
+        hint = ", as raygpu.dataset_splits makes of data sets" if hasattr(splits, "__getitem__") else ""
+        raise BadInput(f"experiment: {config.code_name}: {name} returned {type(splits).__name__}, not Splits{hint}")
+    if source.kind == "keras" and reads_later(splits.train_inputs):
+        raise BadInput(f"experiment: {config.code_name}: {name} is of dataset_splits; a KerasExperiment takes arrays")
     return splits
 
 

@@ -28,6 +28,7 @@ IN_ARRAYS = {
     "members": "making of the members",
     "probe": "choice of the width",
     "train": "training",
+    "data": "waiting for samples",
     "evaluation": "evaluation",
     "other": "audits",
     "checkpoints": "checkpoints",

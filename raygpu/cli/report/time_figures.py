@@ -15,6 +15,7 @@ WORK = ("trials", "training")
 ACTIVITIES = {
     "joining": "start of workers",
     "train": "training",
+    "data": "waiting for samples",
     "evaluation": "evaluation",
     "program": "the code's own loop",
     "checkpoints": "checkpoints",

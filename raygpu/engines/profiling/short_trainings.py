@@ -16,7 +16,7 @@ from raygpu.engines.train.production import STOPPING, Notice, ProductionRun, Set
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.worker_reports import Joined, Report, TurnMailbox
 from raygpu.errors import RaygpuError
-from raygpu.experiment import Splits, take
+from raygpu.experiment import Splits, subset
 from raygpu.planning.worker_placement import Placing
 from raygpu.records.training_progress import Progress
 from raygpu.search.trials import Scoring
@@ -189,6 +189,6 @@ def _at_least(splits: Splits, count: int) -> Splits:
     if splits.num_train >= count:
         return splits
     rows = np.arange(count) % splits.num_train
-    inputs, targets = take(splits.train_inputs, rows), take(splits.train_targets, rows)
+    inputs, targets = subset(splits.train_inputs, rows), subset(splits.train_targets, rows)
     few = slice(0, EVALUATED)
-    return Splits(inputs, targets, take(splits.validation_inputs, few), take(splits.validation_targets, few))
+    return Splits(inputs, targets, subset(splits.validation_inputs, few), subset(splits.validation_targets, few))

@@ -120,7 +120,11 @@ class ArraySequence(ABC):
         train_s = sum(result.train_s or 0.0 for result in timed) / len(timed)
         evaluation_s = sum(result.validate_s or 0.0 for result in timed) / len(timed)
         rest_s = max(0.0, elapsed_s - train_s - evaluation_s)
-        self.spend(train=train_s, evaluation=evaluation_s, other=rest_s)
+        waits = [result.waited_s for result in timed if result.waited_s is not None]
+        waited_s = sum(waits) / len(timed)
+        self.spend(
+            train=train_s - waited_s, evaluation=evaluation_s, other=rest_s, **({"data": waited_s} if waits else {})
+        )
 
     def end(self) -> None:
         """Free all memory, and delete local files."""

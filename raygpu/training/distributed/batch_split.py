@@ -9,9 +9,9 @@ from typing import Any
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
-from raygpu.experiment import Splits, num_samples
+from raygpu.experiment import Splits, num_samples, reads_later
 from raygpu.planning.batches import split_batch
-from raygpu.training.distributed.loss_check import Difference, differences
+from raygpu.training.distributed.loss_check import MOST, Difference, differences
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.experiment import overrides
@@ -111,18 +111,19 @@ def _checked(
     parallel, lines, lr_line, look_at = plan.parallel, list(plan.lines), plan.lr_line, _look(source)
     if source.kind == "torch" and overrides(code, "optimizer"):
         lr_line = "optimizer() is the experiment's own: its learning rate is not changed to the size of a batch"
+    num_train, num_validation = splits.num_train, num_samples(splits.validation_targets)
+    splits = splits.first(MOST) if reads_later(splits.train_inputs) else splits
     if devices > 1 or parallel.accumulate > 1:
         inputs, targets = splits.train_inputs, splits.train_targets
         look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=False)
         if source.kind == "torch":
-            parallel = _with_least(parallel, look.least_samples(), devices, splits.num_train)
+            parallel = _with_least(parallel, look.least_samples(), devices, num_train)
             lines += _state_lines(look, by_share=config.loss_by_share)
         if config.loss_by_share:
             lines.append("loss by share: each device's loss is of its share of a batch alone, as loss_by_share asks")
         else:
             most = max(parallel.global_batch, LOOKED_AT)
             lines += [_told(found, source) for found in differences(look, inputs, targets, most)]
-    num_validation = num_samples(splits.validation_targets)
     if num_validation > look_at.batch:
         inputs, targets = splits.validation_inputs, splits.validation_targets
         look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -106,6 +106,13 @@ class LocalBatch:
     def samples(self) -> int:
         """Number of samples of all parts."""
         return sum(self.sizes)
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """Yield the index of each part's first sample in the epoch's order, and its number of samples."""
+        first = self.first
+        for size in self.sizes:
+            yield first, size
+            first += size
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +296,7 @@ class ParallelTraining(ABC):
         self._train_s += wall_s
         ended = self.step == len(self._bounds)
         reports, norms = self._report(self._wish() if self.ranks.rank == 0 else "")
+        waited_s = self._take_waited() if ended else None
         began = time.perf_counter()
         validation = self._evaluate() if ended and self.ranks.rank == 0 else {}
         validate_s = time.perf_counter() - began
@@ -298,9 +306,7 @@ class ParallelTraining(ABC):
             self.epoch, self.step = self.epoch + 1, 0
             metrics = {"train/loss": told.loss}
             metrics |= {f"validation/{name}": value for name, value in validation.items()}
-            result = EpochResult(
-                self.epoch, metrics, num_samples=self.num_train, train_s=self._train_s, validate_s=validate_s
-            )
+            result = EpochResult(self.epoch, metrics, self.num_train, self._train_s, validate_s, waited_s)
         return Progress(
             epoch=self.epoch + (not ended),
             step=step,
@@ -315,6 +321,10 @@ class ParallelTraining(ABC):
             result=result,
             diverged=ended and not math.isfinite(told.loss),
         )
+
+    def _take_waited(self) -> float | None:
+        """Return the seconds that this process has waited for samples since the last call; None for data in memory."""
+        return None
 
     def _rate(self, rank: int, seconds: Sequence[float]) -> float | None:
         """Return the samples/s of a rank's device alone; None without seconds. seconds: of steps on whole batches."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -22,13 +22,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from raygpu.planning.batches import epoch_order
 from raygpu.records.training_progress import Wish
 from raygpu.training.distributed.gradients import broadcast, start_alike
 from raygpu.training.distributed.objective import StepGradient
-from raygpu.training.distributed.ranks import Norm, ParallelSettings, ParallelTraining, Ranks, Report
+from raygpu.training.distributed.ranks import LocalBatch, Norm, ParallelSettings, ParallelTraining, Ranks, Report
 from raygpu.training.distributed.torch_loss_check import buffers
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.seeding import seed_all
@@ -82,6 +82,10 @@ class TorchParallel(ParallelTraining):
         if parallel.compile:
             solo.model.compile()
         self._order = torch.empty(0, dtype=torch.int64)
+        self._batches: Iterator[tuple[Tensors, Tensors]] = iter(())
+        """This rank's parts of the epoch's batches from here on, as they are split at present."""
+        self._split: list[list[LocalBatch]] = []
+        """The split of the epoch's first and last batch as `_batches` have it; empty to have them made anew."""
         self._losses = Accumulator(solo.device)
         self._earlier = 0.0, 0.0
         """Numerator and denominator of the losses of this epoch before the checkpoint that was loaded."""
@@ -114,7 +118,7 @@ class TorchParallel(ParallelTraining):
 
     def _set_order(self) -> None:
         solo = self.solo
-        self._order = torch.from_numpy(epoch_order(solo.seed, self.epoch + 1, solo.num_train)).to(solo.data.home)
+        self._order, self._split = solo.data.order(solo.trial, self.epoch + 1), []
 
     def _lr(self, step: int) -> float:
         own = self.solo.optimizer.own_lr
@@ -124,7 +128,17 @@ class TorchParallel(ParallelTraining):
         self.solo.optimizer.use(settings)
 
     def _begin_steps(self) -> None:
+        split = [self.coordinator.local_batches(*self._bounds[i]) for i in (0, -1)]
+        if self._split != split:  # samples that were read ahead may now be another rank's
+            self._split = split
+            self._batches = self.solo.data.train_batches(self.epoch + 1, self._own_parts(self.step))
         self._stopwatch.restart()
+
+    def _own_parts(self, step: int) -> Iterator[torch.Tensor]:
+        """Yield the samples of each of this rank's parts of the epoch's batches, from a step on."""
+        for start, end in self._bounds[step:]:
+            for first, size in self.coordinator.local_batches(start, end)[self.ranks.rank].places():
+                yield self._order[first : first + size]
 
     def _wait(self) -> None:
         self.solo.wait()
@@ -139,12 +153,10 @@ class TorchParallel(ParallelTraining):
         if self._moving is not None:
             self._moving.begin_step()
         gradient.begin(own, self._share(own, end - start), square)
-        first = local_batch.first
         for number, size in enumerate(sizes):
-            loss = self._loss(self._order[first : first + size])
+            loss = self._loss()
             self._losses.add(loss, size)
             gradient.add(loss, size, last=number == len(sizes) - 1)
-            first += size
         self._stopwatch.mark()
         gradient.end()
         if self._moving is not None:
@@ -166,10 +178,14 @@ class TorchParallel(ParallelTraining):
         """Return the weight of this rank's mean gradient, of `own` samples, in that of the batch of `whole`."""
         return own / whole
 
-    def _loss(self, chosen: torch.Tensor) -> Any:
+    def _take_waited(self) -> float | None:
+        return self.solo.data.take_waited()
+
+    def _loss(self) -> Any:
+        """Return the result of the training step on this rank's next part of a batch."""
         solo = self.solo
+        inputs, targets = next(self._batches)
         with solo.autocast():
-            inputs, targets = (solo.batch(part, chosen) for part in (solo.data.train_inputs, solo.data.train_targets))
             return training_loss(solo.experiment, solo.model, inputs, targets, solo.hp)
 
     def _clip(self) -> torch.Tensor:
@@ -181,6 +197,7 @@ class TorchParallel(ParallelTraining):
 
     def _evaluate(self) -> dict[str, float]:
         found = self.solo.evaluate()
+        self.solo.data.take_waited()  # of the evaluation
         if self.solo.device.type == "cuda":  # its batches are no measure of a training's
             torch.cuda.reset_peak_memory_stats(self.solo.device)
         return found

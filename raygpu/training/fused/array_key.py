@@ -35,6 +35,7 @@ def array_key(array: TorchArray) -> str | None:
     if code is None:
         return None
     program, tile = array.program, array.tiles[0]
+    inputs, targets = array.data.train_batch(1, torch.zeros(1, dtype=torch.int64))
     own, read = array.trials[0].hyperparameters, program.hp.names_read
     known = {
         "versions": [raygpu.__version__, _own_code(), torch.__version__, platform.python_version()],
@@ -46,8 +47,8 @@ def array_key(array: TorchArray) -> str | None:
         "precision": array.settings.precision,
         "batch_size": array.batch_size,
         "stacks": [[_form(name, tensor) for name, tensor in stack.items()] for stack in tile.stacks()],
-        "inputs": _forms(array.data.train_inputs),
-        "targets": _forms(array.data.train_targets),
+        "inputs": _forms(inputs),
+        "targets": _forms(targets),
     }
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:24]
 

@@ -23,7 +23,7 @@ from raygpu.training.fused.program import Program
 from raygpu.training.fused.tile import Tile, gathered_tile
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.comparison import TOLERANCE, first_difference, relative_difference
-from raygpu.training.torch.data import DeviceData, Tensors, cast, gathered, moved, rows
+from raygpu.training.torch.data import Tensors, TrainingData, cast
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.reduction import backward
@@ -46,7 +46,7 @@ class AuditedArray(Protocol):
 
     experiment: Experiment
     program: Program
-    data: DeviceData
+    data: TrainingData
     device: torch.device
     epoch: int
     epochs: int
@@ -165,15 +165,13 @@ class _Alone:
     def train(self, batches: Sequence[tuple[int, int, int]]) -> dict[str, torch.Tensor]:
         """Take steps on these batches; return the parameters and buffers after them."""
         array, data = self.array, self.array.data
-        order = data.order(self.trial, array.epoch).to(data.home)
+        order = data.order(self.trial, array.epoch)
         self.model.train()
         seed_all(epoch_seed(self.trial.seed, array.epoch))
         with array.program.training():
             for number, start, end in batches:
-                inputs, targets = (
-                    cast(moved(rows(part, order[start:end]), array.device), self.dtype)
-                    for part in (data.train_inputs, data.train_targets)
-                )
+                batch = data.train_batch(array.epoch, order[start:end])
+                inputs, targets = (cast(part, self.dtype) for part in batch)
                 self.optimizer.num_steps = (array.epoch - 1) * array.steps_per_epoch + number
                 backward(training_loss(array.experiment, self.model, inputs, targets, self.hp))
                 if self.optimizer_settings.clip_norm is not None:
@@ -203,8 +201,7 @@ def _no_context() -> AbstractContextManager[None]:
 def _batch(array: AuditedArray, tile: Tile, start: int, end: int, dtype: torch.dtype | None) -> tuple[Tensors, Tensors]:
     data = array.data
     orders = [data.order(trial, array.epoch) for trial in tile.trials]
-    chosen = torch.stack(tile.rows_of(orders))[:, start:end].to(data.home)
-    inputs, targets = (gathered(part, chosen, array.device) for part in (data.train_inputs, data.train_targets))
+    inputs, targets = data.train_batch(array.epoch, torch.stack(tile.rows_of(orders))[:, start:end])
     return cast(inputs, dtype), cast(targets, dtype)
 
 

@@ -138,15 +138,14 @@ def step_arguments(
 
     from raygpu.training.fused.optimizers import ArrayOptimizer
     from raygpu.training.fused.tile import gathered_tile
-    from raygpu.training.torch.data import gathered
 
-    program, data = array.program, array.data
+    program = array.program
     program.optimizer = ArrayOptimizer(optimizers, settings.changing)
     tile = gathered_tile([(array.tiles[0], 0)], width)
     tile.moments = program.optimizer.new_buffers(tile.parameters)
     tile.streams = array.streams(tile)
     chosen = torch.arange(array.batch_size).expand(width, -1)
-    inputs, targets = (gathered(part, chosen, array.device) for part in (data.train_inputs, data.train_targets))
+    inputs, targets = array.data.train_batch(1, chosen)
     rows = tile.rows_of(tile.optimizer_settings)
     numbers = program.optimizer.numbers(rows, 1, array.steps_per_epoch, array.epochs)[0]
     numbers = numbers.to(array.device, program.number_type)

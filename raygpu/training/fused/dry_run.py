@@ -25,7 +25,7 @@ from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.refusal import OWN_OPTIMIZER, CodeWatch, refusal, slow_loop
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.torch.comparison import first_difference
-from raygpu.training.torch.data import rows, tensors
+from raygpu.training.torch.data import Tensors, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, training_loss
 from raygpu.training.torch.python_state import changed_attribute, hooked, plain_state
 from raygpu.training.torch.reduction import backward
@@ -82,13 +82,18 @@ def num_parameters(experiment: Experiment, trial: Trial) -> int | None:
 
 def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits: Splits, count: int) -> list[str]:
     """Run the experiment on a batch of the first samples; return the parameters that a forward pass has changed."""
-    few = slice(0, count)
-    inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
+    few = splits.first(count)
+    inputs, targets = _copies(few)
     versions = {name: p._version for name, p in model.named_parameters()}
     training_loss(experiment, model.train(), inputs, targets, hp)
-    inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
+    inputs, targets = _copies(few)
     experiment.metrics(forward(model.eval(), inputs), targets)
     return [name for name, parameter in model.named_parameters() if parameter._version != versions[name]]
+
+
+def _copies(few: Splits) -> tuple[Tensors, Tensors]:
+    """Return the training samples as tensors of their own."""
+    return rows(tensors(few.train_inputs), slice(None)), rows(tensors(few.train_targets), slice(None))
 
 
 def obstacle(
@@ -153,8 +158,7 @@ def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) ->
 def _gradient_norm(experiment: Experiment, splits: Splits, trial: Trial) -> float:
     """Return the norm of a trial's first gradient, on a few samples; 1 if it is not finite."""
     hp = Hyperparameters(trial.hyperparameters)
-    few = slice(0, min(NUM_SAMPLES, splits.num_train))
-    inputs, targets = rows(tensors(splits.train_inputs), few), rows(tensors(splits.train_targets), few)
+    inputs, targets = _copies(splits.first(NUM_SAMPLES))
     model = initial_model(experiment, hp, trial.seed)
     loss = training_loss(experiment, model.train(), inputs, targets, hp)
     backward(loss)

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.training.fused.member_generators import DrawRecorder, Draws
-from raygpu.training.torch.data import DeviceData, copied, moved, rows
+from raygpu.training.torch.data import TrainingData, copied, moved
 from raygpu.training.torch.experiment import forward, training_loss
 from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import random_state_kept
@@ -88,13 +88,13 @@ class OwnTensors(TorchFunctionMode):
 
 
 def step_facts(
-    experiment: Experiment, hp: Hyperparameters, model: nn.Module, data: DeviceData, batch_size: int
+    experiment: Experiment, hp: Hyperparameters, model: nn.Module, data: TrainingData, batch_size: int
 ) -> StepFacts:
     """Take the gradient of a few training samples and evaluate them, with a copy of the model on the CPU. Raises any
     exception of these."""
     probe = copy.deepcopy(model)
-    few = slice(0, min(NUM_SAMPLES, batch_size))
-    inputs, targets = (moved(rows(part, few), torch.device("cpu")) for part in (data.train_inputs, data.train_targets))
+    few = data.train_batch(1, torch.arange(min(NUM_SAMPLES, batch_size)))
+    inputs, targets = (moved(part, torch.device("cpu")) for part in few)
 
     def step() -> torch.Tensor:
         """Take the gradient of the batch; return its loss."""

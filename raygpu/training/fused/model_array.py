@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,10 @@ from raygpu.training.fused.refusal import OWN_OPTIMIZER
 from raygpu.training.fused.takeover import copy_members, write_member
 from raygpu.training.fused.tile import Tile, first_rows, gathered_tile, joined
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.data import DeviceData, Tensors, gathered, moved, rows
+from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import overrides
 from raygpu.training.torch.python_state import hooked
+from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.solo import (
     CHECKPOINT,
@@ -92,7 +93,7 @@ class TorchArray:
         """Whether audits run: a member is now and then trained alone for some steps, and compared."""
         self.device = device or default_device()
         context = prepare_torch(settings, self.device)
-        self.data = DeviceData.of(splits, self.device, dtype, trials)
+        self.data = training_data(splits, self.device, dtype, trials, settings.threads)
         hps = [Hyperparameters(trial.hyperparameters) for trial in trials]
         optimizers = [OptimizerSettings.of(hp) for hp in hps]
         sizes = {each.batch_size for each in optimizers}
@@ -158,12 +159,14 @@ class TorchArray:
             started = time.perf_counter()
             losses = torch.cat([self._train(tile)[: len(tile.trials)] for tile in self.tiles]).tolist()
             train_s = time.perf_counter() - started  # reading the losses has waited for the device
+            waited_s = self.data.take_waited()
             evaluated = [(tile, self._evaluate(tile)) for tile in self.tiles]
             values = {
                 name: torch.cat([part[name][: len(tile.trials)] for tile, part in evaluated]).tolist()
                 for name in evaluated[0][1]
             }
             validate_s = time.perf_counter() - started - train_s  # as above
+            self.data.take_waited()  # of the evaluation
         if self.audits and (is_due(self.epoch) or self.epoch == self.epochs):
             self.audit(random.Random(self.epoch).choice(self.trials).trial_id)
         return {
@@ -173,6 +176,7 @@ class TorchArray:
                 num_samples=self.data.num_train,
                 train_s=train_s,
                 validate_s=validate_s,
+                waited_s=waited_s,
             )
             for i, trial in enumerate(self.trials)
         }
@@ -191,17 +195,16 @@ class TorchArray:
         """Train a tile on one pass over the data; return the mean loss of each row, on the device."""
         data = self.data
         orders = [data.order(trial, self.epoch) for trial in tile.trials]
-        order = torch.stack(tile.rows_of(orders)).to(data.home)
+        order = torch.stack(tile.rows_of(orders))
         settings = tile.rows_of(tile.optimizer_settings)
         numbers = self.program.optimizer.numbers(settings, self.epoch, self.steps_per_epoch, self.epochs)
         numbers = numbers.to(self.device, self.program.number_type)
         sums = Accumulator(self.device, (tile.width,))
         with self.program.training():
-            for number, (start, end) in enumerate(batch_bounds(data.num_train, self.batch_size)):
-                chosen = order[:, start:end]
-                inputs = gathered(data.train_inputs, chosen, self.device)
-                targets = gathered(data.train_targets, chosen, self.device)
-                sums.add_packed(self.step(tile, inputs, targets, numbers[number]), end - start)
+            chosen = [order[:, start:end] for start, end in batch_bounds(data.num_train, self.batch_size)]
+            for number, (inputs, targets) in enumerate(data.train_batches(self.epoch, chosen)):
+                losses = self.step(tile, inputs, targets, numbers[number])
+                sums.add_packed(losses, chosen[number].shape[1])
         return sums.value()
 
     def step(self, tile: Tile, inputs: Tensors, targets: Tensors, numbers: torch.Tensor) -> torch.Tensor:
@@ -217,22 +220,22 @@ class TorchArray:
     def _evaluate(self, tile: Tile) -> dict[str, torch.Tensor]:
         """Return means over the validation data for each row, computed as by `TorchSolo.evaluate`."""
         sums: dict[str, Accumulator] = {}
-        for part in evaluation_parts(self.data.num_validation):
-            for name, values in self._evaluate_batch(tile, part).items():
+        parts = list(evaluation_parts(self.data.num_validation))
+        for part, found in zip(parts, self._evaluated(tile, parts), strict=True):
+            for name, values in found.items():
                 each = sums.setdefault(name, Accumulator(self.device, (tile.width,)))
                 each.add_packed(values, part.stop - part.start)
         return {name: each.value() for name, each in sums.items()}
 
-    def _evaluate_batch(self, tile: Tile, part: slice) -> dict[str, torch.Tensor]:
-        data = self.data
-        if data.shared_validation:
-            inputs, targets = (
-                moved(rows(p, part), self.device) for p in (data.validation_inputs, data.validation_targets)
-            )
-            return self.program.evaluate(tile, inputs, targets)
-        chosen = data.validation_rows(tile.rows_of(tile.trials), part)
-        inputs, targets = (gathered(p, chosen, self.device) for p in (data.validation_inputs, data.validation_targets))
-        return self.program.evaluate(tile, inputs, targets, own=True)
+    def _evaluated(self, tile: Tile, parts: Sequence[slice]) -> Iterator[dict[str, torch.Tensor]]:
+        """Yield loss and metrics of every member on each part of the validation data."""
+        if self.data.shared_validation:
+            for inputs, targets in self.data.validation_batches(parts):
+                yield self.program.evaluate(tile, inputs, targets)
+            return
+        for part in parts:
+            batch = self.data.own_validation_batch(tile.rows_of(tile.trials), part)
+            yield self.program.evaluate(tile, *batch, own=True)
 
     def drop(self, trial_ids: Collection[str]) -> None:
         """Take members out; the others move together into as few tiles as hold them."""
@@ -249,15 +252,13 @@ class TorchArray:
         tile = gathered_tile(self._members()[:width], width)
         tile.streams = self.streams(tile)
         order = self.data.order(tile.trials[0], 1)[: self.batch_size]
-        chosen = order.expand(width, -1).to(self.data.home)
+        chosen = order.expand(width, -1)
         settings = tile.rows_of(tile.optimizer_settings)
         numbers = self.program.optimizer.numbers(settings, 1, self.steps_per_epoch, self.epochs)[0]
         numbers = numbers.to(self.device, self.program.number_type)
         while True:
             with self.program.training():
-                inputs = gathered(self.data.train_inputs, chosen, self.device)
-                targets = gathered(self.data.train_targets, chosen, self.device)
-                self.step(tile, inputs, targets, numbers)
+                self.step(tile, *self.data.train_batch(1, chosen), numbers)
             yield
 
     def trial_evaluation(self, width: int) -> tuple[int, int]:
@@ -268,7 +269,7 @@ class TorchArray:
         tile = gathered_tile(self._members()[:width], width)
         tile.streams = self.streams(tile)
         part = next(evaluation_parts(self.data.num_validation))
-        self._evaluate_batch(tile, part)
+        next(self._evaluated(tile, [part]))
         return part.stop, self.data.num_validation
 
     def wait(self) -> None:
@@ -360,6 +361,7 @@ class TorchArray:
     def close(self) -> None:
         """Free the device memory."""
         self.tiles = []
+        self.data.close()
         del self.data, self.program
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

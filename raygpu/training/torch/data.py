@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -19,19 +19,64 @@ from raygpu.training.folds import Data, Folds, require_fold
 Tensors: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
 
 
+class TrainingData(Protocol):
+    """The data of a training, or of an array's trainings: batches on their device, (samples, ...).
+
+    With trials of several members, `chosen` is (members, samples), and so are the batches: (members, samples, ...).
+    """
+
+    @property
+    def num_train(self) -> int:
+        """Number of training samples."""
+
+    @property
+    def num_validation(self) -> int:
+        """Number of validation samples."""
+
+    @property
+    def shared_validation(self) -> bool:
+        """Whether all trials have the same validation data."""
+
+    def order(self, trial: Trial, epoch: int) -> torch.Tensor:
+        """Return the training samples of a trial's epoch in their order, int64."""
+
+    def train_batches(self, epoch: int, chosen: Iterable[torch.Tensor]) -> Iterator[tuple[Tensors, Tensors]]:
+        """Yield inputs and targets of each of these batches of training samples: copies, which may be changed."""
+
+    def train_batch(self, epoch: int, chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
+        """Return inputs and targets of these training samples: copies."""
+
+    def validation_batches(self, parts: Sequence[slice]) -> Iterator[tuple[Tensors, Tensors]]:
+        """Yield inputs and targets of each part of the validation data: copies."""
+
+    def own_validation_batch(self, trials: Sequence[Trial], part: slice) -> tuple[Tensors, Tensors]:
+        """Return a part of each trial's own validation data; where it is not shared."""
+
+    def on_device(self) -> list[torch.Tensor]:
+        """Return the tensors that stay on the device."""
+
+    def take_waited(self) -> float | None:
+        """Return the seconds of waiting for samples since the last call; None for data in memory."""
+
+    def close(self) -> None:
+        """End processes, and close files."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceData:
-    """Splits as tensors: on the device if they fit there, otherwise in host memory.
+    """Arrays as tensors: on the device if they fit there, otherwise in host memory.
 
     With folds, the training tensors hold all samples, of which `order` has those of a trial.
     """
 
+    device: torch.device
     home: torch.device
+    """Device on which the tensors lie."""
     train_inputs: Tensors
     train_targets: Tensors
     validation_inputs: Tensors
-    """Validation data; of trials of several folds, all samples, of which `validation_rows` has those of a trial."""
     validation_targets: Tensors
+    """Validation data; of trials of several folds, all samples, of which `_validation_rows` has those of a trial."""
     num_train: int
     num_validation: int
     folds: Folds | None = None
@@ -52,7 +97,8 @@ class DeviceData:
         at_home = [cast(moved(tensors(part), home), dtype) for part in _parts(data)]
         if not isinstance(data, Folds):
             train, wanted, held, expected = at_home
-            return cls(home, train, wanted, held, expected, data.num_train, num_samples(data.validation_targets))
+            num_validation = num_samples(data.validation_targets)
+            return cls(device, home, train, wanted, held, expected, data.num_train, num_validation)
         own = sorted({trial.fold for trial in trials if trial.fold is not None})
         sizes = {data.sizes(fold) for fold in own}
         if len(sizes) != 1:
@@ -60,28 +106,55 @@ class DeviceData:
         (num_train, num_validation), shared = sizes.pop(), len(own) == 1
         held, expected = (_view(part, data.held(own[0])) for part in at_home) if shared else at_home
         inputs, targets = at_home
-        return cls(home, inputs, targets, held, expected, num_train, num_validation, data, shared)
+        return cls(device, home, inputs, targets, held, expected, num_train, num_validation, data, shared)
 
     def order(self, trial: Trial, epoch: int) -> torch.Tensor:
-        """Return the training samples of a trial's epoch in their order, as rows of the training tensors; on the
-        host."""
+        """Return the training samples of a trial's epoch in their order, as rows of the training tensors."""
         order = epoch_order(trial.seed, epoch, self.num_train)
         if self.folds is not None:
             assert trial.fold is not None
             order = self.folds.train_rows(trial.fold, order)
-        return torch.from_numpy(order)
+        return torch.from_numpy(order).to(self.home)
 
-    def validation_rows(self, trials: Sequence[Trial], part: slice) -> torch.Tensor:
-        """Return the rows of each trial's validation samples in a part of them, (trials, samples); where they are not
-        shared."""
+    def train_batches(self, epoch: int, chosen: Iterable[torch.Tensor]) -> Iterator[tuple[Tensors, Tensors]]:
+        """Yield inputs and targets of each of these batches of training samples: copies, which may be changed."""
+        for each in chosen:
+            yield self.train_batch(epoch, each)
+
+    def train_batch(self, epoch: int, chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
+        """Return inputs and targets of these training samples: copies."""
+        chosen = chosen.to(self.home)
+        return self._gathered(self.train_inputs, chosen), self._gathered(self.train_targets, chosen)
+
+    def _gathered(self, parts: Tensors, chosen: torch.Tensor) -> Tensors:
+        if chosen.ndim == 1:
+            return moved(rows(parts, chosen), self.device)
+        return gathered(parts, chosen, self.device)
+
+    def validation_batches(self, parts: Sequence[slice]) -> Iterator[tuple[Tensors, Tensors]]:
+        """Yield inputs and targets of each part of the validation data: copies."""
+        for part in parts:
+            inputs, targets = (rows(each, part) for each in (self.validation_inputs, self.validation_targets))
+            yield moved(inputs, self.device), moved(targets, self.device)
+
+    def own_validation_batch(self, trials: Sequence[Trial], part: slice) -> tuple[Tensors, Tensors]:
+        """Return a part of each trial's own validation data; where it is not shared."""
         assert self.folds is not None
         starts = [self.folds.starts[trial.fold] for trial in trials if trial.fold is not None]
-        return (torch.tensor(starts)[:, None] + torch.arange(part.start, part.stop)).to(self.home)
+        chosen = (torch.tensor(starts)[:, None] + torch.arange(part.start, part.stop)).to(self.home)
+        return self._gathered(self.validation_inputs, chosen), self._gathered(self.validation_targets, chosen)
 
     def on_device(self) -> list[torch.Tensor]:
         """Return the tensors that stay on the device."""
         parts = (self.train_inputs, self.train_targets, self.validation_inputs, self.validation_targets)
         return [tensor for part in parts for tensor in (part.values() if isinstance(part, dict) else [part])]
+
+    def take_waited(self) -> float | None:
+        """Return None: the data is in memory."""
+        return None
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to end."""
 
 
 def _parts(data: Data) -> list[Arrays]:

@@ -20,10 +20,11 @@ from raygpu.training import base
 from raygpu.training.base import Settings
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.data import DeviceData, Tensors, copied, copied_outputs, in_precision, moved, rows, tensors
+from raygpu.training.torch.data import copied, copied_outputs, in_precision, rows, tensors
 from raygpu.training.torch.experiment import forward, own_methods, training_loss
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
+from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import Accumulator, backward, objective
 from raygpu.training.torch.seeding import seed_all
 
@@ -61,7 +62,7 @@ class TorchSolo:
         self.epochs = settings.epochs
         self.device = device or default_device()
         self.autocast = prepare_torch(settings, self.device)
-        self.data = DeviceData.of(splits, self.device, dtype, [trial])
+        self.data = training_data(splits, self.device, dtype, [trial], settings.threads)
         self.num_train = self.data.num_train
         self.optimizer_settings = optimizer_settings or OptimizerSettings.of(self.hp)
         self.batch_size = min(self.optimizer_settings.batch_size, self.num_train)
@@ -88,11 +89,12 @@ class TorchSolo:
         seed_all(epoch_seed(self.seed, self.epoch))
         started = time.perf_counter()
         train_loss = self._train()
-        train_s = time.perf_counter() - started
+        train_s, waited_s = time.perf_counter() - started, self.data.take_waited()
         metrics = {"train/loss": train_loss}
         metrics |= {f"validation/{name}": value for name, value in self.evaluate().items()}
         validate_s = time.perf_counter() - started - train_s  # the metrics are numbers: the device has been waited for
-        return EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=train_s, validate_s=validate_s)
+        self.data.take_waited()  # of the evaluation
+        return EpochResult(self.epoch, metrics, self.num_train, train_s, validate_s, waited_s)
 
     def _train(self) -> float:
         """Train one pass over the data; return its mean loss."""
@@ -106,18 +108,17 @@ class TorchSolo:
         self.model.train()
         settings = self.optimizer_settings.in_epoch(epoch)
         self.optimizer.use(settings)
-        order = self.data.order(self.trial, epoch).to(self.data.home)
+        order = self.data.order(self.trial, epoch)
         first_step = (epoch - 1) * self.steps_per_epoch
-        for number, (start, end) in enumerate(batch_bounds(self.num_train, self.batch_size)):
-            chosen = order[start:end]
+        chosen = [order[start:end] for start, end in batch_bounds(self.num_train, self.batch_size)]
+        for number, (inputs, targets) in enumerate(self.data.train_batches(epoch, chosen)):
             with self.autocast():
-                inputs, targets = (self.batch(p, chosen) for p in (self.data.train_inputs, self.data.train_targets))
                 loss = training_loss(self.experiment, self.model, inputs, targets, self.hp)
             backward(loss)
             if settings.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.optimizer.parameters, settings.clip_norm)
             self.optimizer.step(settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
-            yield loss, end - start
+            yield loss, len(chosen[number])
 
     def trial_steps(self) -> Iterator[int]:
         """Take steps without end, to be timed; yield the samples of each. The steps change the model."""
@@ -144,19 +145,15 @@ class TorchSolo:
         self.model.eval()
         sums: dict[str, Accumulator] = {}
         count = min(self.data.num_validation, most or self.data.num_validation)
-        for part in evaluation_parts(count):
-            targets = self.batch(self.data.validation_targets, part)
+        parts = list(evaluation_parts(count))
+        for part, (inputs, targets) in zip(parts, self.data.validation_batches(parts), strict=True):
             with self.autocast():
-                outputs = forward(self.model, self.batch(self.data.validation_inputs, part))
+                outputs = forward(self.model, inputs)
                 loss = self.experiment.loss(copied_outputs(outputs), copied(targets))  # it may change them
                 values = {"loss": loss, **self.experiment.metrics(outputs, targets)}
             for name, value in values.items():
                 sums.setdefault(name, Accumulator(self.device)).add(value, part.stop - part.start)
         return {name: each.value().item() for name, each in sums.items()}
-
-    def batch(self, parts: Tensors, chosen: torch.Tensor | slice) -> Tensors:
-        """Copy the chosen samples to the device."""
-        return moved(rows(parts, chosen), self.device)
 
     def save(self, folder: Path) -> None:
         """Write `checkpoint.pt`: `model` and `optimizer` state dicts and the epoch, readable with
@@ -179,6 +176,7 @@ class TorchSolo:
 
     def close(self) -> None:
         """Free the device memory for the next trial of this process."""
+        self.data.close()
         del self.model, self.data
         vars(self).pop("optimizer", None)
         if self.device.type == "cuda":
@@ -255,9 +253,9 @@ def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) 
 @torch.no_grad()
 def _require_no_broadcast(training: TorchSolo) -> None:
     """Raise ValueError if the loss of outputs (batch, 1) and targets (batch,) is that of (batch, batch) pairs."""
-    few = slice(0, EVALUATION_BATCH)
-    outputs = forward(training.model, training.batch(training.data.validation_inputs, few))
-    targets = training.batch(training.data.validation_targets, few)
+    few = slice(0, min(EVALUATION_BATCH, training.data.num_validation))
+    inputs, targets = next(training.data.validation_batches([few]))
+    outputs = forward(training.model, inputs)
     if not isinstance(outputs, torch.Tensor) or not isinstance(targets, torch.Tensor):
         return
     if targets.is_floating_point() and outputs.shape != targets.shape and outputs.numel() == targets.numel() > 1:

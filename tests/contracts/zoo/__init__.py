@@ -3,6 +3,7 @@
 from tests.contracts.zoo import (
     chance,
     control_flow,
+    data_sets,
     hooks,
     hugging_face,
     in_place,
@@ -27,6 +28,7 @@ __all__ = [
     "cases",
     "chance",
     "control_flow",
+    "data_sets",
     "hooks",
     "hugging_face",
     "in_place",

@@ -1,0 +1,84 @@
+"""A field of a data set's samples with the interface of an array, as far as samples are taken from it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from raygpu.experiment import Arrays, Splits, named
+from raygpu.training.data.samples import Samples
+
+
+class Column:
+    """One field of samples that are read when they are taken: `column[rows]` is an array (rows, ...).
+
+    Its own reads are those of epoch 1. `shape` and `dtype` are those of the first look; with a `collate_fn`, other
+    samples may have other shapes.
+    """
+
+    def __init__(
+        self, samples: Samples, part: int, name: str, like: np.ndarray, rows: np.ndarray | None = None
+    ) -> None:
+        """part: 0 of the inputs, 1 of the targets. like: the field of some samples. rows: the samples; None for all."""
+        self.samples, self.part, self.name, self.rows = samples, part, name, rows
+        self.dtype, self._sample_shape = like.dtype, like.shape[1:]
+
+    def __len__(self) -> int:
+        return self.samples.count if self.rows is None else len(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of samples, and the shape of one."""
+        return len(self), *self._sample_shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes, with that of the samples."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all samples would take."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def absolute(self, rows: np.ndarray | slice) -> np.ndarray:
+        """Return the data set's numbers of these samples."""
+        if self.rows is not None:
+            return self.rows[rows]
+        return np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        chosen = self.absolute(rows if isinstance(rows, slice) else np.atleast_1d(rows))
+        found = self.samples.batch_again(chosen, 1)[self.part][self.name].astype(self.dtype, copy=False)
+        return found[0] if np.ndim(rows) == 0 and not isinstance(rows, slice) else found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Read all samples."""
+        return np.asarray(self[:], dtype)
+
+    def subset(self, rows: np.ndarray | slice) -> Column:
+        """Return some of the samples, which are not read by this."""
+        chosen = Column.__new__(Column)
+        vars(chosen).update(vars(self), rows=self.absolute(rows))
+        return chosen
+
+    def astype(self, dtype: Any, *, copy: bool = False) -> Column:
+        """Return the same samples, converted when they are read."""
+        found = Column.__new__(Column)
+        vars(found).update(vars(self), dtype=np.dtype(dtype))
+        return found
+
+
+def reading_notes(splits: Splits) -> list[str]:
+    """Return lines for a person on how samples are read; none for arrays."""
+    parts = (splits.train_inputs, splits.validation_inputs, splits.test_inputs)
+    found = [column.samples.notes for part in parts if part is not None for column in columns_of(part)[:1]]
+    return list(dict.fromkeys(note for notes in found for note in notes))
+
+
+def columns_of(arrays: Arrays) -> list[Column]:
+    """Return those of the arrays that are read when they are taken."""
+    found: list[Any] = list(named(arrays).values())
+    return [array for array in found if isinstance(array, Column)]

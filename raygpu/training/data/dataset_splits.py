@@ -1,0 +1,146 @@
+"""Training, validation and test data of map-style data sets, in place of arrays in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from raygpu.experiment import Arrays, Splits, split_rows
+from raygpu.training.data.columns import Column
+from raygpu.training.data.fields import Batch
+from raygpu.training.data.first_look import look
+from raygpu.training.data.samples import Reading, Samples
+
+LOADER_OPTIONS = (
+    "num_workers",
+    "prefetch_factor",
+    "pin_memory",
+    "multiprocessing_context",
+    "worker_init_fn",
+    "timeout",
+)
+"""Options of `torch.utils.data.DataLoader` that are handed to it; order and batches are raygpu's."""
+VERIFIED = 8
+"""Number of samples whose targets are compared with the data set's list of all targets."""
+
+
+def dataset_splits(
+    train: Any,
+    validation: Any = 0.2,
+    test: Any = None,
+    *,
+    targets: str | Sequence[str] = (),
+    transform: Callable[[Any], Any] | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    cache: bool | None = None,
+    seed: int = 0,
+    **loader: Any,
+) -> Splits:
+    """Return the data of map-style data sets, whose samples are read while they are trained on.
+
+        def data(self):
+            train = ImageFolder("flowers/train", transform=to_tensor)
+            return raygpu.dataset_splits(train, ImageFolder("flowers/val", transform=to_tensor), num_workers=4)
+
+    train, validation, test: objects with `__len__` and `__getitem__`, as torch's and Hugging Face's. A sample is a pair
+    `(inputs, targets)` or a mapping; each of both is a tensor, an image, an array or a number, or a mapping of these.
+    A share, as 0.2, takes the validation or test samples out of `train` at random (`seed`), stratified where it lists
+    its classes as `targets`.
+
+    targets: names of the targets, for samples that are mappings. transform: function of a training sample's inputs,
+    torch tensors, for random augmentations. collate_fn: as of a DataLoader, for training and validation samples.
+
+    cache: whether a sample, once read, is kept on each node's disk, for later epochs and for all trials there; by
+    default if reading one takes long, its form is always the same, and nothing about it is random. `transform` comes
+    after the cache. loader: options of a torch `DataLoader`: `num_workers`, `prefetch_factor`, `pin_memory`,
+    `multiprocessing_context`, `worker_init_fn`, `timeout`. Workers come out of a trial's CPUs; by default as many as
+    those of a training on a GPU, and one fewer on a CPU.
+
+    Every trial sees the samples in the same order, by the epoch alone, and a sample's random numbers depend on its
+    number and the epoch: members of an array share each batch. Raises TypeError and ValueError for what is no such
+    data set, is empty, or has samples of different forms.
+    """
+    if unknown := sorted(set(loader) - set(LOADER_OPTIONS)):
+        raise TypeError(f"{unknown[0]}: no option of dataset_splits; allowed: {', '.join(LOADER_OPTIONS)}")
+    if transform is not None and collate_fn is not None:
+        raise ValueError("transform and collate_fn: one of both is possible; collate_fn gets whole samples")
+    names = (targets,) if isinstance(targets, str) else tuple(targets)
+    plain = Reading(names, None, collate_fn, cache, loader)
+    samples, seen = look(train, "train", replace(plain, transform=transform))
+    given = {"validation": validation, "test": test}
+    rows = _cut(samples, seen, {part: share for part, share in given.items() if isinstance(share, float)}, seed)
+    parts = {"train": _columns(samples, seen, rows.get("train"))}
+    for part, other in given.items():
+        if part in rows:
+            shared = samples.sharing(plain, part)
+            parts[part] = _columns(shared, shared.batch(rows[part][:2], 1), rows[part])
+        elif other is not None:
+            parts[part] = _columns(*look(other, part, plain), None)
+    return Splits(*parts["train"], *parts["validation"], *parts.get("test", (None, None)))
+
+
+def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
+    """Return the samples of each part that is a share of the training data, and of the rest. Raises ValueError."""
+    if not shares:
+        return {}
+    name = ", ".join(f"{part}={share:g}" for part, share in shares.items())
+    if samples.is_random and samples.reading.collate_fn is None:
+        raise ValueError(
+            f"{name}: reading a sample of train draws random numbers, which are not for an evaluation: give what is"
+            " random as transform=, or a data set without it in place of the share"
+        )
+    labels = _all_targets(samples, seen)
+    if len(shares) == 1:
+        ((part, share),) = shares.items()
+        train, held = split_rows(labels, samples.count, share, None, seed)
+        return {"train": train, part: held}
+    found = split_rows(labels, samples.count, shares["validation"], shares["test"], seed)
+    return dict(zip(("train", "validation", "test"), found, strict=True))
+
+
+def _columns(samples: Samples, seen: Batch, rows: np.ndarray | None) -> tuple[Arrays, Arrays]:
+    """Return inputs and targets that are read when they are taken. rows: the samples of this part; None for all."""
+    inputs, targets = (
+        {name: Column(samples, part, name, array, rows) for name, array in seen[part].items()} for part in (0, 1)
+    )
+    labels = _all_targets(samples, seen)
+    if labels is not None:
+        return _arrays(inputs), labels if rows is None else labels[rows]
+    return _arrays(inputs), _arrays(targets)
+
+
+def _arrays(columns: Mapping[str, Any]) -> Arrays:
+    return columns[""] if list(columns) == [""] else columns
+
+
+def _all_targets(samples: Samples, seen: Batch) -> np.ndarray | None:
+    """Return the targets of all samples if the data set lists them, as torchvision's `targets` do; else None.
+
+    Some samples are read to verify the list.
+    """
+    if samples.reading.collate_fn is not None or list(seen[1]) != [""]:
+        return None
+    listed = _listed(samples.dataset, samples.reading.targets)
+    if listed is None or len(listed) != samples.count or listed.ndim != 1:
+        return None
+    rows = np.unique(np.linspace(0, samples.count - 1, VERIFIED).astype(int))
+    read = samples.batch_again(rows, 1)[1][""]
+    return listed.astype(read.dtype) if np.array_equal(read, listed[rows]) else None
+
+
+def _listed(dataset: Any, names: Sequence[str]) -> np.ndarray | None:
+    """Return a data set's own list of its targets; of a `torch.utils.data.Subset` that of its samples."""
+    if names:
+        listed = dataset[names[0]] if hasattr(dataset, "column_names") else None  # of Hugging Face
+    elif hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
+        whole = _listed(dataset.dataset, names)
+        return None if whole is None else whole[np.asarray(dataset.indices)]
+    else:
+        listed = getattr(dataset, "targets", None)
+    if listed is None:
+        return None
+    array = np.asarray(listed)
+    return array if array.dtype.kind in "iuf" else None

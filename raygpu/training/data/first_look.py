@@ -1,0 +1,104 @@
+"""A first look at a data set: the form of its samples, whether they are random, and whether a cache is worth it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from raygpu.training.data import generators
+from raygpu.training.data.fields import Batch, equal
+from raygpu.training.data.sample_cache import SampleCache
+from raygpu.training.data.samples import Forms, Reading, Samples, forms_of
+
+QUICK_S = 2e-4
+"""Seconds to read a sample below which it is not worth a place in a cache."""
+ROOM = 0.5
+"""Share of a disk's free bytes that a cache may fill."""
+GIB = 2**30
+
+
+def look(dataset: Any, part: str, reading: Reading) -> tuple[Samples, Batch]:
+    """Wrap a data set; return it with its first, middle and last sample. part: `train`, `validation` or `test`.
+
+    Raises TypeError for what is no map-style data set, ValueError for an empty one, and SampleError.
+    """
+    _require_map_style(dataset, part)
+    samples = Samples(dataset, part, reading)
+    rows = sorted({0, samples.count // 2, samples.count - 1})
+    samples.is_random, read_s = _read_alone(samples, rows)
+    first, again = samples.batch(rows, 1), samples.batch(rows, 1)
+    if not equal(first, again):
+        samples.notes = (UNSEEDED.format(part=part),)
+    else:
+        samples.notes = tuple(_decide_on_cache(samples, read_s))
+    return samples, first
+
+
+UNSEEDED = (
+    "data: {part} samples differ when they are read again: they draw random numbers from other generators than those of"
+    " random, numpy.random and torch, which are seeded for each sample; no two trainings see the same data"
+)
+
+
+def _require_map_style(dataset: Any, part: str) -> None:
+    """Raise TypeError or ValueError for what has no samples by number."""
+    kind = type(dataset).__name__
+    if kind == "DataLoader":
+        raise TypeError(
+            f"{part}: a DataLoader; give its data set, and its options by name: dataset_splits(loader.dataset)"
+        )
+    if not hasattr(type(dataset), "__getitem__") or not hasattr(type(dataset), "__len__"):
+        raise TypeError(
+            f"{part}: a {kind}, which has no samples by number; wanted: a map-style data set, with __getitem__ and"
+            " __len__"
+        )
+    if len(dataset) == 0:
+        raise ValueError(f"{part}: a {kind} without a sample")
+
+
+def _read_alone(samples: Samples, rows: list[int]) -> tuple[bool, float]:
+    """Return whether reading these samples draws random numbers, and the least seconds to read one."""
+    seconds, drawn, samples.is_random = [], False, False
+    with generators.generators_kept():
+        for row in rows:
+            before, started = generators.state(), time.perf_counter()
+            samples.item(row, 1)
+            seconds.append(time.perf_counter() - started)
+            drawn = drawn or generators.state() != before
+    return drawn, min(seconds)
+
+
+def _decide_on_cache(samples: Samples, read_s: float) -> list[str]:
+    """Give the samples a cache if that is possible, and asked for or worth it; return lines for a person.
+
+    read_s: seconds to read a sample. Raises ValueError for a cache that is asked for and impossible.
+    """
+    reading, part = samples.reading, samples.part
+    if reading.cache is False or (reading.cache is None and read_s < QUICK_S):
+        return []
+    if reading.collate_fn is not None:
+        return _without(reading, part, "collate_fn makes batches of whole samples, which need not have one form")
+    if samples.is_random:
+        return _without(
+            reading, part, "reading one draws random numbers; what is random can come after the cache, as transform="
+        )
+    forms: Forms = forms_of(samples.fields(0, 1))
+    num_bytes = samples.count * sum(form.num_bytes for fields in forms for form in fields.values())
+    try:
+        free = SampleCache.free_bytes()
+    except OSError as error:
+        return _without(reading, part, str(error))
+    gib = f"{num_bytes / GIB:.1f} GiB" if num_bytes >= 0.1 * GIB else f"{num_bytes / 2**20:.1f} MiB"
+    if num_bytes > ROOM * free:
+        return _without(
+            reading, part, f"they need {gib}, and half of the disk's {free / GIB:.1f} GiB that are free is allowed"
+        )
+    samples.decoded = forms
+    return [f"data: {part} samples take {1000 * read_s:.1f} ms to read; once read, they are kept on each node ({gib})"]
+
+
+def _without(reading: Reading, part: str, why: str) -> list[str]:
+    """Return a line on samples that are read anew in each epoch. Raises ValueError if a cache was asked for."""
+    if reading.cache:
+        raise ValueError(f"cache: read True; {part} samples cannot be kept: {why}")
+    return [f"data: {part} samples are read anew in each epoch: {why}"]

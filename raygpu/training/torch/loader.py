@@ -1,0 +1,181 @@
+"""Batches of samples that are read while a training goes on: by torch's DataLoader, in processes beside it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from raygpu.training.data.fields import Batch, SampleError
+from raygpu.training.data.samples import Samples
+
+READ_AHEAD = 2
+"""Batches that are read before they are asked for, by a thread."""
+Part = dict[str, torch.Tensor]
+"""Tensors by name; a single one has the empty name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The samples of a batch."""
+
+    part: str
+    """`train` or `validation`."""
+    rows: np.ndarray
+    """Numbers of the samples in their data set."""
+    epoch: int
+
+
+class Loader:
+    """Reads batches of the training and of the validation samples of one training.
+
+    The processes are started by the first batches that are not in a cache, and serve all epochs. threads: CPU threads
+    of the training; the workers are of that number at most.
+    """
+
+    def __init__(self, samples: Mapping[str, Samples], device: torch.device, threads: int) -> None:
+        self._samples, self._device = samples, device
+        self.num_workers = _num_workers(samples["train"], device, threads)
+        """Processes that read samples; 0 reads in this one."""
+        self.waited_s = 0.0
+        """Seconds that the training has waited for samples since the last `take_waited`."""
+        self._plan = _Plan(iter(()))
+        self._torchs: DataLoader[Any] | None = None
+        self._turn = 0
+
+    def batch(self, request: Request) -> tuple[Part, Part]:
+        """Read one batch now, in this process."""
+        started = time.perf_counter()
+        found = _as_tensors(self._samples[request.part].batch(request.rows, request.epoch))
+        self.waited_s += time.perf_counter() - started
+        return found
+
+    def batches(self, part: str, requests: Iterator[Request]) -> Iterator[tuple[Part, Part]]:
+        """Read batches of a part ahead, and yield them in order. Raises SampleError."""
+        self._turn += 1
+        if self._samples[part].is_ready:
+            yield from self._from_cache(requests)
+        elif not self.num_workers:
+            yield from map(self.batch, requests)
+        else:
+            yield from self._from_workers(requests, self._turn)
+
+    def take_waited(self) -> float:
+        """Return the seconds that the training has waited for samples since the last call."""
+        seconds, self.waited_s = self.waited_s, 0.0
+        return seconds
+
+    def _from_cache(self, requests: Iterator[Request]) -> Iterator[tuple[Part, Part]]:
+        """Read ahead in a thread: all samples are in the cache, and no code of the user runs."""
+        with ThreadPoolExecutor(1) as thread:
+            waiting: deque[Future[Batch]] = deque()
+
+            def read_ahead(count: int) -> None:
+                """Have the thread read the next batches."""
+                for each in islice(requests, count):
+                    waiting.append(thread.submit(self._samples[each.part].batch, each.rows, each.epoch))
+
+            read_ahead(READ_AHEAD)
+            while waiting:
+                started = time.perf_counter()
+                batch = _as_tensors(waiting.popleft().result())
+                self.waited_s += time.perf_counter() - started
+                read_ahead(1)
+                yield batch
+
+    def _from_workers(self, requests: Iterator[Request], turn: int) -> Iterator[tuple[Part, Part]]:
+        """Have the processes read. If another call takes them over meanwhile, the rest is read in this one."""
+        asked: deque[Request] = deque()
+
+        def noted() -> Iterator[Request]:
+            """Yield the requests, and keep those that are not answered yet."""
+            for request in requests:
+                asked.append(request)
+                yield request
+
+        started = time.perf_counter()
+        self._plan.requests = noted()
+        batches = iter(self._started())
+        while self._turn == turn:
+            found = next(batches, None)
+            self.waited_s += time.perf_counter() - started
+            if found is None:
+                return
+            if isinstance(found, str):
+                raise SampleError(found)
+            asked.popleft()
+            yield found
+            started = time.perf_counter()
+        yield from map(self.batch, chain(asked, requests))
+
+    def _started(self) -> DataLoader[Any]:
+        """Return torch's loader, made at the first use."""
+        if self._torchs is None:
+            options = {"pin_memory": self._device.type == "cuda", **self._samples["train"].reading.loader}
+            options["num_workers"] = self.num_workers
+            self._torchs = DataLoader(
+                _Dataset(self._samples),
+                sampler=self._plan,
+                batch_size=None,
+                collate_fn=_unchanged,
+                persistent_workers=True,
+                **options,
+            )
+        return self._torchs
+
+    def close(self) -> None:
+        """End the processes, and close the caches."""
+        self._turn += 1
+        self._torchs = None
+        for samples in self._samples.values():
+            samples.close()
+
+
+def _num_workers(samples: Samples, device: torch.device, threads: int) -> int:
+    """Return the number of processes that read samples: those asked for, within the training's CPU threads.
+
+    A training on a CPU has work for one thread of its own.
+    """
+    room = threads if device.type == "cuda" else threads - 1
+    return max(0, min(samples.reading.loader.get("num_workers", room), room))
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The sampler of torch's loader: the batches of the present call."""
+
+    requests: Iterator[Request]
+
+    def __iter__(self) -> Iterator[Request]:
+        return self.requests
+
+
+class _Dataset:
+    """The data set of torch's loader, whose items are whole batches."""
+
+    def __init__(self, samples: Mapping[str, Samples]) -> None:
+        self._samples = samples
+
+    def __getitem__(self, request: Request) -> tuple[Part, Part] | str:
+        """Return a batch; in place of an exception, which torch would bury in a traceback, its message."""
+        try:
+            return _as_tensors(self._samples[request.part].batch(request.rows, request.epoch))
+        except SampleError as error:
+            return str(error)
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch
+
+
+def _as_tensors(batch: Batch) -> tuple[Part, Part]:
+    inputs, targets = ({name: torch.from_numpy(array) for name, array in part.items()} for part in batch)
+    return inputs, targets

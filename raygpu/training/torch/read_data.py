@@ -1,0 +1,142 @@
+"""The data of a training whose samples are read while it goes on, and the choice between that and arrays."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from raygpu.experiment import Arrays, Splits, named, num_samples, reads_later, take
+from raygpu.planning.batches import epoch_order
+from raygpu.search.trials import Trial
+from raygpu.training.data.columns import Column, columns_of
+from raygpu.training.folds import Data
+from raygpu.training.torch.data import DeviceData, Tensors, TrainingData, cast, moved, tensors
+from raygpu.training.torch.loader import Loader, Part, Request
+
+ORDER_SEED = 0
+"""Seed of the order of samples that are read: one for all trials, which then share each batch."""
+
+
+def training_data(
+    data: Data, device: torch.device, dtype: torch.dtype | None, trials: Sequence[Trial], threads: int
+) -> TrainingData:
+    """Return the data of these trials. dtype: of floating-point data; None leaves it unchanged. threads: CPU threads of
+    the training.
+
+    Raises ValueError for trials of folds of different sizes, and as `require_fold` does.
+    """
+    if isinstance(data, Splits) and reads_later(data.train_inputs):
+        return ReadData(data, device, dtype, threads)
+    return DeviceData.of(data, device, dtype, trials)
+
+
+class ReadData:
+    """Samples of data sets, read in batches while a training goes on; one that reads later also reads in order."""
+
+    shared_validation = True
+
+    def __init__(self, splits: Splits, device: torch.device, dtype: torch.dtype | None, threads: int) -> None:
+        self.device, self._dtype = device, dtype
+        self.num_train, self.num_validation = splits.num_train, num_samples(splits.validation_inputs)
+        self._parts = {
+            "train": (splits.train_inputs, splits.train_targets),
+            "validation": (splits.validation_inputs, splits.validation_targets),
+        }
+        self._columns = {name: columns_of(inputs)[0] for name, (inputs, _) in self._parts.items()}
+        self._loader = Loader({name: column.samples for name, column in self._columns.items()}, device, threads)
+
+    def order(self, trial: Trial, epoch: int) -> torch.Tensor:
+        """Return the training samples of an epoch in their order, the same for all trials."""
+        return torch.from_numpy(epoch_order(ORDER_SEED, epoch, self.num_train))
+
+    def train_batches(self, epoch: int, chosen: Iterable[torch.Tensor]) -> Iterator[tuple[Tensors, Tensors]]:
+        """Yield inputs and targets of each of these batches of training samples, which are read ahead."""
+        under_way: deque[tuple[torch.Tensor, np.ndarray]] = deque()
+
+        def requests() -> Iterator[Request]:
+            """Yield the requests of batches, as far ahead as they are read."""
+            for each in chosen:
+                rows = self._own_rows(each)
+                under_way.append((each, rows))
+                yield self._request("train", rows, epoch)
+
+        for batch in self._loader.batches("train", requests()):
+            each, rows = under_way.popleft()
+            yield self._for_members(each, self._on_device("train", rows, batch))
+
+    def train_batch(self, epoch: int, chosen: torch.Tensor) -> tuple[Tensors, Tensors]:
+        """Read inputs and targets of these training samples now."""
+        rows = self._own_rows(chosen)
+        batch = self._loader.batch(self._request("train", rows, epoch))
+        return self._for_members(chosen, self._on_device("train", rows, batch))
+
+    def validation_batches(self, parts: Sequence[slice]) -> Iterator[tuple[Tensors, Tensors]]:
+        """Yield inputs and targets of each part of the validation data, which are read ahead."""
+        own = [np.arange(part.start, part.stop) for part in parts]
+        batches = self._loader.batches("validation", (self._request("validation", each, 1) for each in own))
+        for rows, batch in zip(own, batches, strict=True):
+            yield self._on_device("validation", rows, batch)
+
+    def own_validation_batch(self, trials: Sequence[Trial], part: slice) -> tuple[Tensors, Tensors]:
+        """Fail: all trials have the same validation data."""
+        raise AssertionError("samples that are read have no folds")
+
+    def on_device(self) -> list[torch.Tensor]:
+        """Return none: nothing stays on the device."""
+        return []
+
+    def take_waited(self) -> float | None:
+        """Return the seconds of waiting for samples since the last call."""
+        return self._loader.take_waited()
+
+    def close(self) -> None:
+        """End the processes that read, and close the caches."""
+        self._loader.close()
+
+    @staticmethod
+    def _own_rows(chosen: torch.Tensor) -> np.ndarray:
+        """Return the samples of one member: all have the same order."""
+        return (chosen if chosen.ndim == 1 else chosen[0]).cpu().numpy()
+
+    def _request(self, part: str, rows: np.ndarray, epoch: int) -> Request:
+        return Request(part, self._columns[part].absolute(rows), epoch)
+
+    def _on_device(self, part: str, rows: np.ndarray, batch: tuple[Part, Part]) -> tuple[Tensors, Tensors]:
+        """Return what was read as tensors on the device, by the names and number types of the splits."""
+        inputs, targets = (
+            self._chosen(arrays, rows, read) for arrays, read in zip(self._parts[part], batch, strict=True)
+        )
+        return inputs, targets
+
+    def _chosen(self, arrays: Arrays, rows: np.ndarray, read: Part) -> Tensors:
+        """Return one part of a batch. read: the fields that were read, of which those in memory are not taken."""
+        found: dict[str, torch.Tensor] = {}
+        for name, array in named(arrays).items():
+            if isinstance(array, Column):
+                found[name] = read[name].to(self.device, _torch_type(array.dtype))
+            else:
+                kept = moved(tensors(take(array, rows)), self.device)
+                assert isinstance(kept, torch.Tensor)
+                found[name] = kept
+        return cast(found[""] if list(found) == [""] else found, self._dtype)
+
+    @staticmethod
+    def _for_members(chosen: torch.Tensor, batch: tuple[Tensors, Tensors]) -> tuple[Tensors, Tensors]:
+        """Return a batch as it is, or a copy for each member of an array."""
+        if chosen.ndim == 1:
+            return batch
+        inputs, targets = (_repeated(part, len(chosen)) for part in batch)
+        return inputs, targets
+
+
+def _repeated(parts: Tensors, width: int) -> Tensors:
+    if isinstance(parts, dict):
+        return {name: tensor.expand(width, *tensor.shape).contiguous() for name, tensor in parts.items()}
+    return parts.expand(width, *parts.shape).contiguous()
+
+
+def _torch_type(dtype: np.dtype) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype
