@@ -164,6 +164,7 @@ def python() -> str:
     titles = {
         "api": "Commands",
         "experiment": "Data, losses and metrics",
+        "training.data.dataset_splits": "Data sets that do not fit in memory",
         "training.torch.experiment": "Experiments in PyTorch",
         "training.keras.experiment": "Experiments in Keras",
         "reporting": "Functions and scripts",

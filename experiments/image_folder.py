@@ -33,7 +33,7 @@ NUM_SYNTHETIC = 2_000
 
 
 class ImageFolder:
-    """A map-style data set: images uint8 (3, SIZE, SIZE) and their classes, numbered in the order of the folders' names.
+    """A map-style data set: images uint8 (3, SIZE, SIZE) and classes, numbered in the order of the folders' names.
 
     `torchvision.datasets.ImageFolder`, with a transform that makes tensors of one size, does as well.
     """

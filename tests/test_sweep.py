@@ -391,3 +391,43 @@ def test_a_sweep_where_every_trial_fails_stops_early_exits_with_1_and_may_be_men
     mended, _ = run_told(folder.read_config(), resume=folder, retry_failed=True)
     assert (mended.exit_code, mended.summary["completed"], mended.summary["failed"]) == (0, 8, 0)
     assert mended.summary["common_failure"] is None
+
+
+def test_samples_that_are_read_are_the_same_in_both_modes_and_read_once(
+    sweep_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("READS_FILE", str(tmp_path / "reads.txt"))
+
+    def swept(mode: str) -> tuple[Any, Result]:
+        config = sweep_config(
+            name=mode,
+            experiment="tests.data_set_cases:Read",
+            metric="accuracy",
+            trials=3,
+            epochs=3,
+            seed=5,
+            space={"lr": {"loguniform": [0.05, 0.5]}, "batch_size": 16},
+            gpu={"mode": mode, "fraction": 0.5},
+        )
+        return config, sweep.run(config)
+
+    config, process = swept("process")
+    reads = (tmp_path / "reads.txt").read_text().split()
+    assert set(map(int, reads)) == set(range(96))
+    assert len(reads) < 2 * 96 + 40  # two trials at once may read a sample at the same time; 9 epochs have 864
+    _, fused = swept("fused")
+    assert fused.summary["mode"] == "fused"
+    scores = [{trial: float(row["score"]) for trial, row in rows(result).items()} for result in (process, fused)]
+    assert scores[0] == pytest.approx(scores[1], abs=1 / 32 + 1e-6)  # float32: a sample may be on the other side
+    for result in (process, fused):
+        assert result.summary["workers_s"]["data"] > 0
+    _, children = runs(config, process)
+    assert all(0 < run.data.metrics["waited_for_data"] <= 1 for run in children.values())
+
+
+def test_what_data_sets_do_not_allow_is_one_line(sweep_config: Any) -> None:
+    common = {"metric": "accuracy", "epochs": 2, "space": {"lr": 0.1}}
+    with pytest.raises(BadInput, match="folds: read 2; folds are cut from arrays"):
+        sweep.run(sweep_config(experiment="tests.data_set_cases:Read", folds=2, **common))
+    with pytest.raises(BadInput, match=r"data\(\) is of dataset_splits; a KerasExperiment takes arrays"):
+        sweep.run(sweep_config(experiment="tests.data_set_cases:ReadByKeras", **common))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raygpu.cli.under_use_view import under_use_lines
+from raygpu.cli.under_use_view import under_use_lines, waiting_lines
 from raygpu.planning.under_use import UnderUse
 
 IDLE = UnderUse(0, "idle", 160.0, 200.0)
@@ -39,3 +39,11 @@ def test_a_hardly_filled_gpu_is_told_by_its_multiprocessors() -> None:
 
 def test_without_any_there_is_no_line() -> None:
     assert under_use_lines([], "sweep", {}) == []
+
+
+def test_a_wait_for_samples_is_told_of_if_it_is_long() -> None:
+    (line,) = waiting_lines({"train": 30.0, "data": 70.0, "evaluation": 9.0})
+    assert line.startswith("trainings waited for samples in 70 % of their time: have decoded samples kept")
+    assert waiting_lines({"train": 80.0, "data": 20.0}) == []
+    assert waiting_lines({"train": 80.0}) == []
+    assert waiting_lines({}) == []

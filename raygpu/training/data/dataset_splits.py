@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from raygpu.errors import one_line
 from raygpu.experiment import Arrays, Splits, split_rows
 from raygpu.training.data.columns import Column
 from raygpu.training.data.fields import Batch
@@ -65,6 +66,7 @@ def dataset_splits(
     """
     if unknown := sorted(set(loader) - set(LOADER_OPTIONS)):
         raise TypeError(f"{unknown[0]}: no option of dataset_splits; allowed: {', '.join(LOADER_OPTIONS)}")
+    _require_valid(loader)
     if transform is not None and collate_fn is not None:
         raise ValueError("transform and collate_fn: one of both is possible; collate_fn gets whole samples")
     names = (targets,) if isinstance(targets, str) else tuple(targets)
@@ -80,6 +82,19 @@ def dataset_splits(
         elif other is not None:
             parts[part] = _columns(*look(other, part, plain), None)
     return Splits(*parts["train"], *parts["validation"], *parts.get("test", (None, None)))
+
+
+def _require_valid(loader: Mapping[str, Any]) -> None:
+    """Raise ValueError for options that torch's DataLoader does not take."""
+    from torch.utils.data import DataLoader
+
+    if loader.get("num_workers") == 0:  # the other options are for processes, which a node with more CPUs may have
+        loader = {**loader, "num_workers": 1}
+    try:
+        DataLoader([0], **{"num_workers": 1, **loader})
+    except (ValueError, TypeError) as error:
+        given = ", ".join(f"{name}={value!r}" for name, value in loader.items())
+        raise ValueError(f"dataset_splits({given}): {one_line(error)}") from error
 
 
 def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:

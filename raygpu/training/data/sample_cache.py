@@ -12,10 +12,12 @@ that uses it, or by the next process of this user if that one was killed.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import math
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -29,6 +31,8 @@ MARKS = "marks"
 """File with a byte for each sample: 1 once it has been written."""
 PARENT = "samples"
 """Folder of all caches, below that of this user's temporary files."""
+PATIENCE_S = 1.0
+"""Seconds for which a process that ends waits for others that end with it, to delete the files after the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class SampleCache:
         self._marks: np.ndarray = np.memmap(folder / MARKS, np.uint8, "r", shape=(count,))
         self.is_full = False
         """Whether a write has failed: the disk is full, and nothing more is written."""
+        atexit.register(self.close, PATIENCE_S)
 
     @classmethod
     def open(cls, name: str, count: int, forms: Sequence[Form]) -> SampleCache:
@@ -106,15 +111,23 @@ class SampleCache:
                 raise OSError(f"{self._folder}: sample {row} cannot be read")
         return found
 
-    def close(self) -> None:
-        """Close the files; delete them if no other process uses them. A forked process leaves its parent's alone."""
+    def close(self, patience_s: float = 0.0) -> None:
+        """Close the files; delete them if no other process uses them. A forked process leaves its parent's alone.
+
+        patience_s: seconds to wait for others that are ending.
+        """
         if self._pid != os.getpid() or self._lock.closed:
             return
+        atexit.unregister(self.close)
         del self._marks
         for file in (*self._files, self._marks_file):
             os.close(file)
         self._lock.close()
+        until = time.monotonic() + patience_s
         scratch.delete_abandoned(self._folder.parent)
+        while self._folder.is_dir() and time.monotonic() < until:
+            time.sleep(0.05)
+            scratch.delete_abandoned(self._folder.parent)
 
 
 def _sized(path: Path, num_bytes: int) -> int:

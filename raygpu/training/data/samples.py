@@ -144,12 +144,6 @@ class Samples:
         """Return one sample's fields, as the data set has them. Raises SampleError."""
         return parts_of(self.item(row, epoch), self.reading.targets, self._where(row))
 
-    def close(self) -> None:
-        """Close the cache, whose files the last process deletes."""
-        if self._cache is not None:
-            self._cache.close()
-            self._cache = None
-
     def _opened(self) -> SampleCache | None:
         """Return the cache of decoded samples; None without one, as where this node has no room for it."""
         if self.decoded is not None and self._cache is None:

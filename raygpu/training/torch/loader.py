@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from raygpu.errors import one_line
 from raygpu.training.data.fields import Batch, SampleError
 from raygpu.training.data.samples import Samples
 
@@ -105,7 +106,7 @@ class Loader:
         self._plan.requests = noted()
         batches = iter(self._started())
         while self._turn == turn:
-            found = next(batches, None)
+            found = self._next(batches)
             self.waited_s += time.perf_counter() - started
             if found is None:
                 return
@@ -115,6 +116,14 @@ class Loader:
             yield found
             started = time.perf_counter()
         yield from map(self.batch, chain(asked, requests))
+
+    def _next(self, batches: Iterator[Any]) -> Any:
+        """Return torch's next batch; None after the last one. Raises SampleError if a process has ended, or hangs."""
+        try:
+            return next(batches, None)
+        except (RuntimeError, OSError, EOFError) as error:
+            self._torchs = None
+            raise SampleError(f"the processes that read samples have failed: {one_line(error)}") from error
 
     def _started(self) -> DataLoader[Any]:
         """Return torch's loader, made at the first use."""
@@ -126,17 +135,16 @@ class Loader:
                 sampler=self._plan,
                 batch_size=None,
                 collate_fn=_unchanged,
+                generator=torch.Generator(),  # torch's loader draws from the training's own without one
                 persistent_workers=True,
                 **options,
             )
         return self._torchs
 
     def close(self) -> None:
-        """End the processes, and close the caches."""
+        """End the processes. A cache stays open for the next training of this process."""
         self._turn += 1
         self._torchs = None
-        for samples in self._samples.values():
-            samples.close()
 
 
 def _num_workers(samples: Samples, device: torch.device, threads: int) -> int:

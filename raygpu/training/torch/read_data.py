@@ -93,7 +93,7 @@ class ReadData:
         return self._loader.take_waited()
 
     def close(self) -> None:
-        """End the processes that read, and close the caches."""
+        """End the processes that read."""
         self._loader.close()
 
     @staticmethod

@@ -1,0 +1,58 @@
+"""Experiments on data sets whose samples are read while they train."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from raygpu import KerasExperiment, Splits, TorchExperiment, dataset_splits
+
+READS = "READS_FILE"
+"""Variable that names a file with a line for each sample that was read."""
+
+
+class Vectors:
+    """Vectors of eight and their classes; each read is noted."""
+
+    def __init__(self, count: int, seed: int, reads: str | None = None) -> None:
+        generator = np.random.default_rng(seed)
+        self.inputs = generator.standard_normal((count, 8)).astype(np.float32)
+        self.classes, self.reads = (self.inputs[:, :3]).argmax(1), reads
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    def __getitem__(self, row: int) -> Any:
+        if self.reads is not None:
+            with Path(self.reads).open("a") as file:
+                file.write(f"{row}\n")
+        return torch.from_numpy(self.inputs[row]), int(self.classes[row])
+
+
+def noisy(inputs: torch.Tensor) -> torch.Tensor:
+    return inputs + 0.1 * torch.randn(inputs.shape)
+
+
+class Read(TorchExperiment):
+    """Kept once read, with noise that is drawn anew in each epoch."""
+
+    def data(self) -> Splits:
+        reads = os.environ.get(READS)
+        return dataset_splits(Vectors(96, 1, reads), Vectors(32, 2), transform=noisy, cache=True)
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+class ReadByKeras(KerasExperiment):
+    def data(self) -> Splits:
+        return dataset_splits(Vectors(96, 1), Vectors(32, 2))
+
+    def model(self, hp: Mapping[str, Any]) -> Any:
+        raise NotImplementedError

@@ -1,0 +1,247 @@
+"""Data sets whose samples are read when they are needed: what a sample is, which part it is in, and clear refusals."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, Subset
+
+from raygpu import Splits, dataset_splits
+from raygpu.experiment import class_labels, reads_later
+from raygpu.training.data.columns import Column, columns_of, reading_notes
+from raygpu.training.data.samples import SampleError, Samples
+
+
+class Rows:
+    """Sample `i` is a vector of i, of class i % 3; `reads` lists those that were read."""
+
+    def __init__(self, count: int = 30) -> None:
+        self.count = count
+        self.reads: list[int] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: int) -> Any:
+        self.reads.append(row)
+        return torch.full((2,), float(row)), row % 3
+
+
+class Listed(Rows):
+    """The same, with a list of all classes."""
+
+    def __init__(self, count: int = 30) -> None:
+        super().__init__(count)
+        self.targets = [row % 3 for row in range(count)]
+
+
+def samples_of(splits: Splits, part: str = "train") -> Samples:
+    return columns_of(getattr(splits, f"{part}_inputs"))[0].samples
+
+
+def numbers(inputs: Any) -> list[int]:
+    """The numbers of the samples, by their inputs."""
+    return [int(each[0]) for each in np.asarray(inputs)]
+
+
+def test_nothing_but_a_few_samples_is_read_at_first() -> None:
+    train, validation = Rows(1000), Rows(500)
+    splits = dataset_splits(train, validation)
+    assert set(train.reads) == {0, 500, 999}
+    assert set(validation.reads) == {0, 250, 499}
+    assert splits.num_train == 1000
+    assert reads_later(splits.train_inputs)
+    assert splits.train_inputs[5].tolist() == [5, 5]
+    assert splits.train_inputs[[7, 3]].tolist() == [[7, 7], [3, 3]]
+    assert splits.train_targets[7:9].tolist() == [1, 2]
+    assert splits.first(4).train_inputs.shape == (4, 2)
+    assert not reads_later(splits.first(4).train_inputs)
+
+
+def test_shares_have_no_sample_in_common_and_are_stratified_by_listed_classes() -> None:
+    splits = dataset_splits(Listed(60), 0.2, test=0.1)
+    parts = [numbers(part) for part in (splits.train_inputs, splits.validation_inputs, splits.test_inputs)]
+    assert [len(part) for part in parts] == [42, 12, 6]
+    assert sorted(row for part in parts for row in part) == list(range(60))
+    for part, targets in zip(
+        parts, (splits.train_targets, splits.validation_targets, splits.test_targets), strict=True
+    ):
+        assert class_labels(targets).tolist() == [row % 3 for row in part]
+        assert np.unique(targets, return_counts=True)[1].tolist() == [len(part) // 3] * 3
+
+
+def test_a_part_of_the_data_is_chosen_without_reading_it() -> None:
+    train = Listed(60)
+    splits = dataset_splits(train, Rows(9))
+    train.reads.clear()
+    half = splits.part(0.5, seed=1)
+    assert train.reads == []
+    assert half.num_train == 30
+    assert class_labels(half.train_targets).tolist() == [row % 3 for row in numbers(half.train_inputs)]
+
+
+def test_a_list_that_is_not_what_the_samples_have_is_not_believed() -> None:
+    wrong = Listed(30)
+    wrong.targets = [0] * 30
+    splits = dataset_splits(wrong, Rows(9))
+    assert class_labels(splits.train_targets) is None
+    assert np.asarray(splits.train_targets).tolist() == [row % 3 for row in range(30)]
+
+
+def test_a_subset_lists_the_classes_of_its_own_samples() -> None:
+    splits = dataset_splits(Subset(Listed(30), [4, 8, 12]), Rows(9))
+    assert class_labels(splits.train_targets).tolist() == [1, 2, 0]
+
+
+class Noise(Rows):
+    def __getitem__(self, row: int) -> Any:
+        drawn = [float(torch.rand(())), float(np.random.rand()), random.random()]
+        return np.array([row, *drawn]), row % 3
+
+
+def test_random_numbers_depend_on_the_sample_and_the_epoch_alone() -> None:
+    samples = samples_of(dataset_splits(Noise(), Rows(9)))
+    assert samples.is_random
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    one, other = samples.batch([3, 8, 5], 2)[0][""], samples.batch([5, 3], 2)[0][""]
+    assert np.array_equal(one[[2, 0]], other)
+    assert not np.array_equal(one, samples.batch([3, 8, 5], 3)[0][""])
+    assert len(np.unique(one[:, 1:])) == 9
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+
+
+class OwnGenerator(Rows):
+    generator = np.random.default_rng(0)
+
+    def __getitem__(self, row: int) -> Any:
+        return np.array([row, self.generator.random()]), row % 3
+
+
+def test_a_generator_that_is_not_seeded_is_told() -> None:
+    (note,) = reading_notes(dataset_splits(OwnGenerator(), Rows(9)))
+    assert "train samples differ when they are read again" in note
+
+
+def test_a_cache_has_each_sample_read_once_and_a_transform_comes_after_it() -> None:
+    train = Rows(30)
+    splits = dataset_splits(train, 0.2, transform=lambda inputs: inputs + torch.rand(()), cache=True)
+    samples = samples_of(splits)
+    first = samples.batch(range(10), 1)[0][""]
+    train.reads.clear()
+    again, later = (samples.batch(range(10), epoch)[0][""] for epoch in (1, 2))
+    assert train.reads == []
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, later)
+    assert np.array_equal(np.floor(first[:, 0]), np.arange(10))
+    held = samples_of(splits, "validation")
+    assert np.array_equal(held.batch([4, 5], 1)[0][""], [[4, 4], [5, 5]])
+    train.reads.clear()
+    held.batch([1, 2], 7)
+    assert train.reads == []
+    assert "once read, they are kept" in reading_notes(splits)[0]
+
+
+def test_samples_that_are_quick_to_read_or_random_are_not_kept() -> None:
+    assert samples_of(dataset_splits(Rows(), Rows(9))).decoded is None
+    with pytest.raises(ValueError, match="cache: read True; train samples cannot be kept: reading one draws random"):
+        dataset_splits(Noise(), Rows(9), cache=True)
+    with pytest.raises(ValueError, match=r"validation=0\.2: reading a sample of train draws random numbers"):
+        dataset_splits(Noise(), 0.2)
+
+
+def test_a_worker_unpickles_the_data_set_at_its_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data.txt").write_text("7 8 9")
+
+    class OnDisk(Rows):
+        def __getitem__(self, row: int) -> Any:
+            return np.array([int(Path("data.txt").read_text().split()[row])]), row
+
+    splits = dataset_splits(OnDisk(3), OnDisk(3))
+    monkeypatch.chdir("/")
+    arrived = pickle.loads(pickle.dumps(splits))
+    assert np.asarray(arrived.train_inputs).tolist() == [[7], [8], [9]]  # by the relative path, from another folder
+    assert os.getcwd() == "/"
+
+
+class Dictionaries(Rows):
+    def __getitem__(self, row: int) -> Any:
+        return {"image": np.full((2, 2), row, np.uint8), "size": row * 0.5, "label": row % 3, "box": [row, row + 1]}
+
+
+def test_fields_of_mappings_are_inputs_but_for_those_that_are_named() -> None:
+    splits = dataset_splits(Dictionaries(), 0.2, targets=["label", "box"])
+    assert sorted(splits.train_inputs) == ["image", "size"]
+    assert splits.train_inputs["size"].dtype == np.float32
+    assert splits.train_targets["box"].shape == (24, 2)
+    single = dataset_splits(Dictionaries(), 0.2, targets="label")
+    assert isinstance(single.train_targets, Column)
+    with pytest.raises(SampleError, match=r"has the fields image, size, label, box.*targets=\['lable'\]: name those"):
+        dataset_splits(Dictionaries(), 0.2, targets="lable")
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        yield 1, 2
+
+
+class Growing(Rows):
+    def __getitem__(self, row: int) -> Any:
+        return np.zeros((row + 1, 2)), row
+
+
+class Triples(Rows):
+    def __getitem__(self, row: int) -> Any:
+        return 1, 2, 3
+
+
+class Words(Rows):
+    def __getitem__(self, row: int) -> Any:
+        return "word", row
+
+
+class Broken(Rows):
+    def __getitem__(self, row: int) -> Any:
+        raise FileNotFoundError(f"image-{row}.png")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: dataset_splits(Rows(0), Rows(9)), "train: a Rows without a sample"),
+        (lambda: dataset_splits(Rows(), DataLoader(Rows())), r"validation: a DataLoader; give its data set"),  # type: ignore[arg-type]
+        (lambda: dataset_splits(Stream(), Rows(9)), "train: a Stream, which has no samples by number"),
+        (lambda: dataset_splits(iter([1]), Rows(9)), "train: a list_iterator, which has no samples by number"),
+        (lambda: dataset_splits(Growing(), Rows(9)), r"sample 15 of the train data is inputs float64 \(16, 2\)"),
+        (lambda: dataset_splits(Triples(), Rows(9)), "sample 0 of the train data is a tuple of 3"),
+        (lambda: dataset_splits(Words(), Rows(9)), "sample 0 of the train data is a str, not numbers"),
+        (lambda: dataset_splits(Broken(), Rows(9)), "sample 0 of the train data cannot be read: .*image-0.png"),
+        (lambda: dataset_splits(Rows(), Rows(9), shuffle=True), "shuffle: no option of dataset_splits; allowed: num"),
+        (
+            lambda: dataset_splits(Rows(), Rows(9), num_workers=-1),
+            r"dataset_splits\(num_workers=-1\): .*non-negative",
+        ),
+        (lambda: dataset_splits(Rows(), Rows(9), num_workers=2, timeout=-1), "timeout option should be non-negative"),
+        (lambda: dataset_splits(Rows(), Rows(9), multiprocessing_context="no"), "multiprocessing_context option"),
+        (lambda: dataset_splits(Rows(), Rows(9), transform=len, collate_fn=len), "one of both is possible"),
+        (
+            lambda: dataset_splits(Rows(), Rows(9), collate_fn=lambda _: 5),
+            r"collate_fn\(\) of 3 train samples is a int",
+        ),
+        (lambda: dataset_splits(Rows(), Rows(9), transform=lambda _: None), r"transform\(\) of sample 0 of the train"),
+        (lambda: dataset_splits(Rows(), 0.6, test=0.6), "leave nothing for one of the parts"),
+    ],
+)
+def test_what_cannot_be_read_is_one_clear_line(make: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as raised:
+        make()
+    assert re.search(message, str(raised.value))
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,187 @@
+"""Trainings on samples that are read: the same by processes, in this one, from a cache, in arrays."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from raygpu import Splits, TorchExperiment, dataset_splits
+from raygpu.search.trials import EpochResult, Trial
+from raygpu.training.base import Settings
+from raygpu.training.data.columns import columns_of
+from raygpu.training.data.samples import SampleError
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.torch.loader import Loader, Request
+from raygpu.training.torch.solo import TorchSolo
+
+CPU = torch.device("cpu")
+TRIAL = Trial("t0000", 5, {"lr": 0.1, "batch_size": 8})
+
+
+class Vectors:
+    """Vectors of four, with noise that is drawn at each read; `slow_s` seconds for one."""
+
+    def __init__(self, count: int, noise: float = 0.0, slow_s: float = 0.0) -> None:
+        generator = np.random.default_rng(count)
+        self.inputs = generator.standard_normal((count, 4)).astype(np.float32)
+        self.targets = generator.integers(0, 3, count)
+        self.noise, self.slow_s = noise, slow_s
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, row: int) -> Any:
+        time.sleep(self.slow_s)
+        drawn = random.random() + torch.rand(4) if self.noise else 0.0
+        return self.inputs[row] + self.noise * np.asarray(drawn, np.float32), self.targets[row]
+
+
+class Linear(TorchExperiment):
+    def __init__(self, noise: float = 0.0, **options: Any) -> None:
+        self.noise, self.options = noise, options
+
+    def data(self) -> Splits:
+        return dataset_splits(Vectors(40, self.noise), Vectors(12), **self.options)
+
+    def model(self, hp: Any) -> nn.Module:
+        return nn.Sequential(nn.Dropout(0.2), nn.Linear(4, 3))
+
+
+def settings(threads: int = 1) -> Settings:
+    return Settings(3, threads, "float32", Path())
+
+
+def trained(experiment: Linear, threads: int = 1) -> tuple[list[EpochResult], dict[str, torch.Tensor]]:
+    solo = TorchSolo(experiment, experiment.data(), TRIAL, settings(threads), CPU)
+    results = list(iter(solo.run_epoch, None))
+    state = {name: tensor.clone() for name, tensor in solo.model.state_dict().items()}
+    solo.close()
+    return results, state
+
+
+def numbers(results: list[EpochResult]) -> list[Any]:
+    return [result.metrics for result in results]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_processes_that_read_change_nothing(noise: float) -> None:
+    wanted, parameters = trained(Linear(noise))
+    found, others = trained(Linear(noise, num_workers=2), threads=3)
+    torch.set_num_threads(1)
+    assert numbers(found) == numbers(wanted)
+    assert all(torch.equal(others[name], value) for name, value in parameters.items())
+    assert all(result.waited_s is not None and 0 <= result.waited_s <= result.train_s for result in found)
+
+
+def test_a_cache_changes_nothing() -> None:
+    assert numbers(trained(Linear(cache=True))[0]) == numbers(trained(Linear(cache=False))[0])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_a_training_goes_on_with_the_same_samples(noise: float, tmp_path: Path) -> None:
+    wanted, _ = trained(Linear(noise))
+    experiment = Linear(noise)
+    first = TorchSolo(experiment, experiment.data(), TRIAL, settings(), CPU)
+    first.run_epoch()
+    first.save(tmp_path)
+    second = TorchSolo(experiment, experiment.data(), TRIAL, settings(), CPU)
+    second.load(tmp_path)
+    assert numbers(list(iter(second.run_epoch, None))) == numbers(wanted[1:])
+
+
+def test_members_of_an_array_share_each_batch() -> None:
+    reads: list[int] = []
+
+    class Counted(Vectors):
+        def __getitem__(self, row: int) -> Any:
+            reads.append(row)
+            return super().__getitem__(row)
+
+    trials = [replace(TRIAL, trial_id=f"t{i:04d}", seed=i) for i in range(4)]
+    splits = dataset_splits(Counted(40, 0.5), Vectors(12))
+    array = TorchArray(Linear(0.5), splits, trials, settings(), width=4, device=CPU)
+    array.audits = False
+    reads.clear()
+    results = array.run_epoch()
+    assert sorted(reads) == list(range(40))
+    assert results is not None
+    wanted = trained(Linear(0.5))[0][0].metrics
+    alone = array.experiment
+    solo = TorchSolo(alone, splits, trials[2], settings(), CPU)
+    assert solo.run_epoch().metrics == pytest.approx(results["t0002"].metrics, rel=1e-5)  # type: ignore[union-attr]
+    assert results["t0002"].metrics != wanted  # of another seed
+
+
+def test_an_iteration_that_another_one_has_overtaken_goes_on_with_its_own_samples() -> None:
+    splits = Linear(num_workers=1).data()
+    samples = {"train": columns_of(splits.train_inputs)[0].samples}
+    loader = Loader(samples, CPU, threads=2)
+    rows = [np.arange(start, start + 4) for start in range(0, 40, 4)]
+    one = loader.batches("train", (Request("train", each, 1) for each in rows))
+    first = [next(one), next(one)]
+    other = list(loader.batches("train", (Request("train", each, 1) for each in reversed(rows))))
+    found = [*first, *one]
+    wanted = [samples["train"].batch(each, 1)[0][""] for each in rows]
+    assert [np.array_equal(batch[0][""], each) for batch, each in zip(found, wanted, strict=True)] == [True] * 10
+    assert np.array_equal(other[0][0][""], wanted[-1])
+    loader.close()
+
+
+class Broken(Vectors):
+    def __getitem__(self, row: int) -> Any:
+        if row == 17:
+            raise OSError("image-17.png is cut off")
+        return super().__getitem__(row)
+
+
+class Ending(Vectors):
+    def __getitem__(self, row: int) -> Any:
+        if row == 17:
+            os._exit(3)
+        return super().__getitem__(row)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_sample_that_cannot_be_read_is_named(num_workers: int) -> None:
+    splits = dataset_splits(Broken(40), Vectors(12), num_workers=num_workers)
+    solo = TorchSolo(Linear(), splits, TRIAL, settings(2), CPU)
+    with pytest.raises(SampleError, match=r"^sample 17 of the train data cannot be read: .*image-17\.png is cut off$"):
+        solo.run_epoch()
+    solo.close()
+
+
+def test_a_process_that_ends_by_itself_ends_the_training() -> None:
+    splits = dataset_splits(Ending(40), Vectors(12), num_workers=1)
+    solo = TorchSolo(Linear(), splits, TRIAL, settings(2), CPU)
+    with pytest.raises(SampleError, match=r"^the processes that read samples have failed: "):
+        solo.run_epoch()
+    solo.close()
+
+
+def test_the_time_that_a_training_waits_is_measured() -> None:
+    splits = dataset_splits(Vectors(40, slow_s=0.002), Vectors(12), cache=False)
+    result = TorchSolo(Linear(), splits, TRIAL, settings(), CPU).run_epoch()
+    assert result is not None
+    assert result.waited_s is not None
+    assert 0.08 <= result.waited_s <= result.train_s  # type: ignore[operator] # 40 sleeps of 2 ms at the least
+
+
+def test_workers_are_within_the_cpus_of_the_training() -> None:
+    def workers(device: str, threads: int, **options: Any) -> int:
+        samples = columns_of(Linear(**options).data().train_inputs)[0].samples
+        return Loader({"train": samples}, torch.device(device), threads).num_workers
+
+    assert [workers("cpu", threads) for threads in (1, 2, 4)] == [0, 1, 3]
+    assert [workers("cuda", threads) for threads in (1, 2, 4)] == [1, 2, 4]
+    assert workers("cuda", 4, num_workers=2) == 2
+    assert workers("cuda", 2, num_workers=8) == 2
+    assert workers("cuda", 2, num_workers=0) == 0
