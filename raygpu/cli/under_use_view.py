@@ -9,6 +9,9 @@ from raygpu.cli.formatting import duration
 from raygpu.config.command_names import typed
 from raygpu.planning.under_use import LARGE_PART, UnderUse
 
+WAITED_S = 10.0
+"""Shortest time of waiting for samples, in seconds, that is told of."""
+
 
 def under_use_lines(found: Sequence[UnderUse], kind: str, config: Mapping[str, Any]) -> list[str]:
     """Return a line for each GPU, and then one line of advice for each cause.
@@ -26,7 +29,7 @@ def waiting_lines(workers_s: Mapping[str, float | None]) -> list[str]:
     workers_s: seconds of all workers by activity.
     """
     waited_s, trained_s = workers_s.get("data") or 0.0, workers_s.get("train") or 0.0
-    if not waited_s or waited_s < LARGE_PART * (waited_s + trained_s):
+    if waited_s < max(WAITED_S, LARGE_PART * (waited_s + trained_s)):
         return []
     return [
         f"trainings waited for samples in {100 * waited_s / (waited_s + trained_s):.0f} % of their time: have decoded"

@@ -45,5 +45,6 @@ def test_a_wait_for_samples_is_told_of_if_it_is_long() -> None:
     (line,) = waiting_lines({"train": 30.0, "data": 70.0, "evaluation": 9.0})
     assert line.startswith("trainings waited for samples in 70 % of their time: have decoded samples kept")
     assert waiting_lines({"train": 80.0, "data": 20.0}) == []
+    assert waiting_lines({"train": 1.0, "data": 9.0}) == []
     assert waiting_lines({"train": 80.0}) == []
     assert waiting_lines({}) == []

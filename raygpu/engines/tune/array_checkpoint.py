@@ -17,7 +17,7 @@ POPULATION = "population.json"
 def extract(checkpoint: Path, folders: Mapping[str, Path]) -> None:
     """Write trials' own checkpoints from an array's. folders: output folder by id, of trials that `under_way` names."""
     if (checkpoint / ARRAY_CHECKPOINT).exists():
-        from raygpu.training.fused.model_array import save_saved_members
+        from raygpu.training.fused.saved_array import save_saved_members
 
         save_saved_members(checkpoint, folders)
         return

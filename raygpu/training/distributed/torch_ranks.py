@@ -23,10 +23,10 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygpu.records.training_progress import Wish
-from raygpu.training.distributed.gradients import broadcast, start_alike
+from raygpu.training.distributed.gradients import start_alike
+from raygpu.training.distributed.moving_buffers import MovingBuffers
 from raygpu.training.distributed.objective import StepGradient
 from raygpu.training.distributed.ranks import LocalBatch, Norm, ParallelSettings, ParallelTraining, Ranks, Report
-from raygpu.training.distributed.torch_loss_check import buffers
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import training_loss
@@ -89,7 +89,7 @@ class TorchParallel(ParallelTraining):
         self._losses = Accumulator(solo.device)
         self._earlier = 0.0, 0.0
         """Numerator and denominator of the losses of this epoch before the checkpoint that was loaded."""
-        self._moving = _MovingBuffers(solo.model, ranks) if ranks.world > 1 else None
+        self._moving = MovingBuffers(solo.model, ranks) if ranks.world > 1 else None
         self._since = _Since()
 
     def _spread(self, model: nn.Module) -> None:
@@ -317,36 +317,6 @@ def _synchronized(model: nn.Module) -> nn.Module:
     for name, child in model.named_children():
         setattr(model, name, _synchronized(child))
     return model
-
-
-class _MovingBuffers:
-    """Keeps alike, on all ranks, the buffers that training changes: each step begins with those of rank 0.
-
-    Statistics of BatchNorm, which training does not read, are rank 0's: it evaluates and saves.
-    """
-
-    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
-        self._ranks, self._model = ranks, model
-        self._before: dict[str, torch.Tensor] | None = None
-        self._names: list[str] | None = None
-        """Names of the buffers that change, collected in the first step; None before it."""
-
-    def begin_step(self) -> None:
-        """Copy the changing buffers of rank 0 to all ranks; before the first step, take a copy of all."""
-        if self._names is None:
-            self._before = {name: buffer.clone() for name, buffer in buffers(self._model).items()}
-        elif self._names:
-            present = buffers(self._model)
-            broadcast([present[name] for name in self._names])
-
-    def end_step(self) -> None:
-        """Collect, after the first step, the names of the buffers that it changed on any rank."""
-        if self._before is None:
-            return
-        present = buffers(self._model)
-        own = [name for name, before in self._before.items() if not torch.equal(before, present[name])]
-        told = self._ranks.gather([own])
-        self._names, self._before = sorted({name for names in told for name in names}), None
 
 
 @dataclass(slots=True)

@@ -37,6 +37,7 @@ from raygpu.training.fused.member_step import step_facts
 from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
 from raygpu.training.fused.program import Program, num_samples
 from raygpu.training.fused.refusal import OWN_OPTIMIZER
+from raygpu.training.fused.saved_array import member_state
 from raygpu.training.fused.takeover import copy_members, write_member
 from raygpu.training.fused.tile import Tile, first_rows, gathered_tile, joined
 from raygpu.training.hyperparameters import OptimizerSettings
@@ -289,7 +290,7 @@ class TorchArray:
         """Return a member's checkpoint as its training alone saves it: `model` and `optimizer` state dicts and the
         epoch."""
         tile, i = self.place(trial_id)
-        return _member_state(self._as_saved([tile]), i)
+        return member_state(self._as_saved([tile]), i)
 
     def has_saved(self, epoch: int) -> bool:
         """Return True: every epoch can be saved."""
@@ -365,36 +366,3 @@ class TorchArray:
         del self.data, self.program
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def save_saved_members(array_folder: Path, folders: Mapping[str, Path]) -> None:
-    """Write `checkpoint.pt` of members from a saved array. folders: of each wanted trial, by its id."""
-    saved = torch.load(array_folder / ARRAY_CHECKPOINT, map_location="cpu", weights_only=True)
-    for trial_id, folder in folders.items():
-        torch.save(_member_state(saved, saved["trial_ids"].index(trial_id)), folder / CHECKPOINT)
-
-
-def _member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
-    """Return the i-th member of a saved array, in the form that `TorchSolo` saves."""
-    num_buffers = saved["num_buffers"][i]
-    for tile in saved["tiles"]:
-        count = len(next(iter(tile[0].values())))
-        if i < count:
-            break
-        i -= count
-    parameters, fixed, buffers, *moments = ({name: t[i].clone() for name, t in stack.items()} for stack in tile)
-    model = {**parameters, **fixed, **buffers}
-    return {
-        "model": {name: model[saved["owners"][name]] for name in saved["names"]},
-        "optimizer": {
-            "num_steps": saved["num_steps"],
-            "buffers": [
-                [
-                    stack[name] if name in parameters else torch.zeros_like(model[name])
-                    for stack in moments[:num_buffers]
-                ]
-                for name in saved["optimized"]
-            ],
-        },
-        "epoch": saved["epoch"],
-    }

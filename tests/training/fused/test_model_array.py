@@ -19,7 +19,8 @@ from raygpu import Splits, TorchExperiment
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import ARRAY_CHECKPOINT, Settings
 from raygpu.training.fused import model_array
-from raygpu.training.fused.model_array import TorchArray, save_saved_members
+from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.fused.saved_array import save_saved_members
 from raygpu.training.torch.solo import CHECKPOINT, TorchSolo
 from tests.models import MODELS, NUM_TRAIN, Cnn, Mlp, few
 from tests.training.fused.alike import (

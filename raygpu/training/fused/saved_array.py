@@ -1,0 +1,45 @@
+"""Members of a saved array, in the form that a trial alone saves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raygpu.training.base import ARRAY_CHECKPOINT
+from raygpu.training.torch.solo import CHECKPOINT
+
+
+def save_saved_members(array_folder: Path, folders: Mapping[str, Path]) -> None:
+    """Write `checkpoint.pt` of members from a saved array. folders: of each wanted trial, by its id."""
+    saved = torch.load(array_folder / ARRAY_CHECKPOINT, map_location="cpu", weights_only=True)
+    for trial_id, folder in folders.items():
+        torch.save(member_state(saved, saved["trial_ids"].index(trial_id)), folder / CHECKPOINT)
+
+
+def member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
+    """Return the i-th member of a saved array, in the form that `TorchSolo` saves."""
+    num_buffers = saved["num_buffers"][i]
+    for tile in saved["tiles"]:
+        count = len(next(iter(tile[0].values())))
+        if i < count:
+            break
+        i -= count
+    parameters, fixed, buffers, *moments = ({name: t[i].clone() for name, t in stack.items()} for stack in tile)
+    model = {**parameters, **fixed, **buffers}
+    return {
+        "model": {name: model[saved["owners"][name]] for name in saved["names"]},
+        "optimizer": {
+            "num_steps": saved["num_steps"],
+            "buffers": [
+                [
+                    stack[name] if name in parameters else torch.zeros_like(model[name])
+                    for stack in moments[:num_buffers]
+                ]
+                for name in saved["optimized"]
+            ],
+        },
+        "epoch": saved["epoch"],
+    }
