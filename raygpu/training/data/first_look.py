@@ -14,7 +14,7 @@ QUICK_S = 2e-4
 """Seconds to read a sample below which it is not worth a place in a cache."""
 ROOM = 0.5
 """Share of a disk's free bytes that a cache may fill."""
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
 
 
 def look(dataset: Any, part: str, reading: Reading) -> tuple[Samples, Batch]:
@@ -88,13 +88,13 @@ def _decide_on_cache(samples: Samples, read_s: float) -> list[str]:
         free = SampleCache.free_bytes()
     except OSError as error:
         return _without(reading, part, str(error))
-    gib = f"{num_bytes / GIB:.1f} GiB" if num_bytes >= 0.1 * GIB else f"{num_bytes / 2**20:.1f} MiB"
+    size = f"{num_bytes / GIB:.1f} GiB" if num_bytes >= 0.1 * GIB else f"{max(0.1, num_bytes / MIB):.1f} MiB"
     if num_bytes > ROOM * free:
         return _without(
-            reading, part, f"they need {gib}, and half of the disk's {free / GIB:.1f} GiB that are free is allowed"
+            reading, part, f"they need {size}, and half of the disk's {free / GIB:.1f} GiB that are free is allowed"
         )
     samples.decoded = forms
-    return [f"data: {part} samples take {1000 * read_s:.1f} ms to read; once read, they are kept on each node ({gib})"]
+    return [f"data: {part} samples take {1000 * read_s:.1f} ms to read; once read, they are kept on each node ({size})"]
 
 
 def _without(reading: Reading, part: str, why: str) -> list[str]:

@@ -116,7 +116,7 @@ class ReadData:
         found: dict[str, torch.Tensor] = {}
         for name, array in named(arrays).items():
             if isinstance(array, Column):
-                found[name] = read[name].to(self.device, _torch_type(array.dtype))
+                found[name] = read[name].to(self.device, _torch_type(array.dtype), non_blocking=True)
             else:
                 kept = moved(tensors(take(array, rows)), self.device)
                 assert isinstance(kept, torch.Tensor)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from raygpu import dataset_splits
 from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
@@ -164,6 +165,57 @@ def test_all_generators_go_on_within_an_epoch(tmp_path: Path) -> None:
     again = training(Drawing(), few(), HP, ParallelSettings(20))
     again.load(tmp_path)
     assert distance(parameters(run(again)), whole) == 0
+
+
+class Noisy(Mlp):
+    """Its samples are read while it trains, with noise of their own."""
+
+    def data(self) -> Splits:
+        return dataset_splits(WithNoise(few()), few_samples(), num_workers=0)
+
+
+class WithNoise:
+    def __init__(self, splits: Splits) -> None:
+        self.inputs, self.targets = np.asarray(splits.train_inputs), np.asarray(splits.train_targets)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.inputs[row] + np.float32(random.random()), int(self.targets[row])
+
+
+def few_samples() -> list[Any]:
+    splits = few()
+    return list(zip(np.asarray(splits.validation_inputs), np.asarray(splits.validation_targets), strict=True))
+
+
+def test_samples_that_are_read_go_on_within_an_epoch(tmp_path: Path) -> None:
+    whole = run(training(Noisy(), Noisy().data(), HP, ParallelSettings(20), epochs=2))
+    first = training(Noisy(), Noisy().data(), HP, ParallelSettings(20), epochs=2)
+    first.advance()
+    assert 0 < first.step < 10
+    first.save(tmp_path)
+    again = training(Noisy(), Noisy().data(), HP, ParallelSettings(20), epochs=2)
+    again.load(tmp_path)
+    assert distance(parameters(run(again)), parameters(whole)) == 0
+
+
+def moved(ranks: Ranks) -> Any:
+    """Parameters after an epoch in which the split of the batches moves after the first exchange."""
+    own = training(Noisy(), Noisy().data(), HP, ParallelSettings(20, ratios=(3.0, 2.0)), ranks, epochs=1)
+    own.advance()
+    assert 0 < own.step < 10
+    before = own.coordinator.shares
+    own.coordinator.balancer.ratios = [1.0, 4.0]
+    assert own.coordinator.shares != before
+    return parameters(run(own))
+
+
+def test_samples_that_are_read_follow_a_split_that_moves() -> None:
+    whole = run(training(Noisy(), Noisy().data(), HP, ParallelSettings(20), epochs=1))
+    for found in on_ranks(2, moved):
+        assert distance(found, parameters(whole)) < 1e-5
 
 
 def test_another_batch_is_refused_within_an_epoch(tmp_path: Path) -> None:
