@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -257,9 +258,9 @@ class TorchArray:
         settings = tile.rows_of(tile.optimizer_settings)
         numbers = self.program.optimizer.numbers(settings, 1, self.steps_per_epoch, self.epochs)[0]
         numbers = numbers.to(self.device, self.program.number_type)
-        while True:
+        for inputs, targets in self.data.train_batches(1, repeat(chosen)):
             with self.program.training():
-                self.step(tile, *self.data.train_batch(1, chosen), numbers)
+                self.step(tile, inputs, targets, numbers)
             yield
 
     def trial_evaluation(self, width: int) -> tuple[int, int]:

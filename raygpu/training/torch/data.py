@@ -37,6 +37,10 @@ class TrainingData(Protocol):
     def shared_validation(self) -> bool:
         """Whether all trials have the same validation data."""
 
+    @property
+    def timed_batches(self) -> int | None:
+        """Number of batches of an epoch whose steps are timed, again and again; None for all."""
+
     def order(self, trial: Trial, epoch: int) -> torch.Tensor:
         """Return the training samples of a trial's epoch in their order, int64."""
 
@@ -83,6 +87,8 @@ class DeviceData:
     """The folds; None without cross-validation."""
     shared_validation: bool = True
     """Whether all trials have the same validation data."""
+    timed_batches: int | None = None
+    """Number of batches of an epoch whose steps are timed: all."""
 
     @classmethod
     def of(

@@ -37,6 +37,8 @@ class ReadData:
     """Samples of data sets, read in batches while a training goes on; one that reads later also reads in order."""
 
     shared_validation = True
+    timed_batches = 8
+    """Number of batches of an epoch whose steps are timed: few, which are read before."""
 
     def __init__(self, splits: Splits, device: torch.device, dtype: torch.dtype | None, threads: int) -> None:
         self.device, self._dtype = device, dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -103,14 +104,15 @@ class TorchSolo:
             losses.add(loss, count)
         return losses.value().item()  # the epoch's only wait for the device
 
-    def _steps(self, epoch: int) -> Iterator[tuple[Any, int]]:
-        """Take the optimizer steps of an epoch; yield the result of `loss` and the number of samples of each."""
+    def _steps(self, epoch: int, most: int | None = None) -> Iterator[tuple[Any, int]]:
+        """Take the optimizer steps of an epoch; yield the result of `loss` and the number of samples of each.
+
+        most: steps that are taken at most.
+        """
         self.model.train()
         settings = self.optimizer_settings.in_epoch(epoch)
         self.optimizer.use(settings)
-        order = self.data.order(self.trial, epoch)
-        first_step = (epoch - 1) * self.steps_per_epoch
-        chosen = [order[start:end] for start, end in batch_bounds(self.num_train, self.batch_size)]
+        first_step, chosen = (epoch - 1) * self.steps_per_epoch, self._chosen(epoch)[:most]
         for number, (inputs, targets) in enumerate(self.data.train_batches(epoch, chosen)):
             with self.autocast():
                 loss = training_loss(self.experiment, self.model, inputs, targets, self.hp)
@@ -120,10 +122,20 @@ class TorchSolo:
             self.optimizer.step(settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
             yield loss, len(chosen[number])
 
+    def _chosen(self, epoch: int) -> list[torch.Tensor]:
+        """Return the samples of each batch of an epoch."""
+        order = self.data.order(self.trial, epoch)
+        return [order[start:end] for start, end in batch_bounds(self.num_train, self.batch_size)]
+
     def trial_steps(self) -> Iterator[int]:
-        """Take steps without end, to be timed; yield the samples of each. The steps change the model."""
+        """Take steps without end, to be timed; yield the samples of each. The steps change the model.
+
+        Samples that a cache keeps are in it before the first step, as in most epochs of a training.
+        """
+        if self.data.timed_batches is not None:
+            deque(self.data.train_batches(1, self._chosen(1)[: self.data.timed_batches]), maxlen=0)
         while True:
-            for _, count in self._steps(epoch=1):
+            for _, count in self._steps(1, self.data.timed_batches):
                 yield count
 
     def trial_evaluation(self) -> tuple[int, int]:

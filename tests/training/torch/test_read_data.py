@@ -185,3 +185,20 @@ def test_workers_are_within_the_cpus_of_the_training() -> None:
     assert workers("cuda", 4, num_workers=2) == 2
     assert workers("cuda", 2, num_workers=8) == 2
     assert workers("cuda", 2, num_workers=0) == 0
+
+
+def test_steps_are_timed_on_samples_that_are_in_the_cache() -> None:
+    reads: list[int] = []
+
+    class Counted(Vectors):
+        def __getitem__(self, row: int) -> Any:
+            reads.append(row)
+            return super().__getitem__(row)
+
+    solo = TorchSolo(Linear(), dataset_splits(Counted(120), Vectors(12), cache=True), TRIAL, settings(), CPU)
+    steps = solo.trial_steps()
+    assert next(steps) == 8
+    read = len(reads)
+    assert [next(steps) for _ in range(40)] == [8] * 40
+    assert len(reads) == read
+    solo.close()
