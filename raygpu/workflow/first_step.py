@@ -123,6 +123,8 @@ def _few(splits: Splits, count: int) -> Splits:
 def _rows(inputs: Arrays, targets: Arrays, count: int) -> list[int]:
     """Return the places of `count` samples, fewer if there are no more."""
     total = num_samples(targets)
+    if any(getattr(array, "in_order", False) for array in named(inputs).values()):  # of a stream the first ones
+        return list(range(min(count, total)))
     extremes = [
         int(place) // max(1, array[0].size)
         for array in (*named(targets).values(), *named(inputs).values())

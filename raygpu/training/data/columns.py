@@ -9,6 +9,7 @@ import numpy as np
 
 from raygpu.experiment import Arrays, Splits, named
 from raygpu.training.data.samples import Samples
+from raygpu.training.data.stream import Stream
 
 
 class Column:
@@ -32,6 +33,11 @@ class Column:
     def shape(self) -> tuple[int, ...]:
         """Number of samples, and the shape of one."""
         return len(self), *self._sample_shape
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the samples are a stream's: a later one costs all before it."""
+        return isinstance(self.samples, Stream)
 
     @property
     def ndim(self) -> int:

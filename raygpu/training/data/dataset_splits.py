@@ -14,6 +14,7 @@ from raygpu.training.data.columns import Column
 from raygpu.training.data.fields import Batch
 from raygpu.training.data.first_look import look
 from raygpu.training.data.samples import Reading, Samples
+from raygpu.training.data.stream import Stream
 
 LOADER_OPTIONS = (
     "num_workers",
@@ -24,6 +25,7 @@ LOADER_OPTIONS = (
     "timeout",
 )
 """Options of `torch.utils.data.DataLoader` that are handed to it; order and batches are raygpu's."""
+NO_NUMBERS: Mapping[str, int] = {}
 VERIFIED = 8
 """Number of samples whose targets are compared with the data set's list of all targets."""
 
@@ -37,28 +39,34 @@ def dataset_splits(
     transform: Callable[[Any], Any] | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     cache: bool | None = None,
+    num_samples: Mapping[str, int] = NO_NUMBERS,
     seed: int = 0,
     **loader: Any,
 ) -> Splits:
-    """Return the data of map-style data sets, whose samples are read while they are trained on.
+    """Return the data of data sets whose samples are read while they are trained on.
 
         def data(self):
             train = ImageFolder("flowers/train", transform=to_tensor)
             return raygpu.dataset_splits(train, ImageFolder("flowers/val", transform=to_tensor), num_workers=4)
 
-    train, validation, test: objects with `__len__` and `__getitem__`, as torch's and Hugging Face's. A sample is a pair
-    `(inputs, targets)` or a mapping; each of both is a tensor, an image, an array or a number, or a mapping of these.
-    A share, as 0.2, takes the validation or test samples out of `train` at random (`seed`), stratified where it lists
-    its classes as `targets`.
+    train, validation, test: objects with `__len__` and `__getitem__`, as torch's and Hugging Face's, or streams, with
+    `__iter__`. A sample is a pair `(inputs, targets)` or a mapping; each of both is a tensor, an image, an array or a
+    number, or a mapping of these. A share, as 0.2, takes the validation or test samples out of `train` at random
+    (`seed`), stratified where it lists its classes as `targets`.
 
     targets: names of the targets, for samples that are mappings. transform: function of a training sample's inputs,
     torch tensors, for random augmentations. collate_fn: as of a DataLoader, for training and validation samples.
 
     cache: whether a sample, once read, is kept on each node's disk, for later epochs and for all trials there; by
     default if reading one takes long, its form is always the same, and nothing about it is random. `transform` comes
-    after the cache. loader: options of a torch `DataLoader`: `num_workers`, `prefetch_factor`, `pin_memory`,
-    `multiprocessing_context`, `worker_init_fn`, `timeout`. Workers come out of a trial's CPUs; by default as many as
-    those of a training on a GPU, and one fewer on a CPU.
+    after the cache.
+
+    num_samples: samples of an epoch of each stream without a length (torch's `IterableDataset`, a Hugging Face
+    stream), by "train", "validation" and "test". They come in the stream's own order.
+
+    loader: options of a torch `DataLoader`: `num_workers`, `prefetch_factor`, `pin_memory`, `multiprocessing_context`,
+    `worker_init_fn`, `timeout`. Workers come out of a trial's CPUs; by default as many as those of a training on a GPU,
+    and one fewer on a CPU.
 
     Every trial sees the samples in the same order, by the epoch alone, and a sample's random numbers depend on its
     number and the epoch: members of an array share each batch. Raises TypeError and ValueError for what is no such
@@ -71,7 +79,7 @@ def dataset_splits(
         raise ValueError("transform and collate_fn: one of both is possible; collate_fn gets whole samples")
     names = (targets,) if isinstance(targets, str) else tuple(targets)
     plain = Reading(names, None, collate_fn, cache, loader)
-    samples, seen = look(train, "train", replace(plain, transform=transform))
+    samples, seen = look(train, "train", replace(plain, transform=transform), num_samples.get("train"))
     given = {"validation": validation, "test": test}
     rows = _cut(samples, seen, {part: share for part, share in given.items() if isinstance(share, float)}, seed)
     parts = {"train": _columns(samples, seen, rows.get("train"))}
@@ -80,7 +88,7 @@ def dataset_splits(
             shared = samples.sharing(plain, part)
             parts[part] = _columns(shared, shared.batch(rows[part][:2], 1), rows[part])
         elif other is not None:
-            parts[part] = _columns(*look(other, part, plain), None)
+            parts[part] = _columns(*look(other, part, plain, num_samples.get(part)), None)
     return Splits(*parts["train"], *parts["validation"], *parts.get("test", (None, None)))
 
 
@@ -102,6 +110,8 @@ def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float], seed: int) 
     if not shares:
         return {}
     name = ", ".join(f"{part}={share:g}" for part, share in shares.items())
+    if isinstance(samples, Stream):
+        raise ValueError(f"{name}: train is a stream, which is not cut: give the samples a data set of their own")
     if samples.is_random and samples.reading.collate_fn is None:
         raise ValueError(
             f"{name}: reading a sample of train draws random numbers, which are not for an evaluation: give what is"
@@ -136,7 +146,7 @@ def _all_targets(samples: Samples, seen: Batch) -> np.ndarray | None:
 
     Some samples are read to verify the list.
     """
-    if samples.reading.collate_fn is not None or list(seen[1]) != [""]:
+    if isinstance(samples, Stream) or samples.reading.collate_fn is not None or list(seen[1]) != [""]:
         return None
     listed = _listed(samples.dataset, samples.reading.targets)
     if listed is None or len(listed) != samples.count or listed.ndim != 1:

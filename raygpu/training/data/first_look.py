@@ -9,6 +9,7 @@ from raygpu.training.data import generators
 from raygpu.training.data.fields import Batch, equal
 from raygpu.training.data.sample_cache import SampleCache
 from raygpu.training.data.samples import Forms, Reading, Samples, forms_of
+from raygpu.training.data.stream import Stream
 
 QUICK_S = 2e-4
 """Seconds to read a sample below which it is not worth a place in a cache."""
@@ -17,14 +18,15 @@ ROOM = 0.5
 GIB, MIB = 2**30, 2**20
 
 
-def look(dataset: Any, part: str, reading: Reading) -> tuple[Samples, Batch]:
-    """Wrap a data set; return it with its first, middle and last sample. part: `train`, `validation` or `test`.
+def look(dataset: Any, part: str, reading: Reading, count: int | None = None) -> tuple[Samples, Batch]:
+    """Wrap a data set; return it with its first, middle and last sample, or the first ones of a stream.
 
-    Raises TypeError for what is no map-style data set, ValueError for an empty one, and SampleError.
+    part: `train`, `validation` or `test`. count: samples of an epoch, of a data set without a length. Raises TypeError
+    for what is no data set, ValueError for an empty one, and SampleError.
     """
-    _require_map_style(dataset, part)
-    samples = Samples(dataset, part, reading)
-    rows = sorted({0, samples.count // 2, samples.count - 1})
+    samples = _wrapped(dataset, part, reading, count)
+    spread = (0, samples.count // 2, samples.count - 1)
+    rows = sorted(set(range(min(3, samples.count)) if isinstance(samples, Stream) else spread))
     samples.is_random, read_s = _read_alone(samples, rows)
     first, again = samples.batch(rows, 1), samples.batch(rows, 1)
     if not equal(first, again):
@@ -40,20 +42,37 @@ UNSEEDED = (
 )
 
 
-def _require_map_style(dataset: Any, part: str) -> None:
-    """Raise TypeError or ValueError for what has no samples by number."""
-    kind = type(dataset).__name__
-    if kind == "DataLoader":
+def _wrapped(dataset: Any, part: str, reading: Reading, count: int | None) -> Samples:
+    """Return the samples of a map-style or an iterable data set. Raises TypeError for others, and ValueError."""
+    own = type(dataset)
+    has = {name: hasattr(own, name) for name in ("__getitem__", "__len__", "__iter__")}
+    if own.__name__ == "DataLoader":
         raise TypeError(
             f"{part}: a DataLoader; give its data set, and its options by name: dataset_splits(loader.dataset)"
         )
-    if not hasattr(type(dataset), "__getitem__") or not hasattr(type(dataset), "__len__"):
+    length = len(dataset) if has["__len__"] else count
+    if length == 0:
+        raise ValueError(f"{part}: a {own.__name__} without a sample")
+    if has["__getitem__"] and has["__len__"] and not _is_torch_stream(dataset):
+        return Samples(dataset, part, reading, len(dataset))
+    if not has["__iter__"]:
         raise TypeError(
-            f"{part}: a {kind}, which has no samples by number; wanted: a map-style data set, with __getitem__ and"
-            " __len__"
+            f"{part}: a {own.__name__}; wanted: a data set with __getitem__ and __len__, or a stream with __iter__"
         )
-    if len(dataset) == 0:
-        raise ValueError(f"{part}: a {kind} without a sample")
+    if hasattr(own, "__next__"):
+        raise TypeError(f"{part}: a {own.__name__} can be read once; wanted: an object whose __iter__ begins anew")
+    if length is None:
+        raise ValueError(
+            f"{part}: a {own.__name__} has no length; tell the samples of an epoch as num_samples={{'{part}': 10_000}}"
+        )
+    return Stream(dataset, part, reading, length)
+
+
+def _is_torch_stream(dataset: Any) -> bool:
+    """Return whether this is an `IterableDataset` of torch, which inherits a `__getitem__` that raises."""
+    from torch.utils.data import IterableDataset
+
+    return isinstance(dataset, IterableDataset)
 
 
 def _read_alone(samples: Samples, rows: list[int]) -> tuple[bool, float]:
@@ -76,6 +95,8 @@ def _decide_on_cache(samples: Samples, read_s: float) -> list[str]:
     reading, part = samples.reading, samples.part
     if reading.cache is False or (reading.cache is None and read_s < QUICK_S):
         return []
+    if isinstance(samples, Stream):
+        return _without(reading, part, "a stream is read anew in each epoch") if reading.cache else []
     if reading.collate_fn is not None:
         return _without(reading, part, "collate_fn makes batches of whole samples, which need not have one form")
     if samples.is_random:

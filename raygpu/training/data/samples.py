@@ -1,6 +1,6 @@
 """Samples of a map-style data set: each is read when it is needed, with random numbers of its own.
 
-    samples = Samples(dataset, "train", Reading())
+    samples = Samples(dataset, "train", Reading(), len(dataset))
     inputs, targets = samples.batch(rows, epoch)         # each by name, "" for a single one
 
 What a sample is depends on its number and the epoch alone: the global generators of Python, NumPy and torch are seeded
@@ -26,6 +26,8 @@ from raygpu.training.data.fields import Batch, Fields, SampleError, fields_of, p
 from raygpu.training.data.generators import generators_kept, seed_generators
 from raygpu.training.data.sample_cache import Form, SampleCache
 
+FEW = 1024
+"""Number of samples that are held, at most, for another look at them."""
 Forms = tuple[dict[str, Form], dict[str, Form]]
 """Forms of the inputs' and of the targets' fields, by name."""
 
@@ -66,10 +68,10 @@ class Late:
 class Samples:
     """The samples of one part of the data: `train`, `validation` or `test`."""
 
-    def __init__(self, dataset: Any, part: str, reading: Reading) -> None:
-        """Wrap a map-style data set. part: its name in messages."""
+    def __init__(self, dataset: Any, part: str, reading: Reading, count: int) -> None:
+        """Wrap a map-style data set of `count` samples. part: its name in messages."""
         self._late = Late((dataset, reading))
-        self.part, self.count = part, len(dataset)
+        self.part, self.count = part, count
         self.folder = os.getcwd()
         """The working directory in which the data set was made, and is read."""
         self.name = str(secrets.randbits(60))
@@ -99,7 +101,7 @@ class Samples:
 
     def sharing(self, reading: Reading, part: str) -> Samples:
         """Return the same data set's samples, read in another way, with the same cache."""
-        other = Samples(self.dataset, part, reading)
+        other = Samples(self.dataset, part, reading, self.count)
         other.folder, other.name, other.is_random, other.decoded = self.folder, self.name, self.is_random, self.decoded
         return other
 
@@ -125,7 +127,9 @@ class Samples:
             return self._stacked(rows, [self._sample(int(row), epoch) for row in rows])
 
     def batch_again(self, rows: np.ndarray, epoch: int) -> Batch:
-        """Return the result of `batch`; that of the latest call, if it was for the same samples."""
+        """Return the result of `batch`; that of the latest call, if it was for the same samples, few of them."""
+        if len(rows) > FEW:
+            return self.batch(rows, epoch)
         key = epoch, rows.tobytes()
         if self._latest is None or self._latest[0] != key:
             self._latest = key, self.batch(rows, epoch)

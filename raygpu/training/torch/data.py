@@ -38,6 +38,10 @@ class TrainingData(Protocol):
         """Whether all trials have the same validation data."""
 
     @property
+    def in_order(self) -> bool:
+        """Whether the training samples are a stream's: a later one costs all before it."""
+
+    @property
     def timed_batches(self) -> int | None:
         """Number of batches of an epoch whose steps are timed, again and again; None for all."""
 
@@ -89,6 +93,8 @@ class DeviceData:
     """Whether all trials have the same validation data."""
     timed_batches: int | None = None
     """Number of batches of an epoch whose steps are timed: all."""
+    in_order: bool = False
+    """Whether the training samples are a stream's: they are not."""
 
     @classmethod
     def of(

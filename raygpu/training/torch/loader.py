@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from raygpu.errors import one_line
 from raygpu.training.data.fields import Batch, SampleError
 from raygpu.training.data.samples import Samples
+from raygpu.training.data.stream import Stream
 
 READ_AHEAD = 2
 """Batches that are read before they are asked for, by a thread."""
@@ -44,7 +45,7 @@ class Loader:
 
     def __init__(self, samples: Mapping[str, Samples], device: torch.device, threads: int) -> None:
         self._samples, self._device = samples, device
-        self.num_workers = _num_workers(samples["train"], device, threads)
+        self.num_workers = min(_num_workers(each, device, threads) for each in samples.values())
         """Processes that read samples; 0 reads in this one."""
         self.waited_s = 0.0
         """Seconds that the training has waited for samples since the last `take_waited`."""
@@ -150,9 +151,11 @@ class Loader:
 def _num_workers(samples: Samples, device: torch.device, threads: int) -> int:
     """Return the number of processes that read samples: those asked for, within the training's CPU threads.
 
-    A training on a CPU has work for one thread of its own.
+    A training on a CPU has work for one thread of its own, and a stream is read by one process.
     """
     room = threads if device.type == "cuda" else threads - 1
+    if isinstance(samples, Stream):
+        room = min(room, 1)  # several would read the same samples
     return max(0, min(samples.reading.loader.get("num_workers", room), room))
 
 

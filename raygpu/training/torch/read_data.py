@@ -48,10 +48,14 @@ class ReadData:
             "validation": (splits.validation_inputs, splits.validation_targets),
         }
         self._columns = {name: columns_of(inputs)[0] for name, (inputs, _) in self._parts.items()}
+        self.in_order = self._columns["train"].in_order
+        """Whether the training samples are a stream's: a later one costs all before it."""
         self._loader = Loader({name: column.samples for name, column in self._columns.items()}, device, threads)
 
     def order(self, trial: Trial, epoch: int) -> torch.Tensor:
-        """Return the training samples of an epoch in their order, the same for all trials."""
+        """Return the training samples of an epoch in their order, the same for all trials; of a stream in its own."""
+        if self.in_order:
+            return torch.arange(self.num_train)
         return torch.from_numpy(epoch_order(ORDER_SEED, epoch, self.num_train))
 
     def train_batches(self, epoch: int, chosen: Iterable[torch.Tensor]) -> Iterator[tuple[Tensors, Tensors]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import Dataset, random_split
+from torch.utils.data import Dataset, IterableDataset, random_split
 
 from raygpu import Splits, dataset_splits
 from tests.contracts.zoo.entry import (
@@ -133,6 +133,27 @@ class Pictures(Dataset[Any]):
     def __getitem__(self, row: int) -> Any:
         generator = np.random.default_rng(row)
         return {"image": generator.integers(0, 256, (3, 8, 8), dtype=np.uint8), "label": row % CLASSES}
+
+
+class Shuffled(IterableDataset[Any]):
+    """Comes in another order in each epoch, with noise."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self.pairs, self.epoch = Pairs(count, seed), 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        for row in np.random.default_rng(self.epoch).permutation(len(self.pairs)):
+            inputs, target = self.pairs[int(row)]
+            yield inputs + 0.1 * torch.rand(WIDTH), target
+
+
+class DataSetAsAStream(DataSetOfPairs):
+    def data(self) -> Splits:
+        number = {"train": NUM_TRAIN}
+        return dataset_splits(Shuffled(NUM_TRAIN + 5, 1), Pairs(NUM_VALIDATION, 2), num_samples=number)
 
 
 class DataSetOfMappings(Entry):

@@ -218,8 +218,24 @@ class Broken(Rows):
     [
         (lambda: dataset_splits(Rows(0), Rows(9)), "train: a Rows without a sample"),
         (lambda: dataset_splits(Rows(), DataLoader(Rows())), r"validation: a DataLoader; give its data set"),  # type: ignore[arg-type]
-        (lambda: dataset_splits(Stream(), Rows(9)), "train: a Stream, which has no samples by number"),
-        (lambda: dataset_splits(iter([1]), Rows(9)), "train: a list_iterator, which has no samples by number"),
+        (
+            lambda: dataset_splits(Stream(), Rows(9)),
+            r"train: a Stream has no length; .* num_samples=\{'train': 10_000\}",
+        ),
+        (lambda: dataset_splits(iter([1]), Rows(9)), "train: a list_iterator can be read once"),
+        (lambda: dataset_splits(object(), Rows(9)), "train: a object; wanted: a data set with __getitem__ and"),
+        (
+            lambda: dataset_splits(Stream(), 0.2, num_samples={"train": 1}),
+            "validation=0.2: train is a stream, which is not",
+        ),
+        (
+            lambda: dataset_splits(Stream(), Rows(9), num_samples={"train": 2}),
+            "the train data has ended after 1 samples",
+        ),
+        (
+            lambda: dataset_splits(Stream(), Rows(9), num_samples={"train": 1}, cache=True),
+            "a stream is read anew in each",
+        ),
         (lambda: dataset_splits(Growing(), Rows(9)), r"sample 15 of the train data is inputs float64 \(16, 2\)"),
         (lambda: dataset_splits(Triples(), Rows(9)), "sample 0 of the train data is a tuple of 3"),
         (lambda: dataset_splits(Words(), Rows(9)), "sample 0 of the train data is a str, not numbers"),
