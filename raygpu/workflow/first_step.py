@@ -39,7 +39,7 @@ class StepFailed(Exception):
 
     def __init__(self, cause: Exception, splits: Splits, folder: str) -> None:
         self.text = _text(cause)
-        told = [f"{self.text}{_place(cause, folder)}", _described(splits), advice(self.text)]
+        told = [f"{self.text}{place_of(cause, folder)}", _described(splits), advice(self.text)]
         super().__init__("; ".join(part for part in told if part is not None))
 
 
@@ -216,7 +216,7 @@ def _text(error: Exception) -> str:
     return one_line(error)
 
 
-def _place(error: Exception, folder: str) -> str:
+def place_of(error: BaseException, folder: str) -> str:
     """Return the last line of the user's own code in a traceback, as ` (mine.py:12, in loss)`; empty without one."""
     home, raygpu = Path(folder).resolve(), Path(__file__).resolve().parents[1]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

@@ -35,7 +35,7 @@ from raygpu.storage import Storage
 from raygpu.training.data.generators import generators_kept, seed_generators
 from raygpu.training.folds import Folds
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, try_step
+from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
 from raygpu.workflow.validation import Prepared, PreparedTrain
 
 ALMOST = 0.85
@@ -164,7 +164,8 @@ def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits
             seed_generators(0, 0)
             splits = load()
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
-        raise BadInput(f"experiment: {config.code_name}: {name} failed: {one_line(error)}") from error
+        where = place_of(error, source.folder)
+        raise BadInput(f"experiment: {config.code_name}: {name} failed: {one_line(error)}{where}") from error
     if not isinstance(splits, Splits):
         hint = ", as raygpu.dataset_splits makes of data sets" if hasattr(splits, "__getitem__") else ""
         raise BadInput(f"experiment: {config.code_name}: {name} returned {type(splits).__name__}, not Splits{hint}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,13 @@ def test_data_that_cannot_be_cut_is_refused_in_one_line(found: Any, name: str, f
         found(name, folds=folds)
     (line,) = fault.value.faults
     assert message in line
+
+
+def test_data_that_raises_names_its_line(found: Any) -> None:
+    with pytest.raises(BadInput) as fault:
+        found("Greedy")
+    (line,) = fault.value.faults
+    assert re.search(r"\(mine\.py:\d+, in data\)$", line)
 
 
 SCRIPT = {"experiment": None, "metric": "loss", "space": {"lr": 0.1}}
