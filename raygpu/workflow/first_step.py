@@ -16,7 +16,17 @@ import numpy as np
 
 from raygpu.config.source import Source
 from raygpu.errors import one_line
-from raygpu.experiment import Arrays, Experiment, MissingHyperparameter, Splits, is_read_later, named, num_samples, take
+from raygpu.experiment import (
+    Arrays,
+    Experiment,
+    MissingHyperparameter,
+    Splits,
+    class_labels,
+    is_read_later,
+    named,
+    num_samples,
+    take,
+)
 from raygpu.training.data.columns import reading_notes
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.workflow.fault_advice import advice
@@ -127,8 +137,8 @@ def _rows(inputs: Arrays, targets: Arrays, count: int) -> list[int]:
         return list(range(min(count, total)))
     extremes = [
         int(place) // max(1, array[0].size)
-        for array in (*named(targets).values(), *named(inputs).values())
-        if not is_read_later(array) and array.dtype.kind in "iu" and array.dtype.itemsize > 1
+        for array in (class_labels(targets), *named(targets).values(), *named(inputs).values())
+        if array is not None and not is_read_later(array) and array.dtype.kind in "iu" and array.dtype.itemsize > 1
         for place in (array.argmin(), array.argmax())
     ]
     spaced = np.linspace(0, total - 1, min(total, 2 * count)).round().astype(int).tolist()

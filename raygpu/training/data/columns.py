@@ -20,10 +20,20 @@ class Column:
     """
 
     def __init__(
-        self, samples: Samples, part: int, name: str, like: np.ndarray, rows: np.ndarray | None = None
+        self,
+        samples: Samples,
+        part: int,
+        name: str,
+        like: np.ndarray,
+        rows: np.ndarray | None = None,
+        listed: np.ndarray | None = None,
     ) -> None:
-        """part: 0 of the inputs, 1 of the targets. like: the field of some samples. rows: the samples; None for all."""
-        self.samples, self.part, self.name, self.rows = samples, part, name, rows
+        """part: 0 of the inputs, 1 of the targets. like: the field of some samples. rows: the samples; None for all.
+
+        listed: the data set's own list of this field, of all samples, by which these may be stratified; it is never
+        trained on.
+        """
+        self.samples, self.part, self.name, self.rows, self._listed = samples, part, name, rows, listed
         self.dtype, self._sample_shape = like.dtype, like.shape[1:]
 
     def __len__(self) -> int:
@@ -33,6 +43,11 @@ class Column:
     def shape(self) -> tuple[int, ...]:
         """Number of samples, and the shape of one."""
         return len(self), *self._sample_shape
+
+    @property
+    def listed(self) -> np.ndarray | None:
+        """The data set's own list of this field, of these samples; None without one."""
+        return self._listed if self._listed is None or self.rows is None else self._listed[self.rows]
 
     @property
     def in_order(self) -> bool:
@@ -53,7 +68,9 @@ class Column:
         """Return the data set's numbers of these samples."""
         if self.rows is not None:
             return self.rows[rows]
-        return np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
+        if isinstance(rows, np.ndarray) and rows.dtype.kind in "iu":
+            return rows
+        return np.arange(len(self))[rows]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         chosen = self.absolute(rows if isinstance(rows, slice) else np.atleast_1d(rows))

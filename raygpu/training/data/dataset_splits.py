@@ -81,7 +81,11 @@ def dataset_splits(
     plain = Reading(names, None, collate_fn, cache, loader)
     samples, seen = look(train, "train", replace(plain, transform=transform), num_samples.get("train"))
     given = {"validation": validation, "test": test}
-    rows = _cut(samples, seen, {part: share for part, share in given.items() if isinstance(share, float)}, seed)
+    shares = {part: share for part, share in given.items() if isinstance(share, float)}
+    for part, share in shares.items():
+        if not 0 < share < 1:
+            raise ValueError(f"{part}: read {share:g}; allowed: a data set, or a share of train above 0 and below 1")
+    rows = _cut(samples, seen, shares, seed)
     parts = {"train": _columns(samples, seen, rows.get("train"))}
     for part, other in given.items():
         if part in rows:
@@ -129,11 +133,9 @@ def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float], seed: int) 
 def _columns(samples: Samples, seen: Batch, rows: np.ndarray | None) -> tuple[Arrays, Arrays]:
     """Return inputs and targets that are read when they are taken. rows: the samples of this part; None for all."""
     inputs, targets = (
-        {name: Column(samples, part, name, array, rows) for name, array in seen[part].items()} for part in (0, 1)
+        {name: Column(samples, part, name, array, rows, listed) for name, array in seen[part].items()}
+        for part, listed in ((0, None), (1, _all_targets(samples, seen)))
     )
-    labels = _all_targets(samples, seen)
-    if labels is not None:
-        return _arrays(inputs), labels if rows is None else labels[rows]
     return _arrays(inputs), _arrays(targets)
 
 

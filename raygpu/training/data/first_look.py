@@ -15,6 +15,8 @@ QUICK_S = 2e-4
 """Seconds to read a sample below which it is not worth a place in a cache."""
 ROOM = 0.5
 """Share of a disk's free bytes that a cache may fill."""
+LARGE = 2**28
+"""Bytes of a data set's own from which the memory that it takes is told."""
 GIB, MIB = 2**30, 2**20
 
 
@@ -33,6 +35,11 @@ def look(dataset: Any, part: str, reading: Reading, count: int | None = None) ->
         samples.notes = (UNSEEDED.format(part=part),)
     else:
         samples.notes = tuple(_decide_on_cache(samples, read_s))
+    if samples.num_bytes > LARGE:
+        samples.notes += (
+            f"data: the {part} data set takes {_size(samples.num_bytes)} of memory in each process: where it holds its"
+            " samples in memory, arrays (raygpu.Splits) are shared by all of them",
+        )
     return samples, first
 
 
@@ -109,13 +116,17 @@ def _decide_on_cache(samples: Samples, read_s: float) -> list[str]:
         free = SampleCache.free_bytes()
     except OSError as error:
         return _without(reading, part, str(error))
-    size = f"{num_bytes / GIB:.1f} GiB" if num_bytes >= 0.1 * GIB else f"{max(0.1, num_bytes / MIB):.1f} MiB"
+    size = _size(num_bytes)
     if num_bytes > ROOM * free:
         return _without(
             reading, part, f"they need {size}, and half of the disk's {free / GIB:.1f} GiB that are free is allowed"
         )
     samples.decoded = forms
     return [f"data: {part} samples take {1000 * read_s:.1f} ms to read; once read, they are kept on each node ({size})"]
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= 0.1 * GIB else f"{max(0.1, num_bytes / MIB):.1f} MiB"
 
 
 def _without(reading: Reading, part: str, why: str) -> list[str]:

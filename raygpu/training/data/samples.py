@@ -61,8 +61,15 @@ class Late:
             self._value = pickle.loads(self._pickled)
         return self._value
 
+    @property
+    def pickled(self) -> bytes:
+        """The value as it is sent to workers, each of which has a copy of its own."""
+        if not self._pickled:
+            self._pickled = cloudpickle.dumps(self._value)
+        return self._pickled
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return Late, (None, self._pickled or cloudpickle.dumps(self._value))
+        return Late, (None, self.pickled)
 
 
 class Samples:
@@ -98,6 +105,11 @@ class Samples:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_cache": None, "_latest": None}
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the data set takes in each process that reads it."""
+        return len(self._late.pickled)
 
     def sharing(self, reading: Reading, part: str) -> Samples:
         """Return the same data set's samples, read in another way, with the same cache."""

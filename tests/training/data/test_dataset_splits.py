@@ -96,6 +96,21 @@ def test_a_list_that_is_not_what_the_samples_have_is_not_believed() -> None:
     assert np.asarray(splits.train_targets).tolist() == [row % 3 for row in range(30)]
 
 
+def test_a_list_is_never_trained_on() -> None:
+    nearly = Listed(30)
+    nearly.targets[7] = 2  # none of the samples that are compared
+    splits = dataset_splits(nearly, Rows(9))
+    assert class_labels(splits.train_targets)[7] == 2
+    assert splits.train_targets[7] == 1
+
+
+def test_a_mask_and_negative_numbers_choose_as_of_an_array() -> None:
+    splits = dataset_splits(Rows(6), Rows(3))
+    assert numbers(splits.train_inputs[np.array([True, False, True, False, False, False])]) == [0, 2]
+    assert numbers(splits.train_inputs[[-1, 2]]) == [5, 2]
+    assert numbers(splits.part(0.5, 0).train_inputs[-2:]) == numbers(splits.part(0.5, 0).train_inputs)[-2:]
+
+
 def test_a_subset_lists_the_classes_of_its_own_samples() -> None:
     splits = dataset_splits(Subset(Listed(30), [4, 8, 12]), Rows(9))
     assert class_labels(splits.train_targets).tolist() == [1, 2, 0]
@@ -240,6 +255,8 @@ class Broken(Rows):
         (lambda: dataset_splits(Triples(), Rows(9)), "sample 0 of the train data is a tuple of 3"),
         (lambda: dataset_splits(Words(), Rows(9)), "sample 0 of the train data is a str, not numbers"),
         (lambda: dataset_splits(Broken(), Rows(9)), "sample 0 of the train data cannot be read: .*image-0.png"),
+        (lambda: dataset_splits(Rows(), 1.5), "validation: read 1.5; allowed: a data set, or a share of train above 0"),
+        (lambda: dataset_splits(Rows(), 0.0), "validation: read 0; allowed: a data set, or a share of train above 0"),
         (lambda: dataset_splits(Rows(), Rows(9), shuffle=True), "shuffle: no option of dataset_splits; allowed: num"),
         (
             lambda: dataset_splits(Rows(), Rows(9), num_workers=-1),
