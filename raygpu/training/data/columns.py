@@ -69,7 +69,7 @@ class Column:
         if self.rows is not None:
             return self.rows[rows]
         if isinstance(rows, np.ndarray) and rows.dtype.kind in "iu":
-            return rows
+            return np.where(rows < 0, rows + len(self), rows)
         return np.arange(len(self))[rows]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
