@@ -81,13 +81,15 @@ bench-search: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.search_quality $(SEARCH)
 	$(BIN)/python -m experiments.benchmarks.search_trust
 
-# An hour on two cores that have nothing else to do: whether auto chooses well, predictions hold and caps hold.
+# An hour on two cores that have nothing else to do: whether auto chooses well, predictions hold and caps hold; and
+# what packed trainings gain by decoding each image once.
 bench-pack: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.auto_choice
 	$(BIN)/python -m experiments.benchmarks.pack --rounds 7 --most 89
 	$(BIN)/python -m experiments.benchmarks.pack --rounds 7 --window-s 1.5 --ways process,fused \
 		--numbers 1,2,3,4,5,6,8,10,13,16,21
 	$(BIN)/python -m experiments.benchmarks.greedy
+	$(BIN)/python -m experiments.benchmarks.image_loading
 
 # An hour on two cores that have nothing else to do: gradients and throughput of ranks of unequal speed, the same training
 # by hand, killed workers, and one to four workers on one node and two.

@@ -97,14 +97,17 @@ def write_photographs(folder: Path, count: int) -> None:
 def by_hand(photographs: Photographs, number: int, epochs: int) -> list[float]:
     """Train one network; return the moment at which each epoch ended."""
     torch.manual_seed(number)
-    model, ended = network(), []
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, ended = network().to(device), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     loader = torch.utils.data.DataLoader(photographs, BATCH, shuffle=True)
     for _ in range(epochs):
         for inputs, targets in loader:
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(inputs), targets).backward()
+            nn.functional.cross_entropy(model(inputs.to(device)), targets.to(device)).backward()
             optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         ended.append(time.monotonic())
     return ended
 
@@ -192,7 +195,7 @@ def main() -> None:
         if case != (by := f"{case.split()[0]} by_hand")
     }
     results = {"ratios": ratios, "samples_per_s": medians, "rounds": found}
-    record.write("image_loading", results, vars(arguments))
+    record.write("image_loading", results, vars(arguments), "gpu" if torch.cuda.is_available() else None)
 
 
 if __name__ == "__main__":

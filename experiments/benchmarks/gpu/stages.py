@@ -98,6 +98,12 @@ STAGES = {
             [(f"{BENCHMARKS}.optimizers", "--rounds", "5")],
             [],
         ),
+        Stage(
+            "loading",
+            "what do packed trainings gain by decoding each image once?",
+            [(f"{BENCHMARKS}.image_loading", "--images", "2000", "--rounds", "2")],
+            [(f"{BENCHMARKS}.image_loading", "--images", "40", "--rounds", "1")],
+        ),
     )
 }
 """By name, in the order of their worth."""

@@ -82,6 +82,25 @@ def test_processes_that_read_change_nothing(noise: float) -> None:
     assert all(result.waited_s is not None and 0 <= result.waited_s <= result.train_s for result in found)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU that torch can use")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_samples_reach_a_gpu_as_they_are(num_workers: int) -> None:
+    """Through pinned memory, while the device still computes."""
+    splits, trial = Linear(0.5, num_workers=num_workers).data(), replace(TRIAL, hyperparameters={"batch_size": 4})
+    on_gpu, here = (
+        TorchSolo(Linear(0.5), splits, trial, settings(2), torch.device(device)).data for device in ("cuda", "cpu")
+    )
+    chosen = list(on_gpu.order(trial, 1).split(4))
+    pairs = zip(on_gpu.train_batches(1, chosen), here.train_batches(1, chosen), strict=True)
+    for (inputs, targets), (wanted, expected) in pairs:
+        assert inputs.device.type == targets.device.type == "cuda"  # type: ignore[union-attr]
+        assert torch.equal(inputs.cpu(), wanted)  # type: ignore[union-attr,arg-type]
+        assert torch.equal(targets.cpu(), expected)  # type: ignore[union-attr,arg-type]
+    on_gpu.close()
+    here.close()
+
+
 def test_a_cache_changes_nothing() -> None:
     assert numbers(trained(Linear(cache=True))[0]) == numbers(trained(Linear(cache=False))[0])
 
