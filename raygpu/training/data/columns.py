@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ class Column:
         """
         self.samples, self.part, self.name, self.rows, self._listed = samples, part, name, rows, listed
         self.dtype, self._sample_shape = like.dtype, like.shape[1:]
+        self.is_converted = False
+        """Whether `astype` has asked for another number type than that of the data set."""
 
     def __len__(self) -> int:
         return self.samples.count if self.rows is None else len(self.rows)
@@ -72,9 +75,14 @@ class Column:
             return np.where(rows < 0, rows + len(self), rows)
         return np.arange(len(self))[rows]
 
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[row] for row in range(len(self)))
+
     def __getitem__(self, rows: Any) -> np.ndarray:
+        if isinstance(rows, tuple):
+            raise TypeError(f"read [{', '.join(map(str, rows))}]; samples of a data set are chosen by one index")
         chosen = self.absolute(rows if isinstance(rows, slice) else np.atleast_1d(rows))
-        found = self.samples.batch_again(chosen, 1)[self.part][self.name].astype(self.dtype, copy=False)
+        found = self.samples.batch_again(chosen, 1)[self.part][self.name].astype(self.dtype)
         return found[0] if np.ndim(rows) == 0 and not isinstance(rows, slice) else found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -90,7 +98,7 @@ class Column:
     def astype(self, dtype: Any, *, copy: bool = False) -> Column:
         """Return the same samples, converted when they are read."""
         found = Column.__new__(Column)
-        vars(found).update(vars(self), dtype=np.dtype(dtype))
+        vars(found).update(vars(self), dtype=np.dtype(dtype), is_converted=True)
         return found
 
 

@@ -72,6 +72,10 @@ def dataset_splits(
     number and the epoch: members of an array share each batch. Raises TypeError and ValueError for what is no such
     data set, is empty, or has samples of different forms.
     """
+    if cache not in (None, True, False):
+        raise TypeError(
+            f"cache: read {cache!r}; allowed: True, False, or None to decide by what reading a sample costs"
+        )
     if unknown := sorted(set(loader) - set(LOADER_OPTIONS)):
         raise TypeError(f"{unknown[0]}: no option of dataset_splits; allowed: {', '.join(LOADER_OPTIONS)}")
     _require_valid(loader)
@@ -81,19 +85,28 @@ def dataset_splits(
     plain = Reading(names, None, collate_fn, cache, loader)
     samples, seen = look(train, "train", replace(plain, transform=transform), num_samples.get("train"))
     given = {"validation": validation, "test": test}
-    shares = {part: share for part, share in given.items() if isinstance(share, float)}
+    rows = _cut(samples, seen, _shares(given), seed)
+    parts, planned = {"train": _columns(samples, seen, rows.get("train"))}, samples.cache_bytes(samples.decoded)
+    for part, other in given.items():
+        if part in rows:
+            held = samples.sharing(plain, part)
+            parts[part] = _columns(held, held.learn(held.batch(rows[part][:2], 1)), rows[part])
+        elif other is not None:
+            held, seen = look(samples if other is train else other, part, plain, num_samples.get(part), planned)
+            parts[part], planned = _columns(held, seen, None), planned + held.cache_bytes(held.decoded)
+    return Splits(*parts["train"], *parts["validation"], *parts.get("test", (None, None)))
+
+
+def _shares(given: Mapping[str, Any]) -> dict[str, float]:
+    """Return those of the parts that are a share of the training data. Raises ValueError for a bad one, and without
+    validation data."""
+    shares = {part: float(value) for part, value in given.items() if isinstance(value, float | int | np.number)}
     for part, share in shares.items():
         if not 0 < share < 1:
             raise ValueError(f"{part}: read {share:g}; allowed: a data set, or a share of train above 0 and below 1")
-    rows = _cut(samples, seen, shares, seed)
-    parts = {"train": _columns(samples, seen, rows.get("train"))}
-    for part, other in given.items():
-        if part in rows:
-            shared = samples.sharing(plain, part)
-            parts[part] = _columns(shared, shared.batch(rows[part][:2], 1), rows[part])
-        elif other is not None:
-            parts[part] = _columns(*look(other, part, plain, num_samples.get(part)), None)
-    return Splits(*parts["train"], *parts["validation"], *parts.get("test", (None, None)))
+    if given["validation"] is None:
+        raise ValueError("validation: read None; allowed: a data set, or a share of train above 0 and below 1")
+    return shares
 
 
 def _require_valid(loader: Mapping[str, Any]) -> None:
@@ -102,6 +115,11 @@ def _require_valid(loader: Mapping[str, Any]) -> None:
 
     if loader.get("num_workers") == 0:  # the other options are for processes, which a node with more CPUs may have
         loader = {**loader, "num_workers": 1}
+    for option, kind in (("pin_memory", bool), ("num_workers", int)):
+        if not isinstance(loader.get(option, kind()), kind):
+            raise TypeError(f"{option}: read {loader[option]!r}; allowed: of type {kind.__name__}")
+    if not callable(loader.get("worker_init_fn") or len):
+        raise TypeError(f"worker_init_fn: read {loader['worker_init_fn']!r}; allowed: a function of a worker's number")
     try:
         DataLoader([0], **{"num_workers": 1, **loader})
     except (ValueError, TypeError) as error:
@@ -121,6 +139,10 @@ def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float], seed: int) 
             f"{name}: reading a sample of train draws random numbers, which are not for an evaluation: give what is"
             " random as transform=, or a data set without it in place of the share"
         )
+    if _repeats(samples.dataset):
+        raise ValueError(
+            f"{name}: train has some samples twice, which would be in two parts: give each part a data set"
+        )
     labels = _all_targets(samples, seen)
     if len(shares) == 1:
         ((part, share),) = shares.items()
@@ -128,6 +150,14 @@ def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float], seed: int) 
         return {"train": train, part: held}
     found = split_rows(labels, samples.count, shares["validation"], shares["test"], seed)
     return dict(zip(("train", "validation", "test"), found, strict=True))
+
+
+def _repeats(dataset: Any) -> bool:
+    """Return whether a `torch.utils.data.Subset` or `ConcatDataset` has samples twice."""
+    if hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
+        return len(set(map(int, dataset.indices))) < len(dataset.indices) or _repeats(dataset.dataset)
+    parts = [id(part) for part in getattr(dataset, "datasets", ())]
+    return len(set(parts)) < len(parts)
 
 
 def _columns(samples: Samples, seen: Batch, rows: np.ndarray | None) -> tuple[Arrays, Arrays]:
@@ -169,5 +199,8 @@ def _listed(dataset: Any, names: Sequence[str]) -> np.ndarray | None:
         listed = getattr(dataset, "targets", None)
     if listed is None:
         return None
-    array = np.asarray(listed)
+    try:
+        array = np.asarray(listed)
+    except ValueError:  # rows of different lengths
+        return None
     return array if array.dtype.kind in "iuf" else None

@@ -7,10 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from raygpu.errors import one_line
+
 Fields = dict[str, np.ndarray]
 """Arrays by name; a single one has the empty name."""
 Batch = tuple[Fields, Fields]
 """Inputs and targets."""
+
+
+LARGEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
+"""Bytes of the largest number that torch has of each kind."""
 
 
 class SampleError(ValueError):
@@ -34,6 +40,10 @@ def parts_of(sample: Any, targets: Sequence[str], where: str) -> Batch:
             )
         own = {name: sample[name] for name in targets}
         return _single(fields_of(rest, where)), _single(fields_of(own, where))
+    if targets:
+        raise SampleError(
+            f"{where} is a {type(sample).__name__}, and targets={list(targets)!r} names fields of a mapping"
+        )
     if not isinstance(sample, tuple | list) or len(sample) != 2:
         size = f" of {len(sample)}" if isinstance(sample, tuple | list) else ""
         raise SampleError(f"{where} is a {type(sample).__name__}{size}; wanted: (inputs, targets), or a mapping")
@@ -43,6 +53,8 @@ def parts_of(sample: Any, targets: Sequence[str], where: str) -> Batch:
 def fields_of(value: Any, where: str) -> Fields:
     """Return a value, or a mapping of values, as arrays by name. Raises SampleError for what is no array of numbers."""
     if isinstance(value, Mapping):
+        if not value:
+            raise SampleError(f"{where} has an empty mapping in the place of inputs or targets")
         return {str(name): _array(each, f"field {name} of {where}") for name, each in value.items()}
     return {"": _array(value, where)}
 
@@ -54,16 +66,18 @@ def _single(fields: Fields) -> Fields:
 
 def _array(value: Any, where: str) -> np.ndarray:
     """Return an array of a tensor, an image, an array, numbers or a number; Python's floats become float32."""
-    if hasattr(value, "detach"):  # a torch tensor
-        value = value.detach().cpu().numpy()
     try:
-        array = np.asarray(value)
-    except ValueError as error:  # rows of different lengths
-        raise SampleError(f"{where} makes no array: {error}") from error
-    if array.dtype.kind not in "biufc":
-        raise SampleError(f"{where} is a {type(value).__name__}, not numbers: convert it in the data set")
+        array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    except Exception as error:  # rows of different lengths, a dtype that NumPy does not have
+        raise SampleError(f"{where} makes no array: {one_line(error)}") from error
+    if array.dtype.kind not in "biufc" or array.dtype.itemsize > LARGEST[array.dtype.kind]:
+        raise SampleError(
+            f"{where} is a {type(value).__name__} of {array.dtype}, which torch does not have: convert it"
+        )
     is_python = isinstance(value, float | list | tuple)
-    return array.astype(np.float32) if is_python and array.dtype == np.float64 else array
+    if is_python and array.dtype == np.float64:
+        return array.astype(np.float32)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def equal(one: Batch, other: Batch) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from raygpu.errors import one_line
 from raygpu.training.data import generators
 from raygpu.training.data.fields import Batch, equal
 from raygpu.training.data.sample_cache import SampleCache
@@ -20,24 +21,34 @@ LARGE = 2**28
 GIB, MIB = 2**30, 2**20
 
 
-def look(dataset: Any, part: str, reading: Reading, count: int | None = None) -> tuple[Samples, Batch]:
+def look(
+    dataset: Any, part: str, reading: Reading, count: int | None = None, planned_bytes: int = 0
+) -> tuple[Samples, Batch]:
     """Wrap a data set; return it with its first, middle and last sample, or the first ones of a stream.
 
-    part: `train`, `validation` or `test`. count: samples of an epoch, of a data set without a length. Raises TypeError
-    for what is no data set, ValueError for an empty one, and SampleError.
+    part: `train`, `validation` or `test`. count: samples of an epoch, of a data set without a length. planned_bytes: of
+    the caches of other parts. Raises TypeError for what is no data set, ValueError for an empty one, and SampleError.
     """
     samples = _wrapped(dataset, part, reading, count)
     spread = (0, samples.count // 2, samples.count - 1)
     rows = sorted(set(range(min(3, samples.count)) if isinstance(samples, Stream) else spread))
-    samples.is_random, read_s = _read_alone(samples, rows)
-    first, again = samples.batch(rows, 1), samples.batch(rows, 1)
+    read_s = _read_alone(samples, rows)
+    first, again = samples.learn(samples.batch(rows, 1)), samples.batch(rows, 1)
     if not equal(first, again):
+        samples.is_random = True
+        _without(reading, part, "reading one again gives another one")
         samples.notes = (UNSEEDED.format(part=part),)
     else:
-        samples.notes = tuple(_decide_on_cache(samples, read_s))
-    if samples.num_bytes > LARGE:
+        samples.notes = tuple(_decide_on_cache(samples, read_s, planned_bytes))
+    try:
+        num_bytes = samples.num_bytes
+    except Exception as error:  # the user's object: whatever pickling raises
+        raise TypeError(
+            f"{part}: a {type(samples.dataset).__name__} cannot be sent to workers, as pickle does: {one_line(error)}"
+        ) from error
+    if num_bytes > LARGE:
         samples.notes += (
-            f"data: the {part} data set takes {_size(samples.num_bytes)} of memory in each process: where it holds its"
+            f"data: the {part} data set takes {_size(num_bytes)} of memory in each process: where it holds its"
             " samples in memory, arrays (raygpu.Splits) are shared by all of them",
         )
     return samples, first
@@ -51,6 +62,8 @@ UNSEEDED = (
 
 def _wrapped(dataset: Any, part: str, reading: Reading, count: int | None) -> Samples:
     """Return the samples of a map-style or an iterable data set. Raises TypeError for others, and ValueError."""
+    if isinstance(dataset, Samples):  # of another part
+        return dataset.sharing(reading, part)
     own = type(dataset)
     has = {name: hasattr(own, name) for name in ("__getitem__", "__len__", "__iter__")}
     if own.__name__ == "DataLoader":
@@ -82,22 +95,22 @@ def _is_torch_stream(dataset: Any) -> bool:
     return isinstance(dataset, IterableDataset)
 
 
-def _read_alone(samples: Samples, rows: list[int]) -> tuple[bool, float]:
-    """Return whether reading these samples draws random numbers, and the least seconds to read one."""
-    seconds, drawn, samples.is_random = [], False, False
+def _read_alone(samples: Samples, rows: list[int]) -> float:
+    """Return the least seconds to read one of these samples; note whether that draws random numbers."""
+    seconds, samples.is_random = [], isinstance(samples, Stream)
     with generators.generators_kept():
         for row in rows:
-            before, started = generators.state(), time.perf_counter()
+            started = time.perf_counter()
             samples.item(row, 1)
             seconds.append(time.perf_counter() - started)
-            drawn = drawn or generators.state() != before
-    return drawn, min(seconds)
+    return min(seconds)
 
 
-def _decide_on_cache(samples: Samples, read_s: float) -> list[str]:
+def _decide_on_cache(samples: Samples, read_s: float, planned_bytes: int) -> list[str]:
     """Give the samples a cache if that is possible, and asked for or worth it; return lines for a person.
 
-    read_s: seconds to read a sample. Raises ValueError for a cache that is asked for and impossible.
+    read_s: seconds to read a sample. planned_bytes: of other parts' caches. Raises ValueError for a cache that is asked
+    for and impossible.
     """
     reading, part = samples.reading, samples.part
     if reading.cache is False or (reading.cache is None and read_s < QUICK_S):
@@ -111,13 +124,13 @@ def _decide_on_cache(samples: Samples, read_s: float) -> list[str]:
             reading, part, "reading one draws random numbers; what is random can come after the cache, as transform="
         )
     forms: Forms = forms_of(samples.fields(0, 1))
-    num_bytes = samples.count * sum(form.num_bytes for fields in forms for form in fields.values())
+    num_bytes = samples.cache_bytes(forms)
     try:
         free = SampleCache.free_bytes()
     except OSError as error:
         return _without(reading, part, str(error))
     size = _size(num_bytes)
-    if num_bytes > ROOM * free:
+    if num_bytes + planned_bytes > ROOM * free:
         return _without(
             reading, part, f"they need {size}, and half of the disk's {free / GIB:.1f} GiB that are free is allowed"
         )

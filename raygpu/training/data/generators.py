@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 import sys
 from collections.abc import Iterator
@@ -24,9 +23,10 @@ def seed_generators(epoch: int, row: int, stage: int = 0) -> None:
 
 def state() -> tuple[Any, ...]:
     """Return the state of the generators, in a form that can be compared."""
-    torch = _torch()
+    torch, numpy = _torch(), np.random.get_state(legacy=False)
     own = None if torch is None else torch.default_generator.get_state().numpy().tobytes()
-    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False)), own
+    inner = numpy["state"]
+    return random.getstate(), inner["pos"], inner["key"].tobytes(), numpy["has_gauss"], own
 
 
 @contextmanager

@@ -31,6 +31,8 @@ MARKS = "marks"
 """File with a byte for each sample: 1 once it has been written."""
 PARENT = "samples"
 """Folder of all caches, below that of this user's temporary files."""
+RESERVE_BYTES, RESERVE_PART = 2**30, 0.1
+"""Free space that is left to others, in bytes, and as a part of a small disk."""
 PATIENCE_S = 1.0
 """Seconds for which a process that ends waits for others that end with it, to delete the files after the last."""
 
@@ -56,10 +58,11 @@ class SampleCache:
         self._pid = os.getpid()
         self._files = [_sized(folder / f"field-{i}", count * form.num_bytes) for i, form in enumerate(forms)]
         self._marks_file = _sized(folder / MARKS, count)
+        os.posix_fallocate(self._marks_file, 0, count)  # a read of mapped memory without a place would kill the process
         # Written by `pwrite` alone: a write to mapped memory that the disk has no room for would kill the process.
         self._marks: np.ndarray = np.memmap(folder / MARKS, np.uint8, "r", shape=(count,))
         self.is_full = False
-        """Whether a write has failed: the disk is full, and nothing more is written."""
+        """Whether nothing more is written, as the disk has little room left."""
         atexit.register(self.close, PATIENCE_S)
 
     @classmethod
@@ -89,6 +92,7 @@ class SampleCache:
 
     def write(self, row: int, fields: Sequence[np.ndarray]) -> None:
         """Write a sample; without an effect once the disk is full."""
+        self.is_full = self.is_full or self._is_short()
         if self.is_full:
             return
         try:
@@ -97,6 +101,11 @@ class SampleCache:
             _write(self._marks_file, memoryview(b"\1"), row)
         except OSError:
             self.is_full = True
+
+    def _is_short(self) -> bool:
+        """Return whether the disk has little room left, which is for the others who write to it."""
+        disk = os.fstatvfs(self._marks_file)
+        return disk.f_bavail * disk.f_frsize < min(RESERVE_BYTES, RESERVE_PART * disk.f_blocks * disk.f_frsize)
 
     def read(self, rows: Sequence[int] | np.ndarray) -> list[np.ndarray]:
         """Return each field of these samples, (samples, ...); all of them have been written."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from raygpu.errors import one_line
 from raygpu.training.data.fields import Batch, Fields, SampleError, fields_of, parts_of
-from raygpu.training.data.generators import generators_kept, seed_generators
+from raygpu.training.data.generators import generators_kept, seed_generators, state
 from raygpu.training.data.sample_cache import Form, SampleCache
 
 FEW = 1024
@@ -58,18 +58,16 @@ class Late:
     def value(self) -> Any:
         """The value itself."""
         if self._value is None:
-            self._value = pickle.loads(self._pickled)
+            self._value, self._pickled = pickle.loads(self._pickled), b""
         return self._value
 
     @property
-    def pickled(self) -> bytes:
-        """The value as it is sent to workers, each of which has a copy of its own."""
-        if not self._pickled:
-            self._pickled = cloudpickle.dumps(self._value)
-        return self._pickled
+    def num_bytes(self) -> int:
+        """Bytes of the value as it is sent to workers, each of which has a copy of its own."""
+        return len(self._pickled or cloudpickle.dumps(self._value))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Late, (None, self.pickled)
+        return Late, (None, self._pickled or cloudpickle.dumps(self._value))
 
 
 class Samples:
@@ -77,14 +75,17 @@ class Samples:
 
     def __init__(self, dataset: Any, part: str, reading: Reading, count: int) -> None:
         """Wrap a map-style data set of `count` samples. part: its name in messages."""
-        self._late = Late((dataset, reading))
+        self._dataset = dataset if isinstance(dataset, Late) else Late(dataset)
+        self._reading = Late(reading)
         self.part, self.count = part, count
         self.folder = os.getcwd()
         """The working directory in which the data set was made, and is read."""
         self.name = str(secrets.randbits(60))
         """Name of its cache on every node."""
         self.is_random = True
-        """Whether reading a sample draws random numbers, and each is seeded; else a batch is, in case one does."""
+        """Whether reading a sample draws random numbers: each is then seeded before it is read."""
+        self.forms: Forms | None = None
+        """Forms of the samples as a training gets them; None before they are known."""
         self.decoded: Forms | None = None
         """Forms of the samples in the cache; None before they are known, and without a cache."""
         self.notes: tuple[str, ...] = ()
@@ -95,12 +96,12 @@ class Samples:
     @property
     def dataset(self) -> Any:
         """The data set itself."""
-        return self._late.value[0]
+        return self._dataset.value
 
     @property
     def reading(self) -> Reading:
         """The way in which the samples are read."""
-        reading: Reading = self._late.value[1]
+        reading: Reading = self._reading.value
         return reading
 
     def __getstate__(self) -> dict[str, Any]:
@@ -109,11 +110,15 @@ class Samples:
     @property
     def num_bytes(self) -> int:
         """Bytes that the data set takes in each process that reads it."""
-        return len(self._late.pickled)
+        return self._dataset.num_bytes
+
+    def cache_bytes(self, forms: Forms | None) -> int:
+        """Return the bytes of a cache of samples of these forms; None for none."""
+        return self.count * sum(form.num_bytes for part in forms or () for form in part.values())
 
     def sharing(self, reading: Reading, part: str) -> Samples:
         """Return the same data set's samples, read in another way, with the same cache."""
-        other = Samples(self.dataset, part, reading, self.count)
+        other = Samples(self._dataset, part, reading, self.count)
         other.folder, other.name, other.is_random, other.decoded = self.folder, self.name, self.is_random, self.decoded
         return other
 
@@ -132,11 +137,15 @@ class Samples:
         if cache is not None and reading.transform is None and all(map(cache.has, rows)):
             return self._parted(cache.read(rows))
         with generators_kept(), self._in_folder():
-            if not self.is_random:
-                seed_generators(epoch, int(rows[0]))
             if reading.collate_fn is not None:
-                return self._collated([self.item(int(row), epoch) for row in rows])
-            return self._stacked(rows, [self._sample(int(row), epoch) for row in rows])
+                return self._collated(int(rows[0]), epoch, self._items(rows, epoch))
+            return self._stacked(rows, self._samples(rows, epoch))
+
+    def learn(self, batch: Batch) -> Batch:
+        """Take the forms of these samples as those of all; return the samples."""
+        inputs, targets = ({name: Form(array.dtype, array.shape[1:]) for name, array in part.items()} for part in batch)
+        self.forms = inputs, targets
+        return batch
 
     def batch_again(self, rows: np.ndarray, epoch: int) -> Batch:
         """Return the result of `batch`; that of the latest call, if it was for the same samples, few of them."""
@@ -149,16 +158,34 @@ class Samples:
 
     def item(self, row: int, epoch: int) -> Any:
         """Return what the data set has for a sample. Raises SampleError."""
-        if self.is_random:
-            seed_generators(epoch, row)
+        return self._items([row], epoch)[0]
+
+    def _items(self, rows: Sequence[int] | np.ndarray, epoch: int) -> list[Any]:
+        """Return what the data set has for these samples; if one draws random numbers, each is seeded before."""
+        if not self.is_random:
+            before = state()
+            items = [self._read(int(row)) for row in rows]
+            if state() == before:
+                return items
+            self.is_random = True  # the first that draw any
+        items = []
+        for row in rows:
+            seed_generators(epoch, int(row))
+            items.append(self._read(int(row)))
+        return items
+
+    def _read(self, row: int) -> Any:
         try:
             return self.dataset[row]
-        except Exception as error:  # the user's code: whatever it raises is the message
+        except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
             raise SampleError(f"{self._where(row)} cannot be read: {one_line(error)}") from error
 
     def fields(self, row: int, epoch: int) -> Batch:
         """Return one sample's fields, as the data set has them. Raises SampleError."""
-        return parts_of(self.item(row, epoch), self.reading.targets, self._where(row))
+        return self._parts(row, self.item(row, epoch))
+
+    def _parts(self, row: int, item: Any) -> Batch:
+        return parts_of(item, self.reading.targets, self._where(row))
 
     def _opened(self) -> SampleCache | None:
         """Return the cache of decoded samples; None without one, as where this node has no room for it."""
@@ -179,18 +206,31 @@ class Samples:
         with contextlib.chdir(self.folder):
             yield
 
-    def _sample(self, row: int, epoch: int) -> Batch:
-        """Return one sample's fields, from the cache if it has them; transformed."""
+    def _samples(self, rows: Sequence[int] | np.ndarray, epoch: int) -> list[Batch]:
+        """Return the fields of each sample, from the cache as far as it has them; transformed."""
         cache = self._opened()
-        if cache is not None and cache.has(row):
-            inputs, targets = self._parted([each[0] for each in cache.read([row])])
+        if cache is None:
+            found = [self._parts(int(row), item) for row, item in zip(rows, self._items(rows, epoch), strict=True)]
         else:
-            inputs, targets = self.fields(row, epoch)
-            if cache is not None:
-                assert self.decoded is not None
-                self._require_forms(row, (inputs, targets), self.decoded)
-                cache.write(row, [*inputs.values(), *targets.values()])
-        return (inputs if self.reading.transform is None else self._transformed(row, epoch, inputs)), targets
+            found = [self._kept(cache, int(row), epoch) for row in rows]
+        if self.reading.transform is None:
+            return found
+        return [
+            (self._transformed(int(row), epoch, inputs), targets)
+            for row, (inputs, targets) in zip(rows, found, strict=True)
+        ]
+
+    def _kept(self, cache: SampleCache, row: int, epoch: int) -> Batch:
+        """Return one sample's fields from the cache, which gets them if need be; not those with random numbers."""
+        if cache.has(row):
+            return self._parted([each[0] for each in cache.read([row])])
+        sample = self.fields(row, epoch)
+        if not self.is_random:
+            assert self.decoded is not None
+            self._require_forms(row, sample, self.decoded)
+            parts = zip(self.decoded, sample, strict=True)
+            cache.write(row, [fields[name] for forms, fields in parts for name in forms])
+        return sample
 
     def _transformed(self, row: int, epoch: int, inputs: Fields) -> Fields:
         import torch
@@ -212,7 +252,7 @@ class Samples:
         return dict(zip(inputs, fields, strict=False)), dict(zip(targets, fields[len(inputs) :], strict=True))
 
     def _stacked(self, rows: Sequence[int] | np.ndarray, samples: Sequence[Batch]) -> Batch:
-        first: Forms = forms_of(samples[0])
+        first: Forms = self.forms or forms_of(samples[0])
         for row, sample in zip(rows, samples, strict=True):
             self._require_forms(int(row), sample, first)
         inputs, targets = ({name: np.stack([each[i][name] for each in samples]) for name in first[i]} for i in (0, 1))
@@ -226,19 +266,26 @@ class Samples:
                 " to one form, or give dataset_splits a collate_fn"
             )
 
-    def _collated(self, items: list[Any]) -> Batch:
-        """Return a batch that the user's own function makes of samples."""
+    def _collated(self, row: int, epoch: int, items: list[Any]) -> Batch:
+        """Return a batch that the user's own function makes of samples; its arrays are copies. row: the first one."""
         where = f"collate_fn() of {len(items)} {self.part} samples"
         assert self.reading.collate_fn is not None
+        seed_generators(epoch, row, stage=1)
         try:
             made = self.reading.collate_fn(items)
         except Exception as error:  # the user's code: whatever it raises is the message
             raise SampleError(f"{where} failed: {one_line(error)}") from error
-        batch = parts_of(made, self.reading.targets, where)
-        lengths = {len(array) if array.ndim else 0 for part in batch for array in part.values()}
+        inputs, targets = (
+            {name: np.array(array) for name, array in part.items()}
+            for part in parts_of(made, self.reading.targets, where)
+        )
+        lengths = {len(array) if array.ndim else 0 for part in (inputs, targets) for array in part.values()}
         if lengths != {len(items)}:
             raise SampleError(f"{where} has returned arrays of {sorted(lengths)}: the first axis counts the samples")
-        return batch
+        found = forms_of((inputs, targets))
+        if self.forms is not None and _types(found) != _types(self.forms):
+            raise SampleError(f"{where} has returned {_described(found)}, and at first {_described(self.forms)}")
+        return inputs, targets
 
     def _where(self, row: int) -> str:
         return f"sample {row} of the {self.part} data"
@@ -248,6 +295,11 @@ def forms_of(sample: Batch) -> Forms:
     """Return the forms of one sample's fields."""
     inputs, targets = ({name: Form(array.dtype, array.shape) for name, array in part.items()} for part in sample)
     return inputs, targets
+
+
+def _types(forms: Forms) -> list[dict[str, np.dtype]]:
+    """Return the number types of fields; shapes may differ from batch to batch."""
+    return [{name: form.dtype for name, form in part.items()} for part in forms]
 
 
 def _described(forms: Forms) -> str:

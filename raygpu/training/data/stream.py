@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from raygpu.errors import one_line
 from raygpu.training.data.fields import SampleError
@@ -22,6 +24,7 @@ class Stream(Samples):
     def __init__(self, dataset: Any, part: str, reading: Reading, count: int) -> None:
         """Wrap an iterable data set. count: samples of an epoch."""
         super().__init__(dataset, part, reading, count)
+        self.is_random = True
         self._iterator: Iterator[Any] | None = None
         self._at = 0, 0, 0
         """Process, epoch and place of the next sample of the iterator."""
@@ -37,8 +40,7 @@ class Stream(Samples):
             self._iterator = self._begun(epoch)
         while True:
             place = self._at[2]
-            if self.is_random:
-                seed_generators(epoch, place)
+            seed_generators(epoch, place)
             try:
                 item = next(self._iterator)
             except StopIteration:
@@ -46,18 +48,20 @@ class Stream(Samples):
                 raise SampleError(
                     f"the {self.part} data has ended after {place:,} samples, and {self.count:,} were told"
                 ) from None
-            except Exception as error:  # the user's code: whatever it raises is the message
+            except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
                 self._iterator = None
                 raise SampleError(f"{self._where(place)} cannot be read: {one_line(error)}") from error
             self._at = here, epoch, place + 1
             if place == row:
                 return item
 
+    def _items(self, rows: Sequence[int] | np.ndarray, epoch: int) -> list[Any]:
+        return [self.item(int(row), epoch) for row in rows]
+
     def _begun(self, epoch: int) -> Iterator[Any]:
         """Return an iterator from the beginning of an epoch on."""
         dataset = self.dataset
-        if self.is_random:
-            seed_generators(epoch, 0, stage=2)
+        seed_generators(epoch, 0, stage=2)
         try:
             if hasattr(dataset, "set_epoch"):
                 dataset.set_epoch(epoch)

@@ -158,6 +158,7 @@ class TorchArray:
         for tile in self.tiles:
             tile.streams = self.streams(tile)
         with self._guard.epoch():
+            self.data.take_waited()  # of steps that were timed, and of audits
             started = time.perf_counter()
             losses = torch.cat([self._train(tile)[: len(tile.trials)] for tile in self.tiles]).tolist()
             train_s = time.perf_counter() - started  # reading the losses has waited for the device

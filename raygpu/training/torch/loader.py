@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -51,6 +51,8 @@ class Loader:
         """Seconds that the training has waited for samples since the last `take_waited`."""
         self._plan = _Plan(iter(()))
         self._torchs: DataLoader[Any] | None = None
+        self._reading: Generator[tuple[Part, Part]] | None = None
+        """The latest iteration over what the processes read."""
         self._turn = 0
 
     def batch(self, request: Request) -> tuple[Part, Part]:
@@ -63,12 +65,15 @@ class Loader:
     def batches(self, part: str, requests: Iterator[Request]) -> Iterator[tuple[Part, Part]]:
         """Read batches of a part ahead, and yield them in order. Raises SampleError."""
         self._turn += 1
+        if all(samples.is_ready for samples in self._samples.values()):
+            self._torchs = None  # ends the processes
         if self._samples[part].is_ready:
             yield from self._from_cache(requests)
         elif not self.num_workers:
             yield from map(self.batch, requests)
         else:
-            yield from self._from_workers(requests, self._turn)
+            self._reading = self._from_workers(requests, self._turn)
+            yield from self._reading
 
     def take_waited(self) -> float:
         """Return the seconds that the training has waited for samples since the last call."""
@@ -93,7 +98,7 @@ class Loader:
                 read_ahead(1)
                 yield batch
 
-    def _from_workers(self, requests: Iterator[Request], turn: int) -> Iterator[tuple[Part, Part]]:
+    def _from_workers(self, requests: Iterator[Request], turn: int) -> Generator[tuple[Part, Part]]:
         """Have the processes read. If another call takes them over meanwhile, the rest is read in this one."""
         asked: deque[Request] = deque()
 
@@ -145,7 +150,9 @@ class Loader:
     def close(self) -> None:
         """End the processes. A cache stays open for the next training of this process."""
         self._turn += 1
-        self._torchs = None
+        if self._reading is not None:
+            self._reading.close()
+        self._reading = self._torchs = None
 
 
 def _num_workers(samples: Samples, device: torch.device, threads: int) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 import torch
@@ -16,6 +18,8 @@ from raygpu.training.folds import Data
 from raygpu.training.torch.data import DeviceData, Tensors, TrainingData, cast, moved, tensors
 from raygpu.training.torch.loader import Loader, Part, Request
 
+PIECE_BYTES = 2**24
+"""Bytes of samples of an evaluation that are read at once: processes hand them over in shared memory."""
 ORDER_SEED = 0
 """Seed of the order of samples that are read: one for all trials, which then share each batch."""
 
@@ -82,9 +86,20 @@ class ReadData:
     def validation_batches(self, parts: Sequence[slice]) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield inputs and targets of each part of the validation data, which are read ahead."""
         own = [np.arange(part.start, part.stop) for part in parts]
-        batches = self._loader.batches("validation", (self._request("validation", each, 1) for each in own))
-        for rows, batch in zip(own, batches, strict=True):
-            yield self._on_device("validation", rows, batch)
+        pieces = [np.array_split(rows, self._num_pieces(len(rows))) for rows in own]
+        requests = (self._request("validation", piece, 1) for each in pieces for piece in each)
+        read = self._loader.batches("validation", requests)
+        for rows, each in zip(own, pieces, strict=True):
+            yield self._on_device("validation", rows, _joined(list(islice(read, len(each)))))
+
+    def _num_pieces(self, count: int) -> int:
+        """Return the number of pieces in which so many validation samples are read: several are in memory at a time."""
+        column = self._columns["validation"]
+        if column.samples.reading.collate_fn is not None:
+            return 1  # a batch is whatever the function makes of all of it
+        arrays = [array for part in self._parts["validation"] for array in named(part).values()]
+        num_bytes = count * sum(array.nbytes for array in arrays) / self.num_validation
+        return max(1, min(count, math.ceil(num_bytes / PIECE_BYTES)))
 
     def own_validation_batch(self, trials: Sequence[Trial], part: slice) -> tuple[Tensors, Tensors]:
         """Fail: all trials have the same validation data."""
@@ -122,7 +137,8 @@ class ReadData:
         found: dict[str, torch.Tensor] = {}
         for name, array in named(arrays).items():
             if isinstance(array, Column):
-                found[name] = read[name].to(self.device, _torch_type(array.dtype), non_blocking=True)
+                dtype = _torch_type(array.dtype) if array.is_converted else None
+                found[name] = read[name].to(self.device, dtype, non_blocking=True)
             else:
                 kept = moved(tensors(take(array, rows)), self.device)
                 assert isinstance(kept, torch.Tensor)
@@ -136,6 +152,14 @@ class ReadData:
             return batch
         inputs, targets = (_repeated(part, len(chosen)) for part in batch)
         return inputs, targets
+
+
+def _joined(pieces: list[tuple[Part, Part]]) -> tuple[Part, Part]:
+    """Return the samples of several pieces as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    inputs, targets = ({name: torch.cat([each[i][name] for each in pieces]) for name in pieces[0][i]} for i in (0, 1))
+    return inputs, targets
 
 
 def _repeated(parts: Tensors, width: int) -> Tensors:

@@ -88,6 +88,7 @@ class TorchSolo:
         self.epoch += 1
         # Dropout and augmentation: their own stream for each epoch, so that going on needs no saved random state.
         seed_all(epoch_seed(self.seed, self.epoch))
+        self.data.take_waited()  # of steps that were timed
         started = time.perf_counter()
         train_loss = self._train()
         train_s, waited_s = time.perf_counter() - started, self.data.take_waited()

@@ -6,13 +6,14 @@ import os
 import pickle
 import random
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
 from raygpu import Splits, dataset_splits
 from raygpu.experiment import class_labels, reads_later
@@ -187,6 +188,79 @@ def test_a_worker_unpickles_the_data_set_at_its_first_use(tmp_path: Path, monkey
     assert os.getcwd() == "/"
 
 
+class Rarely(Rows):
+    """A few samples draw random numbers, none of those of the first look."""
+
+    def __getitem__(self, row: int) -> Any:
+        return np.array([row + (random.random() if row % 7 == 3 else 0.0)]), row % 3
+
+
+@pytest.mark.parametrize("cache", [None, True])
+def test_random_numbers_that_the_first_samples_do_not_draw_are_those_of_the_sample(cache: bool | None) -> None:
+    samples, others = (samples_of(dataset_splits(Rarely(), Rows(9), cache=cache)) for _ in range(2))
+    whole = samples.batch(range(30), 2)[0][""]
+    assert np.array_equal(whole[10:14], others.batch(range(10, 14), 2)[0][""])
+    later = samples.batch(range(30), 3)[0][""]
+    assert [row for row in range(30) if whole[row] != later[row]] == [3, 10, 17, 24]
+
+
+class InAnotherOrder(Rows):
+    def __getitem__(self, row: int) -> Any:
+        small, large = np.float32(row), np.full(3, -row, np.int64)
+        fields = {"a": small, "b": large} if row % 2 else {"b": large, "a": small}
+        return {**fields, "label": row % 3}
+
+
+def test_fields_are_kept_by_their_names() -> None:
+    samples = samples_of(dataset_splits(InAnotherOrder(), InAnotherOrder(9), targets="label", cache=True))
+    for _ in range(2):
+        inputs = samples.batch(range(30), 1)[0]
+        assert inputs["a"].tolist() == list(range(30))
+        assert inputs["b"][:, 2].tolist() == [-row for row in range(30)]
+
+
+class SometimesWhole(Rows):
+    def __getitem__(self, row: int) -> Any:
+        return np.zeros(2), row / 2 if row % 5 == 3 else row
+
+
+def test_another_form_than_that_of_the_first_samples_is_no_sample() -> None:
+    splits = dataset_splits(SometimesWhole(), Rows(9))
+    with pytest.raises(
+        SampleError, match=r"sample 3 of the train data is .*targets float32 \(\), and others are .*int64"
+    ):
+        samples_of(splits).batch([3], 1)
+
+    def mixed(samples: list[Any]) -> Any:
+        targets = torch.tensor([target for _, target in samples])
+        return torch.stack([inputs for inputs, _ in samples]), targets if len(samples) != 4 else targets * 0.5
+
+    collated = samples_of(dataset_splits(Rows(), Rows(9), collate_fn=mixed))
+    collated.batch(range(5), 1)
+    with pytest.raises(SampleError, match=r"collate_fn\(\) of 4 train samples has returned .*float32.* and at first"):
+        collated.batch(range(4), 1)
+
+
+def test_what_is_done_to_samples_is_not_done_to_the_next_look_at_them() -> None:
+    splits = dataset_splits(Rows(), Rows(9))
+    splits.train_inputs[0:4][:] = 100  # type: ignore[index]
+    assert numbers(splits.train_inputs[0:4]) == [0, 1, 2, 3]
+    assert [int(row[0]) for row in splits.validation_inputs] == list(range(9))
+    with pytest.raises(TypeError, match="chosen by one index"):
+        splits.train_inputs[0, 1]
+
+
+def test_parts_of_one_data_set_are_sent_once() -> None:
+    class Large(Rows):
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = np.zeros(2**20, np.uint8)
+
+    data = Large()
+    assert len(pickle.dumps(dataset_splits(data, 0.2, test=0.2))) < 1.5 * 2**20
+    assert len(pickle.dumps(dataset_splits(data, data))) < 1.5 * 2**20
+
+
 class Dictionaries(Rows):
     def __getitem__(self, row: int) -> Any:
         return {"image": np.full((2, 2), row, np.uint8), "size": row * 0.5, "label": row % 3, "box": [row, row + 1]}
@@ -223,6 +297,20 @@ class Words(Rows):
         return "word", row
 
 
+class Locked(Rows):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Halves(Rows):
+    def __getitem__(self, row: int) -> Any:
+        return torch.zeros(2, dtype=torch.bfloat16), row
+
+
+SAME = Rows()
+
+
 class Broken(Rows):
     def __getitem__(self, row: int) -> Any:
         raise FileNotFoundError(f"image-{row}.png")
@@ -253,8 +341,31 @@ class Broken(Rows):
         ),
         (lambda: dataset_splits(Growing(), Rows(9)), r"sample 15 of the train data is inputs float64 \(16, 2\)"),
         (lambda: dataset_splits(Triples(), Rows(9)), "sample 0 of the train data is a tuple of 3"),
-        (lambda: dataset_splits(Words(), Rows(9)), "sample 0 of the train data is a str, not numbers"),
+        (
+            lambda: dataset_splits(Words(), Rows(9)),
+            "sample 0 of the train data is a str of <U4, which torch does not have: convert it",
+        ),
         (lambda: dataset_splits(Broken(), Rows(9)), "sample 0 of the train data cannot be read: .*image-0.png"),
+        (
+            lambda: dataset_splits(OwnGenerator(), Rows(9), cache=True),
+            "train samples cannot be kept: reading one again",
+        ),
+        (lambda: dataset_splits(OwnGenerator(), 0.2), "validation=0.2: reading a sample of train draws random numbers"),
+        (lambda: dataset_splits(Subset(Rows(), [1, 2, 2, 5]), 0.5), "train has some samples twice"),
+        (lambda: dataset_splits(ConcatDataset([SAME, SAME]), 0.5), "train has some samples twice"),
+        (
+            lambda: dataset_splits(Locked(), Rows(9)),
+            "train: a Locked cannot be sent to workers, as pickle does: TypeError",
+        ),
+        (lambda: dataset_splits(Rows(), Rows(9), targets="label"), r"targets=\['label'\] names fields of a mapping"),
+        (lambda: dataset_splits(Halves(), Rows(9)), "sample 0 of the train data makes no array: .*BFloat16"),
+        (lambda: dataset_splits(Rows(), None), "validation: read None; allowed: a data set, or a share"),
+        (lambda: dataset_splits(Rows(), 10), "validation: read 10; allowed: a data set, or a share"),
+        (lambda: dataset_splits(Rows(), Rows(9), cache="yes"), "cache: read 'yes'; allowed: True, False, or None"),  # type: ignore[arg-type]
+        (lambda: dataset_splits(Rows(), Rows(9), num_workers="4"), "num_workers: read '4'; allowed: of type int"),
+        (lambda: dataset_splits(Rows(), Rows(9), pin_memory="x"), "pin_memory: read 'x'; allowed: of type bool"),
+        (lambda: dataset_splits(Rows(), Rows(9), worker_init_fn=3), "worker_init_fn: read 3; allowed: a function"),
+        (lambda: dataset_splits(Rows(), Rows(9), prefetch_factor=-3), "prefetch_factor option"),
         (lambda: dataset_splits(Rows(), 1.5), "validation: read 1.5; allowed: a data set, or a share of train above 0"),
         (lambda: dataset_splits(Rows(), 0.0), "validation: read 0; allowed: a data set, or a share of train above 0"),
         (lambda: dataset_splits(Rows(), Rows(9), shuffle=True), "shuffle: no option of dataset_splits; allowed: num"),

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -122,4 +123,14 @@ def test_records_that_are_cut_off_are_no_samples() -> None:
     os.truncate(scratch.shared_folder() / "samples" / "1" / "field-0", 10)
     with pytest.raises(OSError, match="sample 3 cannot be read"):
         cache.read([3])
+    cache.close()
+
+
+def test_room_is_left_to_others_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = SampleCache.open("1", 4, FORMS)
+    cache.write(0, sample(0))
+    monkeypatch.setattr(sample_cache.os, "fstatvfs", lambda file: SimpleNamespace(f_bavail=9, f_frsize=1, f_blocks=100))
+    cache.write(1, sample(1))
+    assert cache.is_full
+    assert not cache.has(1)
     cache.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import time
@@ -20,7 +21,9 @@ from raygpu.training.base import Settings
 from raygpu.training.data.columns import columns_of
 from raygpu.training.data.samples import SampleError
 from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.torch import read_data
 from raygpu.training.torch.loader import Loader, Request
+from raygpu.training.torch.read_data import ReadData
 from raygpu.training.torch.solo import TorchSolo
 
 CPU = torch.device("cpu")
@@ -221,3 +224,25 @@ def test_steps_are_timed_on_samples_that_are_in_the_cache() -> None:
     assert [next(steps) for _ in range(40)] == [8] * 40
     assert len(reads) == read
     solo.close()
+
+
+def test_an_evaluation_in_pieces_is_the_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    splits = dataset_splits(Vectors(40), Vectors(33))
+    whole = ReadData(splits, CPU, None, 1)
+    wanted = list(whole.validation_batches([slice(0, 20), slice(20, 33)]))
+    monkeypatch.setattr(read_data, "PIECE_BYTES", 100)
+    found = list(ReadData(splits, CPU, None, 1).validation_batches([slice(0, 20), slice(20, 33)]))
+    for one, other in zip(found, wanted, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))  # type: ignore[arg-type]
+
+
+def test_closing_ends_the_processes_of_an_iteration_that_is_under_way() -> None:
+    splits = dataset_splits(Vectors(400), Vectors(12), num_workers=1)
+    data = ReadData(splits, CPU, None, 2)
+    batches = data.train_batches(1, torch.arange(400).split(4))
+    next(batches)
+    before = multiprocessing.active_children()
+    assert before
+    data.close()
+    assert not [child for child in before if child.is_alive()]
+    assert next(batches, None) is None
