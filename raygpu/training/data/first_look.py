@@ -131,8 +131,11 @@ def _decide_on_cache(samples: Samples, read_s: float, planned_bytes: int) -> lis
         return _without(reading, part, str(error))
     size = _size(num_bytes)
     if num_bytes + planned_bytes > ROOM * free:
+        others = f" beside {_size(planned_bytes)} of other parts" if planned_bytes else ""
         return _without(
-            reading, part, f"they need {size}, and half of the disk's {free / GIB:.1f} GiB that are free is allowed"
+            reading,
+            part,
+            f"they need {size}{others}, and half of the disk's {free / GIB:.1f} GiB that are free is allowed",
         )
     samples.decoded = forms
     return [f"data: {part} samples take {1000 * read_s:.1f} ms to read; once read, they are kept on each node ({size})"]
