@@ -120,7 +120,7 @@ def ray_address() -> Iterator[str]:
 
     node = {"num_cpus": 2, "num_gpus": 1, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
     cluster = Cluster(initialize_head=True, head_node_args=node)
-    with shared_ray.one_probe_a_node():
+    with shared_ray.one_probe_a_node(), shared_ray.no_variables_a_trial():
         yield cluster.address
     cluster.shutdown()
 
