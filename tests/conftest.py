@@ -46,6 +46,7 @@ sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Tests of one process start Rays of their own and join clusters; those of commands take this out.
 os.environ[ray_environment.ON_LOOPBACK] = "1"
+os.environ[ray_environment.PREEMPTION_WATCHER] = "0"  # as in a local Ray
 ray_environment.prepare()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -21,6 +21,12 @@ TOGETHER = {
 """Name of what files have in common, by the beginning of their paths: the ranks of `tests.ranks`, and TensorFlow."""
 TRAINING = ("tests/training/", "tests/contracts/")
 """Beginnings of the paths of files that train models: they take long without a Ray."""
+RUN_S = 6
+"""Seconds of a test that is a whole run."""
+SECONDS = {
+    "tests/contracts/test_folds.py": 12,
+}
+"""Seconds of the files that take longest in `make test`, in one process on a quiet machine. A run's end names them."""
 
 
 def scope(file: str) -> str:
@@ -29,23 +35,26 @@ def scope(file: str) -> str:
 
 
 def in_order(files: Counter[str]) -> list[str]:
-    """Return the files in the order in which they begin: by the number of their whole runs, which is given, then those
-    that train models; files that belong together follow each other."""
-    whole: Counter[str] = Counter()
+    """Return the files in the order in which they begin: those first that take longest, then those that train models.
+    The number of each file's whole runs is given, besides those in SECONDS. Files that belong together follow each
+    other."""
+    takes: Counter[str] = Counter()
     trains: dict[str, bool] = {}
     for file, number in files.items():
-        whole[scope(file)] += number
+        takes[scope(file)] += SECONDS.get(file, 0) + RUN_S * number
         trains[scope(file)] = trains.get(scope(file), False) or file.startswith(TRAINING)
     first = {each: place for place, each in reversed(list(enumerate(map(scope, files))))}
-    return sorted(files, key=lambda file: (-whole[own := scope(file)], not trains[own], first[own]))
+    return sorted(files, key=lambda file: (-takes[own := scope(file)], not trains[own], first[own]))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the files in order: those with whole runs first."""
+    """Put the files in order, once those that were not asked for are taken out."""
     whole: Counter[str] = Counter()
     paths = {item: item.path.relative_to(config.rootpath).as_posix() for item in items}
     for item, path in paths.items():
-        whole[path] += "ray_address" in getattr(item, "fixturenames", ()) or item.get_closest_marker("slow") is not None
+        runs = path not in SECONDS and "ray_address" in getattr(item, "fixturenames", ())
+        whole[path] += runs or item.get_closest_marker("slow") is not None
     places = {file: place for place, file in enumerate(in_order(whole))}
     items.sort(key=lambda item: places[paths[item]])
 
