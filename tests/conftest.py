@@ -53,6 +53,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what 
 # A local Ray writes a token to the home folder and from then on wants it of every cluster: not in a tests' process.
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
+# MLflow's module for torch imports Lightning, which takes three seconds and adds a callback that nobody asks for.
+sys.modules.setdefault("pytorch_lightning", None)  # type: ignore[arg-type]
+
 
 @pytest.fixture(autouse=True)
 def denormal_numbers() -> Iterator[None]:

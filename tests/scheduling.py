@@ -14,17 +14,62 @@ import pytest
 TOGETHER = {
     "tests/training/keras/": "keras",
     "tests/training/distributed/test_keras": "keras",
+    "tests/training/test_model_scores.py": "keras",
+    "tests/contracts/test_folds.py": "keras",
+    "tests/contracts/test_images.py": "keras",
+    "tests/contracts/test_training.py": "keras",
+    "tests/config/test_conf.py": "keras",
+    "tests/engines/profiling/test_profile_key.py": "keras",
+    "tests/engines/train/test_losses.py": "keras",
+    "tests/experiments/test_networks.py": "keras",
+    "tests/experiments/test_reviews.py": "keras",
+    "tests/workflow/test_first_step.py": "keras",
     "tests/training/distributed/test_torch_ranks.py": "ranks",
     "tests/training/distributed/test_objective.py": "ranks",
     "tests/training/torch/test_pipeline.py": "ranks",
 }
-"""Name of what files have in common, by the beginning of their paths: the ranks of `tests.ranks`, and TensorFlow."""
+"""Name of what files have in common, by the beginning of their paths: the ranks of `tests.ranks`, and TensorFlow, whose
+import takes three seconds."""
 TRAINING = ("tests/training/", "tests/contracts/")
 """Beginnings of the paths of files that train models: they take long without a Ray."""
 RUN_S = 6
 """Seconds of a test that is a whole run."""
 SECONDS = {
-    "tests/contracts/test_folds.py": 12,
+    "tests/contracts/test_zoo.py": 53,
+    "tests/test_train.py": 40,
+    "tests/workflow/test_automatic_mode.py": 36,
+    "tests/tracking/test_writer.py": 30,
+    "tests/test_sweep.py": 30,
+    "tests/engines/tune/test_time_limits.py": 28,
+    "tests/training/torch/test_pipeline.py": 27,
+    "tests/training/fused/test_model_array.py": 23,
+    "tests/test_place.py": 23,
+    "tests/test_storage.py": 22,
+    "tests/training/distributed/test_keras_ranks.py": 22,
+    "tests/training/fused/test_kept_array.py": 20,
+    "tests/engines/cluster/service/test_service.py": 19,
+    "tests/test_submit_slurm.py": 19,
+    "tests/engines/tune/test_out_of_memory.py": 19,
+    "tests/contracts/test_training.py": 18,
+    "tests/engines/profiling/test_concurrency_benchmark.py": 17,
+    "tests/engines/tune/test_engine.py": 16,
+    "tests/test_pack.py": 15,
+    "tests/engines/tune/test_interruption.py": 15,
+    "tests/test_deliver.py": 14,
+    "tests/training/distributed/test_objective.py": 14,
+    "tests/engines/tune/test_evolution.py": 14,
+    "tests/contracts/test_folds.py": 14,
+    "tests/contracts/test_images.py": 14,
+    "tests/experiments/test_data_parallel.py": 14,
+    "tests/test_api.py": 13,
+    "tests/engines/tune/test_best_epoch.py": 13,
+    "tests/engines/cluster/test_preload.py": 13,
+    "tests/test_sweep_repeats.py": 12,
+    "tests/engines/tune/test_store_fault.py": 12,
+    "tests/contracts/test_zoo_ranks.py": 12,
+    "tests/training/keras/test_placement.py": 10,
+    "tests/experiments/test_datasets.py": 10,
+    "tests/engines/tune/test_saved_state.py": 7,
 }
 """Seconds of the files that take longest in `make test`, in one process on a quiet machine. A run's end names them."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
-from tests.scheduling import in_order, scope
+from tests.scheduling import RUN_S, SECONDS, TOGETHER, in_order, scope
 from tests.time_spent import kind, slowest
 
 
@@ -14,11 +15,22 @@ def test_files_that_share_processes_are_one() -> None:
     assert scope("tests/test_sweep.py") == "tests/test_sweep.py"
 
 
-def test_whole_runs_begin_first_then_what_trains_and_files_that_belong_together_are_neighbours() -> None:
+def test_what_takes_longest_begins_first_then_what_trains_and_files_that_belong_together_are_neighbours() -> None:
     keras, ranks = "tests/training/keras/test_split.py", "tests/training/distributed/test_keras_ranks.py"
-    quick, fused = "tests/cli/test_flags.py", "tests/training/fused/test_width.py"
-    files = Counter({quick: 0, keras: 0, fused: 0, ranks: 1, "tests/test_place.py": 0, "tests/test_sweep.py": 9})
-    assert in_order(files) == ["tests/test_sweep.py", keras, ranks, fused, quick, "tests/test_place.py"]
+    quick, fused, new = "tests/cli/test_flags.py", "tests/training/fused/test_width.py", "tests/test_new.py"
+    files = Counter(
+        {quick: 0, keras: 0, fused: 0, new: 1, ranks: 0, "tests/test_other.py": 0, "tests/test_sweep.py": 0}
+    )
+    assert SECONDS["tests/test_sweep.py"] > SECONDS[ranks] > RUN_S
+    assert in_order(files) == ["tests/test_sweep.py", keras, ranks, new, fused, quick, "tests/test_other.py"]
+    files[ranks] += 9
+    assert in_order(files)[:2] == [keras, ranks], "slow runs, which are not in SECONDS, count too"
+
+
+def test_files_of_the_lists_exist() -> None:
+    root = Path(__file__).parents[1]
+    assert not [file for file in SECONDS if not (root / file).is_file()]
+    assert not [start for start in TOGETHER if not [*root.glob(f"{start}*")]]
 
 
 def test_the_slowest_files_are_named_and_the_others_counted() -> None:
