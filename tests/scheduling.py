@@ -27,9 +27,20 @@ TOGETHER = {
     "tests/training/distributed/test_torch_ranks.py": "ranks",
     "tests/training/distributed/test_objective.py": "ranks",
     "tests/training/torch/test_pipeline.py": "ranks",
+    "tests/engines/tune/": "a Ray",
+    "tests/engines/cluster/test_": "a Ray",
+    "tests/engines/profiling/test_concurrency_benchmark.py": "a Ray",
+    "tests/workflow/test_gpu_nodes.py": "a Ray",
+    "tests/workflow/test_automatic_mode.py": "another Ray",
+    "tests/test_api.py": "another Ray",
+    "tests/test_folds_and_test_data.py": "another Ray",
+    "tests/test_pack.py": "another Ray",
+    "tests/test_place.py": "another Ray",
+    "tests/test_sweep": "another Ray",
+    "tests/test_train.py": "another Ray",
 }
-"""Name of what files have in common, by the beginning of their paths: the ranks of `tests.ranks`, and TensorFlow, whose
-import takes three seconds."""
+"""Name of what files have in common, by the beginning of their paths: the ranks of `tests.ranks`; TensorFlow, whose
+import takes three seconds; and Ray, which takes four to start and a fortieth of a core from then on."""
 TRAINING = ("tests/training/", "tests/contracts/")
 """Beginnings of the paths of files that train models: they take long without a Ray."""
 RUN_S = 6
