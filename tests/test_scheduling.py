@@ -13,19 +13,16 @@ def test_files_that_share_processes_are_one() -> None:
     assert scope("tests/training/keras/test_split.py") == scope("tests/training/distributed/test_keras_ranks.py")
     assert scope("tests/training/torch/test_pipeline.py") == scope("tests/training/distributed/test_objective.py")
     assert scope("tests/test_sweep.py") == scope("tests/test_train.py") != scope("tests/engines/tune/test_engine.py")
-    assert scope("tests/test_storage.py") == "tests/test_storage.py"
+    assert scope("tests/test_doctor.py") == "tests/test_doctor.py"
 
 
 def test_what_takes_longest_begins_first_then_what_trains_and_files_that_belong_together_are_neighbours() -> None:
     keras, ranks = "tests/training/keras/test_split.py", "tests/training/distributed/test_keras_ranks.py"
-    quick, fused, new = "tests/cli/test_flags.py", "tests/training/fused/test_width.py", "tests/test_new.py"
-    files = Counter(
-        {quick: 0, keras: 0, fused: 0, new: 1, ranks: 0, "tests/test_other.py": 0, "tests/test_writer.py": 0}
-    )
-    assert SECONDS["tests/contracts/test_zoo.py"] > SECONDS[ranks] > RUN_S
-    files["tests/contracts/test_zoo.py"] = 0
-    assert in_order(files)[:4] == ["tests/contracts/test_zoo.py", keras, ranks, new]
-    assert in_order(files)[4:] == [fused, quick, "tests/test_other.py", "tests/test_writer.py"]
+    quick, folds, new = "tests/cli/test_flags.py", "tests/training/test_folds.py", "tests/test_new.py"
+    zoo, other = "tests/contracts/test_zoo.py", "tests/test_other.py"
+    files = Counter({quick: 0, keras: 0, folds: 0, new: 1, ranks: 0, other: 0, zoo: 0})
+    assert SECONDS[zoo] > SECONDS[ranks] > RUN_S
+    assert in_order(files) == [zoo, keras, ranks, new, folds, quick, other]
     files[ranks] += 9
     assert in_order(files)[:2] == [keras, ranks], "slow runs, which are not in SECONDS, count too"
 
