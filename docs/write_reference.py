@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 import raygpu
 from raygpu.config import BalanceConfig, PackConfig, PlaceConfig, SubmitConfig, SweepConfig, TrainConfig
+from raygpu.config.docstrings import meaning
 from raygpu.config.loading import TABLES_OF_VALUES
 from raygpu.config.sections import Section
 
@@ -82,9 +83,9 @@ def configuration() -> str:
     tables: dict[str, list[Key]] = {}
     titles: dict[str, str] = {}
     for command, schema in SCHEMAS.items():
-        for table, title, name, info in _keys(schema):
+        for table, title, name, text, info in _keys(schema):
             titles.setdefault(table, title)
-            found = Key(name, _values(info), _default(info), _meaning(info))
+            found = Key(name, _values(info), _default(info), _meaning(text))
             rows = tables.setdefault(table, [])
             same = next((row for row in rows if _same(row, found)), None)
             if same is None:
@@ -99,14 +100,16 @@ def configuration() -> str:
     return "\n".join(parts)
 
 
-def _keys(schema: type[BaseModel]) -> Iterator[tuple[str, str, str, FieldInfo]]:
-    """Yield each key's table, the table's title, the key's name and pydantic's description."""
+def _keys(schema: type[BaseModel]) -> Iterator[tuple[str, str, str, str, FieldInfo]]:
+    """Yield each key's table, the table's title, the key's name, its docstring, and what pydantic knows of it."""
     for name, info in schema.model_fields.items():
-        if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
-            title = " ".join((info.annotation.__doc__ or "").split())
-            yield from ((name, title, inner, its) for inner, its in info.annotation.model_fields.items())
+        table = info.annotation
+        if isinstance(table, type) and issubclass(table, Section):
+            title = " ".join((table.__doc__ or "").split())
+            for inner, its in table.model_fields.items():
+                yield name, title, inner, meaning(table, inner), its
         else:
-            yield "", "", f"[{name}]" if name in TABLES_OF_VALUES else name, info
+            yield "", "", f"[{name}]" if name in TABLES_OF_VALUES else name, meaning(schema, name), info
 
 
 def _same(one: Key, other: Key) -> bool:
@@ -141,8 +144,8 @@ def _default(info: FieldInfo) -> str:
     return "" if value is None or value == {} else f"`{json.dumps(value)}`"
 
 
-def _meaning(info: FieldInfo) -> str:
-    text = " ".join((info.description or "").split())
+def _meaning(docstring: str) -> str:
+    text = " ".join(docstring.split())
     return COMMAND.sub(r"raygpu \1", text).replace("<", "&lt;")
 
 

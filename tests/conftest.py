@@ -46,11 +46,15 @@ sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Tests of one process start Rays of their own and join clusters; those of commands take this out.
 os.environ[ray_environment.ON_LOOPBACK] = "1"
+os.environ[ray_environment.PREEMPTION_WATCHER] = "0"  # as in a local Ray
 ray_environment.prepare()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # A local Ray writes a token to the home folder and from then on wants it of every cluster: not in a tests' process.
 os.environ["RAY_AUTH_MODE"] = "disabled"
+
+# MLflow's module for torch imports Lightning, which takes three seconds and adds a callback that nobody asks for.
+sys.modules.setdefault("pytorch_lightning", None)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +124,7 @@ def ray_address() -> Iterator[str]:
 
     node = {"num_cpus": 2, "num_gpus": 1, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
     cluster = Cluster(initialize_head=True, head_node_args=node)
-    with shared_ray.one_probe_a_node():
+    with shared_ray.one_probe_a_node(), shared_ray.no_variables_a_trial():
         yield cluster.address
     cluster.shutdown()
 

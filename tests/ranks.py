@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from experiments.benchmarks.ranks import Group
@@ -27,6 +27,23 @@ def on_keras_ranks(world: int, function: Callable[..., Any], *arguments: Any, lo
     except RuntimeError:
         _keras.cache_clear()
         raise
+
+
+class StayingGroup:
+    """Takes the place of `Group` in a study: its processes stay for the next test."""
+
+    def __init__(self, on_these: Callable[..., list[Any]]) -> None:
+        self.run = on_these
+
+    @classmethod
+    def torch(cls, world: int) -> StayingGroup:
+        return cls(partial(on_ranks, world))
+
+    @classmethod
+    def keras(cls, world: int, local: int = 1) -> StayingGroup:
+        return cls(partial(on_keras_ranks, world, local=local))
+
+    def close(self) -> None: ...
 
 
 def _in_float32(ranks: Any, function: Callable[..., Any], *arguments: Any) -> Any:

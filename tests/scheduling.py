@@ -12,15 +12,88 @@ from typing import Any
 import pytest
 
 TOGETHER = {
-    "tests/training/keras/": "keras",
-    "tests/training/distributed/test_keras": "keras",
-    "tests/training/distributed/test_torch_ranks.py": "ranks",
-    "tests/training/distributed/test_objective.py": "ranks",
-    "tests/training/torch/test_pipeline.py": "ranks",
+    "tests/training/keras/": "keras and ranks",
+    "tests/training/distributed/test_keras": "keras and ranks",
+    "tests/training/test_model_scores.py": "keras and ranks",
+    "tests/contracts/test_folds.py": "keras and ranks",
+    "tests/contracts/test_images.py": "keras and ranks",
+    "tests/contracts/test_training.py": "keras and ranks",
+    "tests/config/test_conf.py": "keras and ranks",
+    "tests/engines/profiling/test_profile_key.py": "keras and ranks",
+    "tests/engines/train/test_losses.py": "keras and ranks",
+    "tests/experiments/test_data_parallel.py": "keras and ranks",
+    "tests/experiments/test_networks.py": "keras and ranks",
+    "tests/experiments/test_reviews.py": "keras and ranks",
+    "tests/workflow/test_first_step.py": "keras and ranks",
+    "tests/test_public_names.py": "keras and ranks",
+    "tests/training/distributed/test_torch_ranks.py": "keras and ranks",
+    "tests/training/distributed/test_objective.py": "keras and ranks",
+    "tests/training/torch/test_pipeline.py": "keras and ranks",
+    "tests/training/fused/": "compiler",
+    "tests/contracts/test_zoo": "transformers",
+    "tests/docs/test_callbacks.py": "transformers",
+    "tests/engines/tune/": "a Ray",
+    "tests/engines/cluster/test_": "a Ray",
+    "tests/engines/profiling/test_concurrency_benchmark.py": "a Ray",
+    "tests/workflow/test_gpu_nodes.py": "a Ray",
+    "tests/test_deliver.py": "waiting",
+    "tests/test_gpus.py": "waiting",
+    "tests/test_storage.py": "waiting",
+    "tests/tracking/test_pending_writes.py": "waiting",
+    "tests/tracking/test_writer.py": "waiting",
+    "tests/workflow/test_automatic_mode.py": "another Ray",
+    "tests/test_api.py": "another Ray",
+    "tests/test_folds_and_test_data.py": "another Ray",
+    "tests/test_pack.py": "another Ray",
+    "tests/test_place.py": "another Ray",
+    "tests/test_sweep": "another Ray",
+    "tests/test_train.py": "another Ray",
 }
-"""Name of what files have in common, by the beginning of their paths: the ranks of `tests.ranks`, and TensorFlow."""
+"""Name of what files have in common, by the beginning of their paths: the ranks of `tests.ranks`; libraries whose
+import takes seconds; Ray, which takes four to start and a fortieth of a core from then on; and waits, during which
+other processes have the cores."""
 TRAINING = ("tests/training/", "tests/contracts/")
 """Beginnings of the paths of files that train models: they take long without a Ray."""
+RUN_S = 6
+"""Seconds of a test that is a whole run."""
+SECONDS = {
+    "tests/contracts/test_zoo.py": 53,
+    "tests/test_train.py": 40,
+    "tests/workflow/test_automatic_mode.py": 36,
+    "tests/tracking/test_writer.py": 30,
+    "tests/test_sweep.py": 30,
+    "tests/engines/tune/test_time_limits.py": 28,
+    "tests/training/torch/test_pipeline.py": 27,
+    "tests/training/fused/test_model_array.py": 23,
+    "tests/test_place.py": 23,
+    "tests/test_storage.py": 22,
+    "tests/training/distributed/test_keras_ranks.py": 22,
+    "tests/training/fused/test_kept_array.py": 20,
+    "tests/engines/cluster/service/test_service.py": 19,
+    "tests/test_submit_slurm.py": 19,
+    "tests/engines/tune/test_out_of_memory.py": 19,
+    "tests/contracts/test_training.py": 18,
+    "tests/engines/profiling/test_concurrency_benchmark.py": 17,
+    "tests/engines/tune/test_engine.py": 16,
+    "tests/test_pack.py": 15,
+    "tests/engines/tune/test_interruption.py": 15,
+    "tests/test_deliver.py": 14,
+    "tests/training/distributed/test_objective.py": 14,
+    "tests/engines/tune/test_evolution.py": 14,
+    "tests/contracts/test_folds.py": 14,
+    "tests/contracts/test_images.py": 14,
+    "tests/experiments/test_data_parallel.py": 14,
+    "tests/test_api.py": 13,
+    "tests/engines/tune/test_best_epoch.py": 13,
+    "tests/engines/cluster/test_preload.py": 13,
+    "tests/test_sweep_repeats.py": 12,
+    "tests/engines/tune/test_store_fault.py": 12,
+    "tests/contracts/test_zoo_ranks.py": 12,
+    "tests/training/keras/test_placement.py": 10,
+    "tests/experiments/test_datasets.py": 10,
+    "tests/engines/tune/test_saved_state.py": 7,
+}
+"""Seconds of the files that take longest in `make test`, in one process on a quiet machine. A run's end names them."""
 
 
 def scope(file: str) -> str:
@@ -29,23 +102,26 @@ def scope(file: str) -> str:
 
 
 def in_order(files: Counter[str]) -> list[str]:
-    """Return the files in the order in which they begin: by the number of their whole runs, which is given, then those
-    that train models; files that belong together follow each other."""
-    whole: Counter[str] = Counter()
+    """Return the files in the order in which they begin: those first that take longest, then those that train models.
+    The number of each file's whole runs is given, besides those in SECONDS. Files that belong together follow each
+    other."""
+    takes: Counter[str] = Counter()
     trains: dict[str, bool] = {}
     for file, number in files.items():
-        whole[scope(file)] += number
+        takes[scope(file)] += SECONDS.get(file, 0) + RUN_S * number
         trains[scope(file)] = trains.get(scope(file), False) or file.startswith(TRAINING)
     first = {each: place for place, each in reversed(list(enumerate(map(scope, files))))}
-    return sorted(files, key=lambda file: (-whole[own := scope(file)], not trains[own], first[own]))
+    return sorted(files, key=lambda file: (-takes[own := scope(file)], not trains[own], first[own]))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the files in order: those with whole runs first."""
+    """Put the files in order, once those that were not asked for are taken out."""
     whole: Counter[str] = Counter()
     paths = {item: item.path.relative_to(config.rootpath).as_posix() for item in items}
     for item, path in paths.items():
-        whole[path] += "ray_address" in getattr(item, "fixturenames", ()) or item.get_closest_marker("slow") is not None
+        runs = path not in SECONDS and "ray_address" in getattr(item, "fixturenames", ())
+        whole[path] += runs or item.get_closest_marker("slow") is not None
     places = {file: place for place, file in enumerate(in_order(whole))}
     items.sort(key=lambda item: places[paths[item]])
 

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
-from tests.scheduling import in_order, scope
+from tests.scheduling import RUN_S, SECONDS, TOGETHER, in_order, scope
 from tests.time_spent import kind, slowest
 
 
 def test_files_that_share_processes_are_one() -> None:
     assert scope("tests/training/keras/test_split.py") == scope("tests/training/distributed/test_keras_ranks.py")
     assert scope("tests/training/torch/test_pipeline.py") == scope("tests/training/distributed/test_objective.py")
-    assert scope("tests/test_sweep.py") == "tests/test_sweep.py"
+    assert scope("tests/test_sweep.py") == scope("tests/test_train.py") != scope("tests/engines/tune/test_engine.py")
+    assert scope("tests/test_doctor.py") == "tests/test_doctor.py"
 
 
-def test_whole_runs_begin_first_then_what_trains_and_files_that_belong_together_are_neighbours() -> None:
+def test_what_takes_longest_begins_first_then_what_trains_and_files_that_belong_together_are_neighbours() -> None:
     keras, ranks = "tests/training/keras/test_split.py", "tests/training/distributed/test_keras_ranks.py"
-    quick, fused = "tests/cli/test_flags.py", "tests/training/fused/test_width.py"
-    files = Counter({quick: 0, keras: 0, fused: 0, ranks: 1, "tests/test_place.py": 0, "tests/test_sweep.py": 9})
-    assert in_order(files) == ["tests/test_sweep.py", keras, ranks, fused, quick, "tests/test_place.py"]
+    quick, folds, new = "tests/cli/test_flags.py", "tests/training/test_folds.py", "tests/test_new.py"
+    zoo, other = "tests/contracts/test_zoo.py", "tests/test_other.py"
+    files = Counter({quick: 0, keras: 0, folds: 0, new: 1, ranks: 0, other: 0, zoo: 0})
+    assert SECONDS[zoo] > SECONDS[ranks] > RUN_S
+    assert in_order(files) == [zoo, keras, ranks, new, folds, quick, other]
+    files[ranks] += 9
+    assert in_order(files)[:2] == [keras, ranks], "slow runs, which are not in SECONDS, count too"
+
+
+def test_files_of_the_lists_exist() -> None:
+    root = Path(__file__).parents[1]
+    assert not [file for file in SECONDS if not (root / file).is_file()]
+    assert not [start for start in TOGETHER if not [*root.glob(f"{start}*")]]
 
 
 def test_the_slowest_files_are_named_and_the_others_counted() -> None:

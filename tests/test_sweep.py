@@ -156,7 +156,7 @@ def test_what_a_locked_store_does_not_take_is_told_and_delivered_by_a_resume(
     with monkeypatch.context() as patched:
         patched.setattr(SweepSession, "close", locked)
         patched.setattr("raygpu.tracking.writer.Writer.finish", lambda writer: None)
-        patched.setattr("raygpu.tracking.writer.Writer._turn", lambda *arguments, **named: 0)
+        patched.setattr("raygpu.tracking.writer.Writer._drain", lambda *arguments, **named: None)
         result, shown = run_told(config)
     assert result.exit_code == 3
     assert result.summary["best"]["trial_id"] == "t0000", "the results here are complete"

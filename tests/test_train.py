@@ -164,6 +164,7 @@ def elsewhere(uri: str, model: str, inputs: dict[str, np.ndarray], folder: Path)
     np.savez(folder / "inputs.npz", **{name or "alone": array for name, array in inputs.items()})
     code = (
         "import mlflow, numpy, sys\n"
+        "sys.modules['pytorch_lightning'] = None\n"  # MLflow would import it, which takes seconds
         f"mlflow.set_tracking_uri({uri!r})\n"
         "inputs = dict(numpy.load('inputs.npz'))\n"
         f"found = mlflow.pyfunc.load_model({model!r}).predict(inputs.get('alone', inputs))\n"

@@ -17,6 +17,7 @@ from typing import Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from raygpu import config
+from raygpu.config.docstrings import meaning
 from raygpu.config.sections import Section
 from raygpu.errors import BadInput, suggestion
 
@@ -66,7 +67,7 @@ class Flags:
 
     def parse(self, argv: Sequence[str]) -> Arguments:
         """Sort a command line. Raises BadInput with a line for each fault."""
-        fields, parser = self._fields(), self.parser()
+        fields, parser = self._fields(), self.parser(meanings=False)
         words = _normalized(argv, [as_flag(name) for name, field in fields.items() if field.annotation is bool])
         if self.schema is not None and "hyperparameters" in self.schema.model_fields:
             for flag in sorted({match[0] for word in words if (match := _HYPERPARAMETER.match(word))}):
@@ -89,8 +90,11 @@ class Flags:
         options = {name: values.pop(name) for name in self.options if name in values}
         return Arguments(rest, values, switches, options)
 
-    def parser(self, usage: str = "", description: str = "", epilog: str = "") -> argparse.ArgumentParser:
-        """Return argparse's parser of these flags, which prints the help too."""
+    def parser(
+        self, usage: str = "", description: str = "", epilog: str = "", *, meanings: bool = True
+    ) -> argparse.ArgumentParser:
+        """Return argparse's parser of these flags, which prints the help too. meanings: whether with those of fields,
+        which are read from their sources."""
         parser = argparse.ArgumentParser(
             usage=usage, description=description, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter,
             add_help=False, allow_abbrev=False, exit_on_error=False, argument_default=argparse.SUPPRESS,
@@ -105,7 +109,8 @@ class Flags:
         keys = parser.add_argument_group("flags for the keys of the file, each with [its values]")
         for name, field in self._fields().items():
             default = f" (default: {field.default})" if field.default is not None else ""
-            text = f"{field.description}{default}".replace("%", "%%")
+            means = meaning(self.schema, name) if meanings and self.schema is not None else ""
+            text = f"{means}{default}".replace("%", "%%")
             keys.add_argument(as_flag(name), dest=name, nargs="?", metavar=expected(field.annotation), help=text)
             if field.annotation is bool:
                 table, dot, leaf = as_flag(name)[2:].rpartition(".")

@@ -115,7 +115,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Yield the dotted name and pydantic's description of every field that is a flag."""
+    """Yield the dotted name of every field that is a flag, and what pydantic knows of it."""
     for name, info in section.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
             yield from fields(info.annotation, f"{prefix}{name}.")

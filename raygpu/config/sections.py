@@ -38,7 +38,7 @@ METRIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
 class Section(BaseModel):
     """A table of the file: frozen, and unknown keys are faults."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class DataSection(Section):

@@ -10,6 +10,7 @@ from experiments.benchmarks import record
 from experiments.studies import data_parallel
 from experiments.studies.data_parallel import Config, Row, left_out, load, reference, table, verdict
 from raygpu.errors import BadInput
+from tests.ranks import StayingGroup
 
 
 def row(method: str, devices: int, *seconds: float, batch: int = 64) -> Row:
@@ -95,6 +96,7 @@ def test_gradients_are_those_of_one_device(
         return kept[0]
 
     monkeypatch.setattr(data_parallel, "measure", measure)
+    monkeypatch.setattr(data_parallel, "Group", StayingGroup)
     assert data_parallel.main(flags) == 0
     assert "verdict: " in capsys.readouterr().out
     (rows,) = kept

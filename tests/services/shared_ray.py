@@ -1,4 +1,5 @@
-"""What makes one Ray cheap to share: commands that join it in place of starting one, and one probe for all of them."""
+"""What makes one Ray cheap to share: commands that join it in place of starting one, one probe for all of them, and
+plain workers."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from raygpu.engines.cluster import local_cluster, remote_cluster
 from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.pinned import pinned
+from raygpu.engines.tune import tuner
+from raygpu.engines.tune.private_api import in_started_workers
 from raygpu.records.device import SIMULATED, Device
 
 ROOT = str(Path(__file__).parents[2])
@@ -51,4 +54,13 @@ def one_probe_a_node() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(remote_cluster, "_probe", probe)
+        yield
+
+
+@contextmanager
+def no_variables_a_trial() -> Iterator[None]:
+    """Let trials begin in plain workers, as in a local Ray (`in_started_workers`): the tests' Ray has the variables of
+    this process. To set them for a worker, Ray starts another Python before it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuner, "in_started_workers", lambda wanted: in_started_workers(True))
         yield

@@ -107,7 +107,7 @@ def test_a_store_that_cannot_be_opened_is_told_by_ready(tmp_path: Path) -> None:
     eventually(lambda: writer.delayed is not None)
     with pytest.raises(TrackingError, match="no answer"):
         writer.ready(0.1)
-    assert writer.close(5) == 1
+    assert writer.close(1) == 1
     assert [write.kind for write in load(tmp_path / "spool.jsonl")[0]] == ["begin"]
 
 

@@ -147,28 +147,32 @@ def _covered_s(stays: Sequence[Occupancy]) -> float:
 def reading_figures(run: RunData) -> list[Figure]:
     """Return a figure for each reading that the run has, with a line for each GPU."""
     figures, scale = [], time_scale(run)
+    samples = sorted(run.timeline.readings.items())
     for name, title in READINGS.items():
+        lines = [
+            (place, gpu_name(gpu), points)
+            for place, (gpu, read) in enumerate(samples)
+            if (points := _averaged([(at, values[name]) for at, values in read if name in values]))
+        ]
+        if not lines:
+            continue
         plot = figure(xaxis_title=scale.title, yaxis_title=title)
         plot.update_yaxes(rangemode="tozero")
         plot.update_xaxes(range=scale.whole(run))
         rows = []
-        for number, (gpu, samples) in enumerate(sorted(run.timeline.readings.items())):
-            points = _averaged([(at, values[name]) for at, values in samples if name in values])
-            if not points:
-                continue
+        for place, gpu, points in lines:
             y = [value for _, value in points]
             plot.add_scatter(
                 x=[scale.at(at) for at, _ in points],
                 y=y,
-                name=gpu_name(gpu),
+                name=gpu,
                 mode="lines" if len(points) > 1 else "markers",
-                line={"color": SERIES[number % len(SERIES)]},
+                line={"color": SERIES[place % len(SERIES)]},
             )
-            rows.append((gpu_name(gpu), sum(y) / len(y), min(y), max(y)))
-        if rows:
-            table = Table(("GPU", "mean", "lowest", "highest"), rows, title)
-            says = "; ".join(f"{row[0]}: {text(row[1])} on average" for row in rows)
-            figures.append(Figure(f"reading-{name.replace('_', '-')}", title, plot, f"{says}.", table, 300))
+            rows.append((gpu, sum(y) / len(y), min(y), max(y)))
+        table = Table(("GPU", "mean", "lowest", "highest"), rows, title)
+        says = "; ".join(f"{row[0]}: {text(row[1])} on average" for row in rows)
+        figures.append(Figure(f"reading-{name.replace('_', '-')}", title, plot, f"{says}.", table, 300))
     return figures
 
 

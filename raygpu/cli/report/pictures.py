@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from raygpu.cli.report.content import COLOURS, SERIES
 from raygpu.cli.report.gpu_figures import ended, lanes
 from raygpu.cli.report.time_scale import time_scale
 from raygpu.records.run_data import RunData
 from raygpu.records.timeline import TRAINING
+
+if TYPE_CHECKING:  # it takes seconds to import
+    from matplotlib.figure import Figure as MatplotlibFigure
 
 NUM_NAMED = 5
 MOST_LANES = 60
@@ -19,9 +23,6 @@ MOST_LANES = 60
 
 def write_pictures(run: RunData) -> list[Path]:
     """Write `score.png` and `gpus.png` into the run's `plots/`; return the files."""
-    import matplotlib
-
-    matplotlib.use("agg")
     written = []
     for name, draw in (("score", _score), ("gpus", _gpus)):
         path = run.folder.plots / f"{name}.png"
@@ -52,8 +53,7 @@ def _score(run: RunData, path: Path) -> bool:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    path.parent.mkdir(exist_ok=True)
-    plot.savefig(path)
+    _write(plot, path)
     return True
 
 
@@ -92,6 +92,13 @@ def _gpus(run: RunData, path: Path) -> bool:
     axes.spines[["top", "right"]].set_visible(False)
     names = [name for name in COLOURS if name in shown]
     axes.legend(handles=[Patch(color=COLOURS[name], label=name) for name in names], frameon=False, ncols=len(names))
-    path.parent.mkdir(exist_ok=True)
-    plot.savefig(path)
+    _write(plot, path)
     return True
+
+
+def _write(plot: MatplotlibFigure, path: Path) -> None:
+    """Draw a picture into its file. `savefig` would draw it twice, the first time for its layout alone."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    path.parent.mkdir(exist_ok=True)
+    FigureCanvasAgg(plot).print_png(path)

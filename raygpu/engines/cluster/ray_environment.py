@@ -22,8 +22,10 @@ SETTINGS = {
 }
 ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Variable that makes Ray listen on 127.0.0.1 alone if it is 0, the default on Windows and macOS."""
-LOCAL = {ON_LOOPBACK: "0", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""Settings of a local Ray and of its training's ranks: everything stays on loopback."""
+PREEMPTION_WATCHER = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
+"""Variable that says whether a training has a process that watches for nodes which Ray is told to drain."""
+LOCAL = {ON_LOOPBACK: "0", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", PREEMPTION_WATCHER: "0"}
+"""Settings of a local Ray and of its training's ranks: everything stays on loopback, and no node is drained."""
 
 
 _own: set[str] = set()

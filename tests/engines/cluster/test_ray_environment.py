@@ -36,6 +36,14 @@ def test_a_local_ray_is_told_to_stay_on_loopback() -> None:
     )
 
 
+def test_a_training_on_a_local_ray_has_no_process_that_watches_for_nodes_to_be_drained() -> None:
+    from ray.train.v2._internal.constants import ENABLE_PREEMPTION_WATCHER_ENV_VAR, ENV_VARS_TO_PROPAGATE
+
+    assert ENABLE_PREEMPTION_WATCHER_ENV_VAR == ray_environment.PREEMPTION_WATCHER
+    assert ray_environment.PREEMPTION_WATCHER in ENV_VARS_TO_PROPAGATE, "Ray Train hands it to its processes"
+    assert ray_environment.LOCAL[ray_environment.PREEMPTION_WATCHER] == "0"
+
+
 @pytest.mark.parametrize(
     ("address", "cards", "expected"), [("local", 1, True), ("local", 2, False), ("auto", 1, False)]
 )
