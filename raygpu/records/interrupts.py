@@ -30,11 +30,33 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _as_interrupt(*_: Any) -> None:
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
     signal.alarm(0)  # Ray's own handler, if it came first, aborts the process three seconds later
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in its background
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as a shell starts what runs in its background
+        os.kill(os.getpid(), signal.SIGINT)
+    elif not _looked_at_later(number, frame):
         raise KeyboardInterrupt
-    os.kill(os.getpid(), signal.SIGINT)
+
+
+_looks: list[int] = []
+"""Signals that came while Python's import system ran."""
+
+
+def _looked_at_later(number: int, frame: FrameType | None) -> bool:
+    """Send a signal again a little later if Python's import system is what runs; return whether it is.
+
+    An exception that a signal raises there may be lost, and keep a lock for ever that another thread waits for, which
+    imports at the same time.
+    """
+    name = str(frame.f_globals.get("__name__")) if frame is not None else ""
+    if not name.startswith("importlib._bootstrap") or len(_looks) >= MOST_LOOKS:
+        _looks.clear()
+        return False
+    _looks.append(number)
+    timer = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
+    return True
 
 
 def retake_signals() -> None:
@@ -73,27 +95,16 @@ def noted_interrupts() -> Iterator[Interrupts]:
 
 @contextmanager
 def raised_outside_imports() -> Iterator[None]:
-    """Raise a Ctrl-C inside at a moment when Python's import system is not what runs.
-
-    An exception that a signal raises there may be lost, and keep a lock for ever that another thread waits for, which
-    imports at the same time.
-    """
+    """Raise a Ctrl-C inside at a moment when Python's import system is not what runs: see `_looked_at_later`."""
     at_once = threading.current_thread() is not threading.main_thread()
     if at_once or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    looks = 0
 
     def handle(number: int, frame: FrameType | None) -> None:
         """Raise KeyboardInterrupt, or look again a little later."""
-        nonlocal looks
-        looks += 1
-        name = str(frame.f_globals.get("__name__")) if frame is not None else ""
-        if not name.startswith("importlib._bootstrap") or looks > MOST_LOOKS:
+        if not _looked_at_later(number, frame):
             raise KeyboardInterrupt
-        timer = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
-        timer.daemon = True
-        timer.start()
 
     with handlers_kept(signal.SIGINT):
         signal.signal(signal.SIGINT, handle)

@@ -25,7 +25,7 @@ from raygpu.records import interrupts
 from raygpu.workflow.service_use import AnyConfig, ServiceUse, held, service_use
 
 START_S = 60.0
-"""Seconds that Ray's start may take after Ctrl-C, before it is closed."""
+"""Seconds that Ray's start may take after Ctrl-C or a fault, before it is closed."""
 ENGINES = {
     "sweep": "raygpu.engines.tune.engine",
     "train": "raygpu.engines.train.production",
@@ -151,12 +151,14 @@ def _starting(
             given_up.set()
             if preload is not None:
                 preload.close()
-            interrupted = isinstance(sys.exc_info()[1], KeyboardInterrupt)
+            fault = sys.exc_info()[1]
             try:
-                error = starting.exception(START_S if interrupted else None)
+                error = starting.exception(None if fault is None else START_S)
             except TimeoutError:
-                print_faults([f"interrupted; Ray's start has not ended for {START_S:g} s, so this process is ended"])
-                os._exit(130)
+                interrupted = isinstance(fault, KeyboardInterrupt)
+                told = f"Ray's start has not ended for {START_S:g} s, so this process is ended"
+                print_faults([f"interrupted; {told}" if interrupted else told])
+                os._exit(130 if interrupted else 2 if isinstance(fault, BadInput) else 1)
             if error is None:
                 starting.result().close()
 

@@ -77,3 +77,23 @@ def test_ctrl_c_is_raised_once_python_s_import_system_has_done() -> None:
     with pytest.raises(KeyboardInterrupt):
         computes()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_sigterm_of_a_background_command_is_not_raised_in_python_s_import_system_either() -> None:
+    """Where a shell has it ignore Ctrl-C, SIGTERM raises by itself."""
+    names: dict[str, Any] = {"__name__": "importlib._bootstrap", "os": os, "signal": signal, "done": []}
+    exec("def acquire():\n    os.kill(os.getpid(), signal.SIGTERM)\n    done.append(True)", names)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def imports() -> None:
+        names["acquire"]()
+        time.sleep(30)
+
+    try:
+        with terminable(), pytest.raises(KeyboardInterrupt):
+            imports()
+        with terminable(), pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert names["done"] == [True]
