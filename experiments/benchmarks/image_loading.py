@@ -133,6 +133,7 @@ def by_raygpu(splits: Splits, numbers: list[int], epochs: int) -> list[float]:
 def _process(work: Any, barrier: Any, results: Any) -> None:
     from raygpu.training.fused import model_array  # noqa: F401 - imports are no part of a training
 
+    multiprocessing.set_start_method("fork", force=True)  # of processes that read, as in a process of its own
     torch.set_num_threads(1)
     torch.optim.SGD([torch.zeros(1)], lr=0.1)  # the first one imports torch's compiler
     barrier.wait()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import math
+import multiprocessing
 import os
 import shutil
 import time
@@ -63,7 +64,8 @@ class SampleCache:
         self._marks: np.ndarray = np.memmap(folder / MARKS, np.uint8, "r", shape=(count,))
         self.is_full = False
         """Whether nothing more is written, as the disk has little room left."""
-        atexit.register(self.close, PATIENCE_S)
+        if multiprocessing.parent_process() is None:  # a process that reads for a training ends at once
+            atexit.register(self.close, PATIENCE_S)
 
     @classmethod
     def open(cls, name: str, count: int, forms: Sequence[Form]) -> SampleCache:
