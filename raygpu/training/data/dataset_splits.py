@@ -26,6 +26,8 @@ LOADER_OPTIONS = (
 )
 """Options of `torch.utils.data.DataLoader` that are handed to it; order and batches are raygpu's."""
 NO_NUMBERS: Mapping[str, int] = {}
+SPLIT_SEED = 0
+"""Seed of the samples that are taken out of the training data."""
 VERIFIED = 8
 """Number of samples whose targets are compared with the data set's list of all targets."""
 
@@ -40,7 +42,6 @@ def dataset_splits(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     cache: bool | None = None,
     num_samples: Mapping[str, int] = NO_NUMBERS,
-    seed: int = 0,
     **loader: Any,
 ) -> Splits:
     """Return the data of data sets whose samples are read while they are trained on.
@@ -51,8 +52,8 @@ def dataset_splits(
 
     train, validation, test: objects with `__len__` and `__getitem__`, as torch's and Hugging Face's, or streams, with
     `__iter__`. A sample is a pair `(inputs, targets)` or a mapping; each of both is a tensor, an image, an array or a
-    number, or a mapping of these. A share, as 0.2, takes the validation or test samples out of `train` at random
-    (`seed`), stratified where it lists its classes as `targets`.
+    number, or a mapping of these. A share, as 0.2, takes the validation or test samples out of `train` at random, the
+    same ones each time, stratified where it lists its classes as `targets`.
 
     targets: names of the targets, for samples that are mappings. transform: function of a training sample's inputs,
     torch tensors, for random augmentations. collate_fn: as of a DataLoader, for training and validation samples.
@@ -85,7 +86,7 @@ def dataset_splits(
     plain = Reading(names, None, collate_fn, cache, loader)
     samples, seen = look(train, "train", replace(plain, transform=transform), num_samples.get("train"))
     given = {"validation": validation, "test": test}
-    rows = _cut(samples, seen, _shares(given), seed)
+    rows = _cut(samples, seen, _shares(given))
     parts, planned = {"train": _columns(samples, seen, rows.get("train"))}, samples.cache_bytes(samples.decoded)
     for part, other in given.items():
         if part in rows:
@@ -127,7 +128,7 @@ def _require_valid(loader: Mapping[str, Any]) -> None:
         raise ValueError(f"dataset_splits({given}): {one_line(error)}") from error
 
 
-def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float], seed: int) -> dict[str, np.ndarray]:
+def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float]) -> dict[str, np.ndarray]:
     """Return the samples of each part that is a share of the training data, and of the rest. Raises ValueError."""
     if not shares:
         return {}
@@ -146,9 +147,9 @@ def _cut(samples: Samples, seen: Batch, shares: Mapping[str, float], seed: int) 
     labels = _all_targets(samples, seen)
     if len(shares) == 1:
         ((part, share),) = shares.items()
-        train, held = split_rows(labels, samples.count, share, None, seed)
+        train, held = split_rows(labels, samples.count, share, None, SPLIT_SEED)
         return {"train": train, part: held}
-    found = split_rows(labels, samples.count, shares["validation"], shares["test"], seed)
+    found = split_rows(labels, samples.count, shares["validation"], shares["test"], SPLIT_SEED)
     return dict(zip(("train", "validation", "test"), found, strict=True))
 
 
