@@ -23,7 +23,7 @@ from tests.contracts.zoo.entry import (
 class MixtureOfExperts(Vectors):
     """Two of four experts for each sample, by the gate's largest values."""
 
-    compiled = r"InductorError|KeyError|buf\d+"
+    compiled = True
 
     def model(self, hp: Any) -> nn.Module:
         class Model(nn.Module):
