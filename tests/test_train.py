@@ -321,19 +321,6 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_workers_read_what_one_reads(config: Make) -> None:
-    def run(name: str, **values: Any) -> train.Result:
-        hp = {"lr": 0.1, "batch_size": 16}
-        own = {"experiment": "tests.data_set_cases:Read", "hyperparameters": hp, "epochs": 2, "global_batch": 16}
-        return train.run(without_tracking(config, name=name, **{**own, **values}))
-
-    one, two = run("one", workers=1, ratios="equal"), run("two")
-    assert last(one).keys() == last(two).keys()
-    for name, value in last(one).items():
-        assert torch.allclose(value, last(two)[name], rtol=1e-4, atol=1e-5), name
-    assert two.summary["workers_s"]["data"] > 0
-
-
 def test_a_training_that_raises_is_not_tried_again(config: Make) -> None:
     wanted = without_tracking(config, experiment="tests.train_cases:Raises")
     with pytest.raises(RaygpuError, match="ValueError: this training was meant to fail"):

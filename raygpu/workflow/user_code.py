@@ -32,7 +32,7 @@ from raygpu.records.scratch import fetched
 from raygpu.search.space import Space, listed
 from raygpu.search.trials import Scoring, Trial
 from raygpu.storage import Storage
-from raygpu.training.data.generators import generators_kept, seed_generators
+from raygpu.training.data.generators import random_state_kept, seed_generators
 from raygpu.training.folds import Folds
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
@@ -156,11 +156,11 @@ def _test_lines(splits: Splits) -> list[str]:
 def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits:
     """Load all of an experiment's data, real or synthetic. Raises BadInput.
 
-    The global random generators are seeded: a split that they draw is the same when a run goes on.
+    The global random generators are seeded: a split that those of NumPy or torch draw is the same when a run goes on.
     """
     name, load = ("synthetic()", code.synthetic) if config.data.synthetic else ("data()", code.data)
     try:
-        with contextlib.chdir(source.folder), generators_kept():
+        with contextlib.chdir(source.folder), random_state_kept():
             seed_generators(0, 0)
             splits = load()
     except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message

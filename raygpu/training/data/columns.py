@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from copy import copy as shallow_copy
 from typing import Any
 
 import numpy as np
@@ -91,14 +92,14 @@ class Column:
 
     def subset(self, rows: np.ndarray | slice) -> Column:
         """Return some of the samples, which are not read by this."""
-        chosen = Column.__new__(Column)
-        vars(chosen).update(vars(self), rows=self.absolute(rows))
+        chosen = shallow_copy(self)
+        chosen.rows = self.absolute(rows)
         return chosen
 
     def astype(self, dtype: Any, *, copy: bool = False) -> Column:
         """Return the same samples, converted when they are read."""
-        found = Column.__new__(Column)
-        vars(found).update(vars(self), dtype=np.dtype(dtype), is_converted=True)
+        found = shallow_copy(self)
+        found.dtype, found.is_converted = np.dtype(dtype), True
         return found
 
 

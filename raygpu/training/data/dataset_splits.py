@@ -94,7 +94,8 @@ def dataset_splits(
             parts[part] = _columns(held, held.learn(held.batch(rows[part][:2], 1)), rows[part])
         elif other is not None:
             held, seen = look(samples if other is train else other, part, plain, num_samples.get(part), planned)
-            parts[part], planned = _columns(held, seen, None), planned + held.cache_bytes(held.decoded)
+            parts[part] = _columns(held, seen, None)
+            planned += 0 if other is train else held.cache_bytes(held.decoded)
     return Splits(*parts["train"], *parts["validation"], *parts.get("test", (None, None)))
 
 

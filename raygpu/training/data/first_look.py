@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from raygpu.errors import one_line
-from raygpu.training.data import generators
 from raygpu.training.data.fields import Batch, equal
+from raygpu.training.data.generators import random_state_kept
 from raygpu.training.data.sample_cache import SampleCache
 from raygpu.training.data.samples import Forms, Reading, Samples, forms_of
 from raygpu.training.data.stream import Stream
@@ -19,6 +19,10 @@ ROOM = 0.5
 LARGE = 2**28
 """Bytes of a data set's own from which the memory that it takes is told."""
 GIB, MIB = 2**30, 2**20
+UNSEEDED = (
+    "data: {part} samples differ when they are read again: they draw random numbers from other generators than those of"
+    " random, numpy.random and torch, which are seeded for each sample; no two trainings see the same data"
+)
 
 
 def look(
@@ -52,12 +56,6 @@ def look(
             " samples in memory, arrays (raygpu.Splits) are shared by all of them",
         )
     return samples, first
-
-
-UNSEEDED = (
-    "data: {part} samples differ when they are read again: they draw random numbers from other generators than those of"
-    " random, numpy.random and torch, which are seeded for each sample; no two trainings see the same data"
-)
 
 
 def _wrapped(dataset: Any, part: str, reading: Reading, count: int | None) -> Samples:
@@ -98,7 +96,7 @@ def _is_torch_stream(dataset: Any) -> bool:
 def _read_alone(samples: Samples, rows: list[int]) -> float:
     """Return the least seconds to read one of these samples; note whether that draws random numbers."""
     seconds, samples.is_random = [], isinstance(samples, Stream)
-    with generators.generators_kept():
+    with random_state_kept():
         for row in rows:
             started = time.perf_counter()
             samples.item(row, 1)
@@ -113,6 +111,8 @@ def _decide_on_cache(samples: Samples, read_s: float, planned_bytes: int) -> lis
     for and impossible.
     """
     reading, part = samples.reading, samples.part
+    if samples.decoded is not None:
+        return []  # the cache of another part, with the same data set
     if reading.cache is False or (reading.cache is None and read_s < QUICK_S):
         return []
     if isinstance(samples, Stream):

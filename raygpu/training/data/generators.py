@@ -30,7 +30,7 @@ def state() -> tuple[Any, ...]:
 
 
 @contextmanager
-def generators_kept() -> Iterator[None]:
+def random_state_kept() -> Iterator[None]:
     """Restore the generators at the end."""
     torch, python, numpy = _torch(), random.getstate(), np.random.get_state(legacy=False)
     own = None if torch is None else torch.default_generator.get_state()

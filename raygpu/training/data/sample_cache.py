@@ -55,7 +55,7 @@ class SampleCache:
     """The decoded samples of one data set on this node."""
 
     def __init__(self, folder: Path, lock: TextIOWrapper, count: int, forms: Sequence[Form]) -> None:
-        self._folder, self._lock, self._forms, self._count = folder, lock, list(forms), count
+        self._folder, self._lock, self._forms = folder, lock, list(forms)
         self._pid = os.getpid()
         self._files = [_sized(folder / f"field-{i}", count * form.num_bytes) for i, form in enumerate(forms)]
         self._marks_file = _sized(folder / MARKS, count)

@@ -23,9 +23,12 @@ import numpy as np
 
 from raygpu.errors import one_line
 from raygpu.training.data.fields import Batch, Fields, SampleError, fields_of, parts_of
-from raygpu.training.data.generators import generators_kept, seed_generators, state
+from raygpu.training.data.generators import random_state_kept, seed_generators, state
 from raygpu.training.data.sample_cache import Form, SampleCache
 
+LOOKS = 3
+"""Reads that have to draw random numbers before a sample counts as random: another thread may draw meanwhile, as that
+which starts Ray does for a port."""
 FEW = 1024
 """Number of samples that are held, at most, for another look at them."""
 Forms = tuple[dict[str, Form], dict[str, Form]]
@@ -136,7 +139,7 @@ class Samples:
         cache, reading = self._opened(), self.reading
         if cache is not None and reading.transform is None and all(map(cache.has, rows)):
             return self._parted(cache.read(rows))
-        with generators_kept(), self._in_folder():
+        with random_state_kept(), self._in_folder():
             if reading.collate_fn is not None:
                 return self._collated(int(rows[0]), epoch, self._items(rows, epoch))
             return self._stacked(rows, self._samples(rows, epoch))
@@ -162,12 +165,12 @@ class Samples:
 
     def _items(self, rows: Sequence[int] | np.ndarray, epoch: int) -> list[Any]:
         """Return what the data set has for these samples; if one draws random numbers, each is seeded before."""
-        if not self.is_random:
+        for _ in range(0 if self.is_random else LOOKS):
             before = state()
             items = [self._read(int(row)) for row in rows]
             if state() == before:
                 return items
-            self.is_random = True  # the first that draw any
+        self.is_random = True
         items = []
         for row in rows:
             seed_generators(epoch, int(row))

@@ -14,11 +14,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves, tree_map
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Sum
+from raygpu.training.data.generators import random_state_kept
 from raygpu.training.distributed.loss_check import Value
 from raygpu.training.torch.data import Tensors, cast, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, training_loss
 from raygpu.training.torch.python_state import changed_attribute, plain_state
-from raygpu.training.torch.seeding import random_state_kept, seed_all
+from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import EVALUATION_BATCH, initial_model
 
 GRADIENT_SAMPLES = 16

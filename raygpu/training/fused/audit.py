@@ -17,6 +17,7 @@ from torch import nn
 from raygpu.experiment import Experiment, Hyperparameters
 from raygpu.planning.batches import batch_bounds
 from raygpu.training.base import NotAsAlone
+from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.member_generators import MemberStreams
 from raygpu.training.fused.optimizers import Stacked
 from raygpu.training.fused.program import Program
@@ -27,7 +28,7 @@ from raygpu.training.torch.data import Tensors, TrainingData, cast
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.reduction import backward
-from raygpu.training.torch.seeding import random_state_kept, seed_all
+from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import cast_model, epoch_seed, initial_model
 
 MEMBERS = 3

@@ -21,6 +21,7 @@ from raygpu.experiment import Experiment, Hyperparameters, Splits
 from raygpu.search.signature import differing_names
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import NotAsAlone, Settings
+from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.refusal import OWN_OPTIMIZER, CodeWatch, refusal, slow_loop
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
@@ -29,7 +30,7 @@ from raygpu.training.torch.data import Tensors, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, training_loss
 from raygpu.training.torch.python_state import changed_attribute, hooked, plain_state
 from raygpu.training.torch.reduction import backward
-from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, random_state_kept
+from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn
 from raygpu.training.torch.solo import TorchSolo, epoch_seed, initial_model
 
 NUM_SAMPLES = 8

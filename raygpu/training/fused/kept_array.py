@@ -21,6 +21,7 @@ from raygpu.errors import one_line
 from raygpu.experiment import Splits, take
 from raygpu.planning.array_tiles import serves
 from raygpu.records.array_store import ArrayStore, KeptProgram, KeptWidths
+from raygpu.training.data.generators import random_state_kept
 from raygpu.training.folds import Data, Folds
 from raygpu.training.fused.array_key import array_key
 from raygpu.training.fused.audit import same_steps
@@ -28,7 +29,6 @@ from raygpu.training.fused.compile_process import LOWEST, Request, start
 from raygpu.training.fused.compiled_step import LoadedStep
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.tile import gathered_tile
-from raygpu.training.torch.seeding import random_state_kept
 
 
 class KeptArray:

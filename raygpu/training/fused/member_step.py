@@ -13,11 +13,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.member_generators import DrawRecorder, Draws
 from raygpu.training.torch.data import TrainingData, copied, moved
 from raygpu.training.torch.experiment import forward, training_loss
 from raygpu.training.torch.reduction import objective
-from raygpu.training.torch.seeding import random_state_kept
 
 NUM_SAMPLES = 4
 NO_PADDING = 2**64 - 1

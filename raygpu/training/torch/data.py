@@ -84,7 +84,7 @@ class DeviceData:
     train_targets: Tensors
     validation_inputs: Tensors
     validation_targets: Tensors
-    """Validation data; of trials of several folds, all samples, of which `_validation_rows` has those of a trial."""
+    """Validation data; of trials of several folds all samples, of which `own_validation_batch` takes a trial's."""
     num_train: int
     num_validation: int
     folds: Folds | None = None

@@ -1,11 +1,9 @@
-"""Random numbers of a training: torch's, NumPy's and Python's global generators, seeded and left as they were."""
+"""Random numbers of a training: torch's, NumPy's and Python's global generators, seeded."""
 
 from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -32,15 +30,3 @@ def numpy_has_drawn(seed: int) -> bool:
 def python_has_drawn(seed: int) -> bool:
     """Return whether Python's global generator was used since `seed_all(seed)`, in any thread."""
     return random.getstate() != random.Random(seed).getstate()
-
-
-@contextmanager
-def random_state_kept() -> Iterator[None]:
-    """Restore all global generators of the CPU at the end."""
-    python, numpy = random.getstate(), np.random.get_state(legacy=False)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)

@@ -1,13 +1,10 @@
-"""Data sets whose samples are read when they are needed: what a sample is, which part it is in, and clear refusals."""
+"""Data sets as the data of an experiment: which part a sample is in, what is read at first, and clear refusals."""
 
 from __future__ import annotations
 
-import os
-import pickle
 import random
 import re
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,42 +12,17 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
-from raygpu import Splits, dataset_splits
+from raygpu import dataset_splits
 from raygpu.experiment import class_labels, reads_later
-from raygpu.training.data.columns import Column, columns_of, reading_notes
-from raygpu.training.data.samples import SampleError, Samples
+from raygpu.training.data.columns import Column, reading_notes
+from raygpu.training.data.fields import SampleError
+from raygpu.training.data.sample_cache import SampleCache
+from tests.training.data.rows import Listed, OwnGenerator, Rows, numbers, samples_of
 
 
-class Rows:
-    """Sample `i` is a vector of i, of class i % 3; `reads` lists those that were read."""
-
-    def __init__(self, count: int = 30) -> None:
-        self.count = count
-        self.reads: list[int] = []
-
-    def __len__(self) -> int:
-        return self.count
-
+class Noise(Rows):
     def __getitem__(self, row: int) -> Any:
-        self.reads.append(row)
-        return torch.full((2,), float(row)), row % 3
-
-
-class Listed(Rows):
-    """The same, with a list of all classes."""
-
-    def __init__(self, count: int = 30) -> None:
-        super().__init__(count)
-        self.targets = [row % 3 for row in range(count)]
-
-
-def samples_of(splits: Splits, part: str = "train") -> Samples:
-    return columns_of(getattr(splits, f"{part}_inputs"))[0].samples
-
-
-def numbers(inputs: Any) -> list[int]:
-    """The numbers of the samples, by their inputs."""
-    return [int(each[0]) for each in np.asarray(inputs)]
+        return np.array([row, random.random()]), row % 3
 
 
 def test_nothing_but_a_few_samples_is_read_at_first() -> None:
@@ -117,148 +89,16 @@ def test_a_subset_lists_the_classes_of_its_own_samples() -> None:
     assert class_labels(splits.train_targets).tolist() == [1, 2, 0]
 
 
-class Noise(Rows):
-    def __getitem__(self, row: int) -> Any:
-        drawn = [float(torch.rand(())), float(np.random.rand()), random.random()]
-        return np.array([row, *drawn]), row % 3
-
-
-def test_random_numbers_depend_on_the_sample_and_the_epoch_alone() -> None:
-    samples = samples_of(dataset_splits(Noise(), Rows(9)))
-    assert samples.is_random
-    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
-    one, other = samples.batch([3, 8, 5], 2)[0][""], samples.batch([5, 3], 2)[0][""]
-    assert np.array_equal(one[[2, 0]], other)
-    assert not np.array_equal(one, samples.batch([3, 8, 5], 3)[0][""])
-    assert len(np.unique(one[:, 1:])) == 9
-    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
-
-
-class OwnGenerator(Rows):
-    generator = np.random.default_rng(0)
-
-    def __getitem__(self, row: int) -> Any:
-        return np.array([row, self.generator.random()]), row % 3
-
-
-def test_a_generator_that_is_not_seeded_is_told() -> None:
-    (note,) = reading_notes(dataset_splits(OwnGenerator(), Rows(9)))
-    assert "train samples differ when they are read again" in note
-
-
-def test_a_cache_has_each_sample_read_once_and_a_transform_comes_after_it() -> None:
-    train = Rows(30)
-    splits = dataset_splits(train, 0.2, transform=lambda inputs: inputs + torch.rand(()), cache=True)
-    samples = samples_of(splits)
-    first = samples.batch(range(10), 1)[0][""]
-    train.reads.clear()
-    again, later = (samples.batch(range(10), epoch)[0][""] for epoch in (1, 2))
-    assert train.reads == []
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, later)
-    assert np.array_equal(np.floor(first[:, 0]), np.arange(10))
-    held = samples_of(splits, "validation")
-    assert np.array_equal(held.batch([4, 5], 1)[0][""], [[4, 4], [5, 5]])
-    train.reads.clear()
-    held.batch([1, 2], 7)
-    assert train.reads == []
-    assert "once read, they are kept" in reading_notes(splits)[0]
-
-
-def test_samples_that_are_quick_to_read_or_random_are_not_kept() -> None:
-    assert samples_of(dataset_splits(Rows(), Rows(9))).decoded is None
-    with pytest.raises(ValueError, match="cache: read True; train samples cannot be kept: reading one draws random"):
-        dataset_splits(Noise(), Rows(9), cache=True)
-    with pytest.raises(ValueError, match=r"validation=0\.2: reading a sample of train draws random numbers"):
-        dataset_splits(Noise(), 0.2)
-
-
-def test_a_worker_unpickles_the_data_set_at_its_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("data.txt").write_text("7 8 9")
-
-    class OnDisk(Rows):
-        def __getitem__(self, row: int) -> Any:
-            return np.array([int(Path("data.txt").read_text().split()[row])]), row
-
-    splits = dataset_splits(OnDisk(3), OnDisk(3))
-    monkeypatch.chdir("/")
-    arrived = pickle.loads(pickle.dumps(splits))
-    assert np.asarray(arrived.train_inputs).tolist() == [[7], [8], [9]]  # by the relative path, from another folder
-    assert os.getcwd() == "/"
-
-
-class Rarely(Rows):
-    """A few samples draw random numbers, none of those of the first look."""
-
-    def __getitem__(self, row: int) -> Any:
-        return np.array([row + (random.random() if row % 7 == 3 else 0.0)]), row % 3
-
-
-@pytest.mark.parametrize("cache", [None, True])
-def test_random_numbers_that_the_first_samples_do_not_draw_are_those_of_the_sample(cache: bool | None) -> None:
-    samples, others = (samples_of(dataset_splits(Rarely(), Rows(9), cache=cache)) for _ in range(2))
-    whole = samples.batch(range(30), 2)[0][""]
-    assert np.array_equal(whole[10:14], others.batch(range(10, 14), 2)[0][""])
-    later = samples.batch(range(30), 3)[0][""]
-    assert [row for row in range(30) if whole[row] != later[row]] == [3, 10, 17, 24]
-
-
-class InAnotherOrder(Rows):
-    def __getitem__(self, row: int) -> Any:
-        small, large = np.float32(row), np.full(3, -row, np.int64)
-        fields = {"a": small, "b": large} if row % 2 else {"b": large, "a": small}
-        return {**fields, "label": row % 3}
-
-
-def test_fields_are_kept_by_their_names() -> None:
-    samples = samples_of(dataset_splits(InAnotherOrder(), InAnotherOrder(9), targets="label", cache=True))
-    for _ in range(2):
-        inputs = samples.batch(range(30), 1)[0]
-        assert inputs["a"].tolist() == list(range(30))
-        assert inputs["b"][:, 2].tolist() == [-row for row in range(30)]
-
-
-class SometimesWhole(Rows):
-    def __getitem__(self, row: int) -> Any:
-        return np.zeros(2), row / 2 if row % 5 == 3 else row
-
-
-def test_another_form_than_that_of_the_first_samples_is_no_sample() -> None:
-    splits = dataset_splits(SometimesWhole(), Rows(9))
-    with pytest.raises(
-        SampleError, match=r"sample 3 of the train data is .*targets float32 \(\), and others are .*int64"
-    ):
-        samples_of(splits).batch([3], 1)
-
-    def mixed(samples: list[Any]) -> Any:
-        targets = torch.tensor([target for _, target in samples])
-        return torch.stack([inputs for inputs, _ in samples]), targets if len(samples) != 4 else targets * 0.5
-
-    collated = samples_of(dataset_splits(Rows(), Rows(9), collate_fn=mixed))
-    collated.batch(range(5), 1)
-    with pytest.raises(SampleError, match=r"collate_fn\(\) of 4 train samples has returned .*float32.* and at first"):
-        collated.batch(range(4), 1)
-
-
-def test_what_is_done_to_samples_is_not_done_to_the_next_look_at_them() -> None:
-    splits = dataset_splits(Rows(), Rows(9))
-    splits.train_inputs[0:4][:] = 100  # type: ignore[index]
-    assert numbers(splits.train_inputs[0:4]) == [0, 1, 2, 3]
-    assert [int(row[0]) for row in splits.validation_inputs] == list(range(9))
-    with pytest.raises(TypeError, match="chosen by one index"):
-        splits.train_inputs[0, 1]
-
-
-def test_parts_of_one_data_set_are_sent_once() -> None:
-    class Large(Rows):
-        def __init__(self) -> None:
-            super().__init__()
-            self.held = np.zeros(2**20, np.uint8)
-
-    data = Large()
-    assert len(pickle.dumps(dataset_splits(data, 0.2, test=0.2))) < 1.5 * 2**20
-    assert len(pickle.dumps(dataset_splits(data, data))) < 1.5 * 2**20
+def test_a_cache_is_planned_once_for_two_parts_of_one_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Rows(100)
+    wanted = 100 * (2 * 4 + 8)  # two float32 and an int64
+    monkeypatch.setattr(SampleCache, "free_bytes", lambda: 2 * wanted)
+    splits = dataset_splits(data, data, cache=True)
+    assert len(reading_notes(splits)) == 1
+    assert samples_of(splits).name == samples_of(splits, "validation").name
+    monkeypatch.setattr(SampleCache, "free_bytes", lambda: 2 * wanted - 1)
+    with pytest.raises(ValueError, match="train samples cannot be kept: they need"):
+        dataset_splits(data, data, cache=True)
 
 
 class Dictionaries(Rows):

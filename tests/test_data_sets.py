@@ -1,0 +1,72 @@
+"""Whole sweeps and trainings on data sets whose samples are read meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from raygpu import sweep, train
+from raygpu.errors import BadInput
+from raygpu.sweep import Result
+from tests.test_sweep import rows, runs
+from tests.test_train import configuration, last
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_samples_that_are_read_are_the_same_in_both_modes_and_read_once(
+    sweep_config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("READS_FILE", str(tmp_path / "reads.txt"))
+
+    def swept(mode: str) -> tuple[Any, Result]:
+        config = sweep_config(
+            name=mode,
+            experiment="tests.data_set_cases:Read",
+            metric="accuracy",
+            trials=3,
+            epochs=3,
+            seed=5,
+            space={"lr": {"loguniform": [0.05, 0.5]}, "batch_size": 16},
+            gpu={"mode": mode, "fraction": 0.5},
+        )
+        return config, sweep.run(config)
+
+    config, process = swept("process")
+    reads = (tmp_path / "reads.txt").read_text().split()
+    assert set(map(int, reads)) == set(range(96))
+    assert len(reads) < 2 * 96 + 40  # two trials at once may read a sample at the same time; 9 epochs have 864
+    _, fused = swept("fused")
+    assert fused.summary["mode"] == "fused"
+    scores = [{trial: float(row["score"]) for trial, row in rows(result).items()} for result in (process, fused)]
+    assert scores[0] == pytest.approx(scores[1], abs=1 / 32 + 1e-6)  # float32: a sample may be on the other side
+    for result in (process, fused):
+        assert result.summary["workers_s"]["data"] > 0
+    _, children = runs(config, process)
+    assert all(0 < run.data.metrics["waited_for_data"] <= 1 for run in children.values())
+
+
+def test_what_data_sets_do_not_allow_is_one_line(sweep_config: Any) -> None:
+    common = {"metric": "accuracy", "epochs": 2, "space": {"lr": 0.1}}
+    with pytest.raises(BadInput, match="folds: read 2; folds are cut from arrays"):
+        sweep.run(sweep_config(experiment="tests.data_set_cases:Read", folds=2, **common))
+    with pytest.raises(BadInput, match=r"data\(\) is of dataset_splits; a KerasExperiment takes arrays"):
+        sweep.run(sweep_config(experiment="tests.data_set_cases:ReadByKeras", **common))
+
+
+def test_two_workers_read_what_one_reads(ray_address: str, tmp_path: Path) -> None:
+    def run(name: str, **values: Any) -> train.Result:
+        hp = {"lr": 0.1, "batch_size": 16}
+        own = {"experiment": "tests.data_set_cases:Read", "hyperparameters": hp, "epochs": 2, "global_batch": 16}
+        return train.run(
+            configuration(ray_address, tmp_path, name=name, tracking={"enabled": False}, **{**own, **values})
+        )
+
+    one, two = run("one", workers=1, ratios="equal"), run("two")
+    assert last(one).keys() == last(two).keys()
+    for name, value in last(one).items():
+        assert torch.allclose(value, last(two)[name], rtol=1e-4, atol=1e-5), name
+    assert two.summary["workers_s"]["data"] > 0
