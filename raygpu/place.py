@@ -143,10 +143,8 @@ def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: L
     data = ", synthetic data" if config.data.synthetic else ""
     logical = "logical devices of " if planned.simulated else ""
     pipelines = ", ".join(["", *PIPELINES]) if has_pipeline else ""
-    if source.kind == "torch" and (own := own_methods(code)):
-        pipelines = f"; no pipeline, which would not use the experiment's own {', '.join(own)}"
-    elif reads_later(splits.train_inputs):
-        pipelines = "; no pipeline, which takes arrays and not the data of dataset_splits"
+    if source.kind == "torch" and (reason := _no_pipeline(config, source, code, splits)):
+        pipelines = f"; no pipeline: {reason}"
     console.lines(
         [
             f"place {config.name}: {config.code_name}{data}; {hyperparameters(config.hyperparameters)}",
@@ -164,6 +162,17 @@ def _require_experiment(source: Source, code: Any) -> None:
         raise BadInput(f"{key}: {source.name} is a {kind}; a placement needs a TorchExperiment or a KerasExperiment")
 
 
+def _no_pipeline(config: PlaceConfig, source: Source, code: Any, splits: Splits) -> str:
+    """Return why a TorchExperiment has no pipeline; empty if it has one."""
+    if own := own_methods(code):
+        return f"a pipeline does not use {source.name}'s own {', '.join(own)}"
+    if reads_later(splits.train_inputs):
+        return "a pipeline takes arrays, not the data of dataset_splits"
+    if config.hyperparameters.get("ema_decay") is not None:
+        return "a pipeline keeps no average of the parameters, as ema_decay asks for"
+    return ""
+
+
 def _has_pipeline(prepared: PreparedPlace, source: Source, code: Any, splits: Splits) -> bool:
     """Return whether a pipeline is measured too. Raises BadInput for stages that do not suit the model or the
     devices."""
@@ -172,15 +181,9 @@ def _has_pipeline(prepared: PreparedPlace, source: Source, code: Any, splits: Sp
         if stages:
             raise BadInput(f"stages: read {config.stages}; only a TorchExperiment has a pipeline")
         return False
-    if own := own_methods(code):
+    if reason := _no_pipeline(config, source, code, splits):
         if stages:
-            raise BadInput(
-                f"stages: read {config.stages}; a pipeline does not use {source.name}'s own {', '.join(own)}"
-            )
-        return False
-    if reads_later(splits.train_inputs):
-        if stages:
-            raise BadInput(f"stages: read {config.stages}; a pipeline takes arrays, not the data of dataset_splits")
+            raise BadInput(f"stages: read {config.stages}; {reason}")
         return False
     if len(stages) + 1 > prepared.num_devices:
         raise BadInput(f"stages: read {config.stages}, {len(stages) + 1} stages for {prepared.num_devices} devices")

@@ -36,6 +36,8 @@ class OptimizerSettings:
     eps: float = 1e-8
     clip_norm: float | None = None
     """Largest norm of the whole gradient; None clips nothing."""
+    ema_decay: float | None = None
+    """Share of the moving average of the parameters that a step leaves as it is; None keeps no average."""
     schedule: ScheduleName = "constant"
     warmup_epochs: float = 0.0
     """Epochs over which the learning rate rises linearly from 0."""
@@ -72,6 +74,9 @@ class OptimizerSettings:
         clip_norm = hp.get("clip_norm")
         if clip_norm is not None and (not _within(clip_norm, 0, math.inf) or clip_norm == 0):
             raise ValueError(f"hyper-parameter clip_norm: read {clip_norm!r}; a number above 0 is wanted")
+        ema_decay = hp.get("ema_decay")
+        if ema_decay is not None and not _within(ema_decay, 0, 1):
+            raise ValueError(f"hyper-parameter ema_decay: read {ema_decay!r}; a number from 0 to below 1 is wanted")
         nesterov = bool(hp.get("nesterov", False))
         if nesterov and momentum == 0:
             raise ValueError("hyper-parameter nesterov: needs momentum above 0")
@@ -85,17 +90,23 @@ class OptimizerSettings:
             betas=(float(betas[0]), float(betas[1])),
             eps=_number(hp, "eps", 1e-8, 0.0, math.inf),
             clip_norm=clip_norm,
+            ema_decay=ema_decay,
             schedule=_one_of(hp, "schedule", SCHEDULES, "constant"),
             warmup_epochs=_number(hp, "warmup_epochs", 0.0, 0.0, math.inf),
             step_epochs=_number(hp, "step_epochs", 10.0, 1e-9, math.inf),
             gamma=_number(hp, "gamma", 0.1, 0.0, math.inf),
         )
 
-    def scaled(self, factor: float, warmup_epochs: float | None = None) -> OptimizerSettings:
-        """Return the settings with the learning rate times `factor`, and with this warm-up if one is given."""
+    def scaled(self, factor: float, warmup_epochs: float | None = None, growth: float = 1.0) -> OptimizerSettings:
+        """Return the settings with the learning rate times `factor`, and with this warm-up if one is given.
+
+        growth: ratio of the new batch to the old one, the power of `ema_decay`, so that the average reaches as far back
+        (Busbridge et al., 2023).
+        """
         warmup = self.warmup_epochs if warmup_epochs is None else warmup_epochs
-        later = tuple((epoch, settings.scaled(factor, warmup_epochs)) for epoch, settings in self.later)
-        return replace(self, lr=self.lr * factor, warmup_epochs=warmup, later=later)
+        decay = None if self.ema_decay is None else self.ema_decay**growth
+        later = tuple((epoch, settings.scaled(factor, warmup_epochs, growth)) for epoch, settings in self.later)
+        return replace(self, lr=self.lr * factor, warmup_epochs=warmup, ema_decay=decay, later=later)
 
     def in_epoch(self, epoch: int) -> OptimizerSettings:
         """Return the settings of the steps of an epoch, counted from 1."""

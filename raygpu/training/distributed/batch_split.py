@@ -61,7 +61,7 @@ def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: i
     warmup = config.warmup_epochs
     if warmup is None and factor != 1 and "warmup_epochs" not in config.hyperparameters:
         warmup = WARMUP * (config.epochs or 1)
-    scaled = settings.scaled(factor, warmup)
+    scaled = settings.scaled(factor, warmup, 1.0 if config.lr_scaling == "none" else growth)
     parallel = ParallelSettings(
         whole, config.accumulate, config.chosen_ratios, config.ratios == "auto", config.compile, scaled
     )
@@ -221,6 +221,8 @@ def _lr(settings: OptimizerSettings, scaled: OptimizerSettings, factor: float) -
     if factor != 1:
         lr += f" x {factor:.4g} = {scaled.lr:.4g}"
     rising = f", rising over {_count(round(scaled.warmup_epochs, 2), 'epoch')}" if scaled.warmup_epochs else ""
+    if scaled.ema_decay != settings.ema_decay:
+        rising += f", ema_decay {settings.ema_decay:g} becomes {scaled.ema_decay:.4g}"
     changes = ""
     if scaled.later:
         epochs = [str(epoch) for epoch, _ in scaled.later]

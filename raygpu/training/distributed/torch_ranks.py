@@ -170,7 +170,7 @@ class TorchParallel(ParallelTraining):
             self._since.squares.append(square)
             self._since.wholes.append(norm.float().square())
             self._since.shares.append([each.samples for each in local_batches])
-        solo.optimizer.step(lr)
+        solo.take_step(lr)
         self._since.samples += own
         self._since.part = max(self._since.part, *sizes)
 
@@ -244,8 +244,7 @@ class TorchParallel(ParallelTraining):
         if self.ranks.rank:
             return
         state = self._state() | {
-            "model": solo.model.state_dict(),
-            "optimizer": solo.optimizer.state_dict(),
+            **solo.state(),
             "random": [drawn for drawn, _ in told],
             "loss_sum": sum(loss_sum for _, (loss_sum, _) in told),
             "loss_weight": sum(weight for _, (_, weight) in told),
@@ -257,9 +256,7 @@ class TorchParallel(ParallelTraining):
         solo = self.solo
         state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
         self._set_state(state)
-        solo.model.load_state_dict(state["model"])
-        solo.optimizer.use(self.optimizer_settings.in_epoch(self.epoch + 1))
-        solo.optimizer.load_state_dict(state["optimizer"])
+        solo.load_state(state, self.epoch + 1)
         if self.step:
             self._set_order()
             self._losses, self._earlier = Accumulator(solo.device), (0.0, 0.0)

@@ -27,6 +27,7 @@ from raygpu.training.torch.comparison import TOLERANCE, first_difference, relati
 from raygpu.training.torch.data import Tensors, TrainingData, cast
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.optimizers import Optimizer
+from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.reduction import backward
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import cast_model, epoch_seed, initial_model
@@ -159,7 +160,7 @@ class _Alone:
         self.hp = Hyperparameters(self.trial.hyperparameters)
         model = initial_model(array.experiment, self.hp, self.trial.seed)
         self.model: nn.Module = cast_model(model, dtype).to(array.device)
-        self.model.load_state_dict(state["model"])
+        self.model.load_state_dict(unaveraged(state))
         self.optimizer = Optimizer(self.optimizer_settings, self.model.parameters())
         self.optimizer.load_state_dict(state["optimizer"])
 
@@ -263,7 +264,7 @@ def _stepped(array: AuditedArray, tile: Tile, step: Callable[..., torch.Tensor])
     copy = gathered_tile([(tile, i) for i in range(len(tile.trials))], tile.width)
     copy.optimizer_settings = [_calm(settings) for settings in copy.optimizer_settings]
     copy.streams = array.streams(copy)
-    stacks = copy.parameters, copy.buffers
+    stacks = copy.parameters, copy.buffers, array.program.optimizer.average(copy.moments)
     before = [_flat(stack, copy.width) for stack in stacks]
     with array.program.training():
         arguments = (*_batch(array, copy, 0, array.batch_size, None), _numbers(array, copy, 0, None))

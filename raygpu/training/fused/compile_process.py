@@ -142,7 +142,7 @@ def step_arguments(
     program = array.program
     program.optimizer = ArrayOptimizer(optimizers, settings.changing)
     tile = gathered_tile([(array.tiles[0], 0)], width)
-    tile.moments = program.optimizer.new_buffers(tile.parameters)
+    tile.moments = program.optimizer.new_state(tile.parameters, tile.buffers)
     tile.streams = array.streams(tile)
     chosen = torch.arange(array.batch_size).expand(width, -1)
     inputs, targets = array.data.train_batch(1, chosen)

@@ -28,6 +28,7 @@ from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.torch.comparison import first_difference
 from raygpu.training.torch.data import Tensors, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, training_loss
+from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.python_state import changed_attribute, hooked, plain_state
 from raygpu.training.torch.reduction import backward
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn
@@ -49,6 +50,8 @@ STEP, ADAM_STEP = 0.1, 0.01
 """Norm of a dry run's first step of SGD; learning rate of its steps of Adam."""
 VISIBLE_CLIP_NORM, VISIBLE_EPS = 1.0, 1e-3
 """Smallest `clip_norm`, and smallest `eps` of Adam, in a dry run."""
+VISIBLE_EMA_DECAY = 0.5
+"""Largest `ema_decay` in a dry run."""
 PYTHONS = getattr(random.random, "__self__", None)
 """Generator behind the functions of the `random` module."""
 
@@ -147,6 +150,8 @@ def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) ->
         values = dict(trial.hyperparameters)
         if values.get("clip_norm") is not None:
             values["clip_norm"] = max(values["clip_norm"], VISIBLE_CLIP_NORM)
+        if values.get("ema_decay") is not None:
+            values["ema_decay"] = min(values["ema_decay"], VISIBLE_EMA_DECAY)
         if values.get("optimizer", "sgd") == "sgd":
             values["lr"] = lr * (1 if same_lr else 1 + place / 10)
         else:
@@ -253,7 +258,7 @@ def _compared(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) -
     if watch.reasons:
         return watch.reasons[0]
     for member, alone in zip(array.trials, [*expected, *expected], strict=True):
-        values, wanted = dict(array.member_state(member.trial_id)["model"]), dict(alone.state)
+        values, wanted = dict(unaveraged(array.member_state(member.trial_id))), dict(alone.state)
         for fused, result in zip(epochs, alone.results, strict=True):
             assert fused is not None
             assert result is not None

@@ -140,7 +140,7 @@ class TorchArray:
         buffers = self._stacked([dict(model.named_buffers()) for model in models])
         trained = {name: tensor for name, tensor in parameters.items() if name in self.program.trained}
         fixed = {name: tensor for name, tensor in parameters.items() if name not in self.program.trained}
-        return Tile(trials, settings, trained, fixed, buffers, self.program.optimizer.new_buffers(trained))
+        return Tile(trials, settings, trained, fixed, buffers, self.program.optimizer.new_state(trained, buffers))
 
     def _stacked(self, parts: list[dict[str, torch.Tensor]]) -> Stacked:
         return {name: torch.stack([part[name].detach() for part in parts]).to(self.device) for name in parts[0]}
@@ -341,6 +341,8 @@ class TorchArray:
             "num_steps": self.epoch * self.steps_per_epoch,
             "trial_ids": [trial.trial_id for tile in tiles for trial in tile.trials],
             "num_buffers": [self._num_buffers(settings) for tile in tiles for settings in tile.optimizer_settings],
+            "has_average": self.program.optimizer.uses_average,
+            "averaged": [settings.ema_decay is not None for tile in tiles for settings in tile.optimizer_settings],
             "tiles": [[first_rows(stack, len(tile.trials)) for stack in tile.stacks()] for tile in tiles],
             "names": self.program.state_names,
             "owners": self.program.owners,
@@ -353,6 +355,8 @@ class TorchArray:
         self.drop({trial.trial_id for trial in self.trials} - set(state["trial_ids"]))
         places = {name: i for i, name in enumerate(state["trial_ids"])}
         saved = [joined(stacks) for stacks in zip(*state["tiles"], strict=True)]
+        if state.get("has_average") and not self.program.optimizer.uses_average:  # its members have left since
+            del saved[3]
         for tile in self.tiles:
             chosen = [places[trial.trial_id] for trial in tile.trials]
             # What only members needed that have left since, such as a momentum, comes last and is left out.

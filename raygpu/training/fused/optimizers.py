@@ -17,6 +17,8 @@ import torch
 from raygpu.training.hyperparameters import OptimizerName, OptimizerSettings
 from raygpu.training.torch.optimizers import real
 
+AVERAGE_RATE = "average_rate"
+"""Column of the weight of a step's result in the moving average."""
 Stacked = dict[str, torch.Tensor]
 """Tensors by parameter name; the first axis of each counts the members."""
 
@@ -37,21 +39,35 @@ class ArrayOptimizer:
         self.uses_nesterov = any(s.nesterov for s in members)
         self.uses_decay = "weight_decay" in changing or any(s.weight_decay for s in members)
         self.uses_clipping = "clip_norm" in changing or any(s.clip_norm is not None for s in members)
+        self.uses_average = any(s.ema_decay is not None for s in members)
+        """Whether an average of parameters and buffers comes first in the state, before what the rule keeps."""
         self.num_buffers = max(int(self.uses_momentum), *(s.num_buffers for s in members))
-        self.columns = {
+        columns: tuple[str, ...] = {
             "sgd": ("lr", "momentum", "nesterov", "weight_decay", "clip_norm"),
             "adam": ("step_size", "rate1", "beta2", "rate2", "root2", "eps", "weight_decay", "clip_norm"),
             "adamw": ("step_size", "rate1", "beta2", "rate2", "root2", "eps", "shrink", "clip_norm"),
         }[self.kind]
+        self.columns = (*columns, AVERAGE_RATE) if self.uses_average else columns
 
     @property
-    def program(self) -> tuple[str, bool, bool, bool, bool]:
+    def program(self) -> tuple[str | bool, ...]:
         """Key of a step's operations; arrays with equal keys may share a compiled program."""
-        return (self.kind, self.uses_momentum, self.uses_nesterov, self.uses_decay, self.uses_clipping)
+        uses = (self.uses_momentum, self.uses_nesterov, self.uses_decay, self.uses_clipping, self.uses_average)
+        return (self.kind, *uses)
 
-    def new_buffers(self, parameters: Stacked) -> list[Stacked]:
-        """Return the optimizer's state before the first step: zeros."""
-        return [{name: torch.zeros_like(p) for name, p in parameters.items()} for _ in range(self.num_buffers)]
+    def new_state(self, parameters: Stacked, buffers: Stacked) -> list[Stacked]:
+        """Return the optimizer's state before the first step: zeros. buffers: of the models."""
+        averaged = [parameters | floating(buffers)] if self.uses_average else []
+        stacks = [*averaged, *[parameters] * self.num_buffers]
+        return [{name: torch.zeros_like(tensor) for name, tensor in stack.items()} for stack in stacks]
+
+    def average(self, state: list[Stacked]) -> Stacked:
+        """Return the average in an optimizer's state; empty without one."""
+        return state[0] if self.uses_average else {}
+
+    def moments(self, state: list[Stacked]) -> list[Stacked]:
+        """Return what the rule keeps for each parameter, without the average."""
+        return state[1:] if self.uses_average else state
 
     def numbers(
         self, members: Sequence[OptimizerSettings], epoch: int, steps_per_epoch: int, epochs: int
@@ -68,15 +84,18 @@ class ArrayOptimizer:
     def _numbers(self, s: OptimizerSettings, steps: np.ndarray, lrs: np.ndarray) -> list[np.ndarray | float]:
         """Return one member's numbers of each step, in the order of `columns`."""
         clip_norm = np.inf if s.clip_norm is None else s.clip_norm
+        rate = np.where(steps == 0, 1.0, 1.0 - (s.ema_decay or 0.0))  # the first step's result begins the average
+        averaging = [rate] if self.uses_average else []
         if self.kind == "sgd":
-            return [lrs, s.momentum, float(s.nesterov), s.weight_decay, clip_norm]
+            return [lrs, s.momentum, float(s.nesterov), s.weight_decay, clip_norm, *averaging]
         beta1, beta2 = s.betas
         decay = 1 - lrs * s.weight_decay if self.kind == "adamw" else s.weight_decay
         step_size, root = lrs / (1 - beta1 ** (steps + 1)), (1 - beta2 ** (steps + 1)) ** 0.5
-        return [step_size, 1 - beta1, beta2, 1 - beta2, root, s.eps, decay, clip_norm]
+        return [step_size, 1 - beta1, beta2, 1 - beta2, root, s.eps, decay, clip_norm, *averaging]
 
-    def step(self, parameters: Stacked, gradients: Stacked, buffers: list[Stacked], numbers: torch.Tensor) -> None:
-        """Update parameters and buffers in place. numbers: (columns, width), one step of `numbers()`."""
+    def step(self, parameters: Stacked, gradients: Stacked, state: list[Stacked], numbers: torch.Tensor) -> None:
+        """Update parameters and their moments in place. numbers: (columns, width), one step of `numbers()`."""
+        buffers = self.moments(state)
         n = dict(zip(self.columns, numbers.unbind(0), strict=True))
         scale = _clip_scale(gradients, n["clip_norm"]) if self.uses_clipping else None
         # In the order of torch.optim's own operations: a float32 array differs from solo training by rounding alone.
@@ -88,6 +107,12 @@ class ArrayOptimizer:
                 self._sgd(p, gradient, own, row)
             else:
                 self._adam(p, gradient, own, row)
+
+    def update_average(self, state: list[Stacked], stepped: Stacked, numbers: torch.Tensor) -> None:
+        """Move the averages towards what a step has led to. stepped: parameters and buffers after the step."""
+        for name, average in self.average(state).items():
+            mean, tensor = real(average, stepped[name])
+            mean.lerp_(tensor, _row(numbers[self.columns.index(AVERAGE_RATE)], mean))
 
     def _sgd(self, p: torch.Tensor, gradient: torch.Tensor, own: list[torch.Tensor], row: Stacked) -> None:
         if self.uses_decay:
@@ -112,6 +137,11 @@ class ArrayOptimizer:
         square.mul_(row["beta2"]).addcmul_(gradient * row["rate2"], gradient)
         denominator = square.sqrt().div_(row["root2"]).add_(row["eps"])
         p.addcdiv_(mean * row["step_size"], denominator, value=-1)
+
+
+def floating(buffers: Stacked) -> Stacked:
+    """Return the buffers that have an average: numbers with a fraction."""
+    return {name: tensor for name, tensor in buffers.items() if tensor.is_floating_point() or tensor.is_complex()}
 
 
 def _row(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

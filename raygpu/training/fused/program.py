@@ -223,6 +223,7 @@ class Program:
         self.optimizer.step(parameters, gradients, moments, numbers)
         for name, tensor in changed.items():
             buffers[name].copy_(tensor)
+        self.optimizer.update_average(moments, parameters | buffers, numbers)
 
     def _loss(
         self, parameters: Stacked, fixed: Stacked, buffers: Stacked, inputs: Tensors, targets: Tensors
@@ -248,7 +249,7 @@ class Program:
         own: whether each member has a batch of its own, (width, batch, ...), or all have the same one, (batch, ...).
         """
         self.model.eval()
-        state = {**tile.parameters, **tile.fixed, **tile.buffers}
+        state = {**tile.parameters, **tile.fixed, **tile.buffers, **self.optimizer.average(tile.moments)}
         streams = tile.streams.expect(self._evaluation_draws) if tile.streams else nullcontext()
         with self.context(), sdpa_kernel(SDPBackend.MATH), streams:
             if self._metrics_are_fused:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from raygpu.training.base import ARRAY_CHECKPOINT
+from raygpu.training.torch.parameter_average import UNAVERAGED
 from raygpu.training.torch.solo import CHECKPOINT
 
 
@@ -21,7 +22,7 @@ def save_saved_members(array_folder: Path, folders: Mapping[str, Path]) -> None:
 
 def member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
     """Return the i-th member of a saved array, in the form that `TorchSolo` saves."""
-    num_buffers = saved["num_buffers"][i]
+    place, num_buffers = i, saved["num_buffers"][i]
     for tile in saved["tiles"]:
         count = len(next(iter(tile[0].values())))
         if i < count:
@@ -29,8 +30,15 @@ def member_state(saved: Mapping[str, Any], i: int) -> dict[str, Any]:
         i -= count
     parameters, fixed, buffers, *moments = ({name: t[i].clone() for name, t in stack.items()} for stack in tile)
     model = {**parameters, **fixed, **buffers}
+    average = moments.pop(0) if saved.get("has_average") else {}  # a checkpoint of an older version has none
+    unaveraged = {name: model[saved["owners"][name]] for name in saved["names"]}
+    if average and saved["averaged"][place]:
+        averaged = model | average
+        models = {"model": {name: averaged[saved["owners"][name]] for name in saved["names"]}, UNAVERAGED: unaveraged}
+    else:
+        models = {"model": unaveraged}
     return {
-        "model": {name: model[saved["owners"][name]] for name in saved["names"]},
+        **models,
         "optimizer": {
             "num_steps": saved["num_steps"],
             "buffers": [

@@ -10,6 +10,7 @@ import torch
 
 from raygpu.training.fused.program import Program
 from raygpu.training.fused.tile import Tile
+from raygpu.training.torch.parameter_average import unaveraged
 
 
 class EvolvingArray(Protocol):
@@ -35,7 +36,7 @@ def copy_members(array: EvolvingArray, donors: Mapping[str, str]) -> None:
         (own, i), (other, j) = array.place(taker), array.place(donor)
         rows.setdefault((id(own), id(other)), (own, other, []))[2].append((i, j))
         kept = other.optimizer_settings[j].in_epoch(max(1, array.epoch)).num_buffers
-        for number in range(kept, len(own.moments)):
+        for number in range(kept, array.program.optimizer.num_buffers):
             idle.setdefault(id(own), (own, defaultdict(list)))[1][number].append(i)
     for own, other, pairs in rows.values():
         to, of = (torch.tensor(places, device=array.device) for places in zip(*pairs, strict=True))
@@ -43,7 +44,7 @@ def copy_members(array: EvolvingArray, donors: Mapping[str, str]) -> None:
             target.index_copy_(0, to, source.index_select(0, of))
     for own, by_number in idle.values():
         for number, places in by_number.items():
-            for tensor in own.moments[number].values():
+            for tensor in array.program.optimizer.moments(own.moments)[number].values():
                 tensor.index_fill_(0, torch.tensor(places, device=array.device), 0)
 
 
@@ -63,10 +64,15 @@ def write_member(array: EvolvingArray, trial_id: str, state: Mapping[str, Any]) 
     if state["epoch"] != array.epoch:
         raise ValueError(f"a checkpoint of epoch {state['epoch']} is no state of an array at epoch {array.epoch}")
     tile, i = array.place(trial_id)
+    program = array.program
+    trained, average = unaveraged(state), program.optimizer.average(tile.moments)
     tensors = tile.parameters | tile.fixed | tile.buffers
-    for name in array.program.state_names:
-        tensors[array.program.owners[name]][i].copy_(state["model"][name])
-    for name, buffers in zip(array.program.optimized, state["optimizer"]["buffers"], strict=True):
-        for number, stack in enumerate(tile.moments):
+    for name in program.state_names:
+        owner = program.owners[name]
+        tensors[owner][i].copy_(trained[name])
+        if owner in average:
+            average[owner][i].copy_(state["model"][name])
+    for name, buffers in zip(program.optimized, state["optimizer"]["buffers"], strict=True):
+        for number, stack in enumerate(program.optimizer.moments(tile.moments)):
             if name in stack:
                 stack[name][i].copy_(buffers[number]) if number < len(buffers) else stack[name][i].zero_()

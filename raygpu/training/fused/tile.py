@@ -34,7 +34,7 @@ class Tile:
         """Parameters that are frozen, or on which the loss does not depend."""
         self.buffers = buffers
         self.moments = moments
-        """The optimizer's state."""
+        """The optimizer's state, with an average of parameters and buffers if a member has one."""
         self.graphed: Callable[..., torch.Tensor] | None = None
         """The step as a recorded CUDA graph, once there is one."""
         self.streams: MemberStreams | None = None

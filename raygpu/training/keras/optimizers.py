@@ -14,7 +14,9 @@ from raygpu.training.keras.quiet_import import keras
 
 
 def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
-    """Make the optimizer of a trial. Assign its learning rate before each step."""
+    """Make the optimizer of a trial. Assign its learning rate before each step. Raises ValueError for `ema_decay`."""
+    if settings.ema_decay is not None:
+        raise ValueError("hyper-parameter ema_decay: only a TorchExperiment has an average of its parameters")
     if settings.optimizer == "sgd":
         return Sgd(settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
     decay = settings.weight_decay if settings.optimizer == "adamw" else None

@@ -151,7 +151,7 @@ class TorchPlaced(TorchSolo):
         epoch_s = time.perf_counter() - started
         with self.memory.recorded(lambda: self._under_way[-1]):
             next(others)
-        turn = Turn(epoch_s, losses.value().item(), self.memory.gib(self.optimizer))
+        turn = Turn(epoch_s, losses.value().item(), self.memory.gib(self.optimizer, self.average))
         if not profiled:
             return turn
         profile, trace = profiled_steps(others, NUM_PROFILED, self.wait)

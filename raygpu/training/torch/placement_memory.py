@@ -10,6 +10,7 @@ import torch
 from raygpu.training.memory_usage import GIB
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer
+from raygpu.training.torch.parameter_average import ParameterAverage
 
 
 class PlacedMemory:
@@ -56,13 +57,15 @@ class PlacedMemory:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
             yield
 
-    def gib(self, optimizer: Optimizer | OwnOptimizer) -> tuple[float, ...]:
+    def gib(self, optimizer: Optimizer | OwnOptimizer, average: ParameterAverage | None) -> tuple[float, ...]:
         """Return the memory of each device in GiB."""
         if self.measured:
             return tuple(torch.cuda.max_memory_allocated(device) / GIB for device in self._devices)
         found = list(self._bytes)
         for parameter, buffers in zip(optimizer.parameters, optimizer.buffers, strict=True):
             found[self._index[id(parameter)]] += sum(buffer.nbytes for buffer in buffers)
+        for value in average.values if average is not None else ():
+            found[self._index[id(value)]] += value.nbytes
         for num_bytes, index in self._saved.values():
             found[index] += num_bytes
         return tuple(num_bytes / GIB for num_bytes in found)

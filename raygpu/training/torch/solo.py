@@ -25,6 +25,7 @@ from raygpu.training.torch.data import copied, copied_outputs, in_precision, row
 from raygpu.training.torch.experiment import forward, own_methods, training_loss
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
+from raygpu.training.torch.parameter_average import ParameterAverage, unaveraged
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import Accumulator, backward, objective
 from raygpu.training.torch.seeding import seed_all
@@ -81,6 +82,18 @@ class TorchSolo:
         """The optimizer; made at its first use, so that a model which is only evaluated has no state of one."""
         return make_optimizer(self.experiment, self.model, self.hp, self.optimizer_settings, self.num_steps)
 
+    @cached_property
+    def average(self) -> ParameterAverage | None:
+        """The moving average of the model, which is evaluated; None without `ema_decay`."""
+        decay = self.optimizer_settings.ema_decay
+        return None if decay is None else ParameterAverage(self.model, decay)
+
+    def take_step(self, lr: float) -> None:
+        """Take an optimizer step by the gradients that the parameters have, and drop these."""
+        self.optimizer.step(lr)
+        if self.average is not None:
+            self.average.update()
+
     def run_epoch(self) -> EpochResult | None:
         """Train and evaluate the next epoch; return None after the last one."""
         if self.epoch >= self.epochs:
@@ -120,7 +133,7 @@ class TorchSolo:
             backward(loss)
             if settings.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.optimizer.parameters, settings.clip_norm)
-            self.optimizer.step(settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
+            self.take_step(settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
             yield loss, len(chosen[number])
 
     def _chosen(self, epoch: int) -> list[torch.Tensor]:
@@ -156,6 +169,10 @@ class TorchSolo:
         `Mean` and `Sum` add up exactly over batches; a plain number counts by the size of its batch.
         """
         self.model.eval()
+        with nullcontext() if self.average is None else self.average.in_place():
+            return self._evaluated(most)
+
+    def _evaluated(self, most: int | None) -> dict[str, float]:
         sums: dict[str, Accumulator] = {}
         count = min(self.data.num_validation, most or self.data.num_validation)
         parts = list(evaluation_parts(count))
@@ -169,17 +186,27 @@ class TorchSolo:
         return {name: each.value().item() for name, each in sums.items()}
 
     def save(self, folder: Path) -> None:
-        """Write `checkpoint.pt`: `model` and `optimizer` state dicts and the epoch, readable with
-        `weights_only=True`."""
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "epoch": self.epoch}
-        torch.save(state, folder / CHECKPOINT)
+        """Write `checkpoint.pt`: the result of `state`, and the epoch, readable with `weights_only=True`."""
+        torch.save(self.state() | {"epoch": self.epoch}, folder / CHECKPOINT)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state dicts of a checkpoint: `model`, which was evaluated, and `optimizer`; with an average also
+        the model with which the training goes on."""
+        models = {"model": self.model.state_dict()} if self.average is None else self.average.state_dicts()
+        return {**models, "optimizer": self.optimizer.state_dict()}
+
+    def load_state(self, state: Mapping[str, Any], epoch: int) -> None:
+        """Take over the state dicts of a checkpoint. epoch: of the next step."""
+        self.model.load_state_dict(unaveraged(state))
+        if self.average is not None:
+            self.average.load_average(state)
+        self.optimizer.use(self.optimizer_settings.in_epoch(epoch))
+        self.optimizer.load_state_dict(state["optimizer"])
 
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote."""
         state = torch.load(folder / CHECKPOINT, map_location=self.device, weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.use(self.optimizer_settings.in_epoch(min(state["epoch"] + 1, self.epochs)))
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.load_state(state, min(state["epoch"] + 1, self.epochs))
         self.epoch = state["epoch"]
 
     def load_parameters(self, folder: Path) -> None:
@@ -191,7 +218,8 @@ class TorchSolo:
         """Free the device memory for the next trial of this process."""
         self.data.close()
         del self.model, self.data
-        vars(self).pop("optimizer", None)
+        for made in ("optimizer", "average"):
+            vars(self).pop(made, None)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from raygpu.experiment import Splits, named
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.fused.model_array import TorchArray
+from raygpu.training.torch.parameter_average import UNAVERAGED
 from raygpu.training.torch.solo import TorchSolo
 from tests.contracts.zoo.entry import Entry
 
@@ -33,9 +35,15 @@ def alone(entry: Entry, splits: Splits, trial: Trial, dtype: torch.dtype | None)
     """A trial trained alone."""
     solo = TorchSolo(entry, splits, trial, settings(entry), torch.device("cpu"), dtype)
     metrics = [result.metrics for result in iter(solo.run_epoch, None)]
-    state = {name: tensor.detach().clone() for name, tensor in solo.model.state_dict().items()}
+    state = tensors(solo.state())
     solo.close()
     return state, metrics
+
+
+def tensors(checkpoint: Mapping[str, Any]) -> State:
+    """Parameters and buffers of a checkpoint by name: of the model, and those that are not averaged."""
+    kept = {**checkpoint["model"], **{f"{UNAVERAGED} {k}": v for k, v in checkpoint.get(UNAVERAGED, {}).items()}}
+    return {name: tensor.detach().clone() for name, tensor in kept.items()}
 
 
 def fingerprint(splits: Splits) -> str:
@@ -94,4 +102,5 @@ def fused(
     for results in iter(array.run_epoch, None):
         for trial_id, result in results.items():
             metrics[trial_id].append(result.metrics)
-    return {trial.trial_id: (array.member_state(trial.trial_id)["model"], metrics[trial.trial_id]) for trial in trials}
+    states = {trial.trial_id: tensors(array.member_state(trial.trial_id)) for trial in trials}
+    return {trial_id: (state, metrics[trial_id]) for trial_id, state in states.items()}

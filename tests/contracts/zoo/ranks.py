@@ -23,7 +23,7 @@ from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
 from raygpu.training.torch.solo import TorchSolo
 from tests.contracts.zoo import ZOO
-from tests.contracts.zoo.check import Outcome, settings
+from tests.contracts.zoo.check import Outcome, settings, tensors
 from tests.contracts.zoo.entry import BATCH
 
 RATIOS: dict[int, tuple[float, ...]] = {1: (), 2: (3.0, 2.0), 3: (5.0, 3.0, 2.0)}
@@ -70,7 +70,7 @@ def trained(name: str, plan: BatchPlan, ranks: Ranks) -> Part:
         )
         training = TorchParallel(alone, plan.parallel, ranks)
         metrics = [step.result.metrics for step in iter(training.advance, None) if step.result is not None]
-        state = {key: value.detach().clone() for key, value in training.solo.model.state_dict().items()}
+        state = tensors(training.solo.state())
         found.outcome, found.notes = (state, metrics), [*plan.lines, *training.notes]
         training.close()
     except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it

@@ -1,0 +1,61 @@
+"""Models that are evaluated with a moving average of their parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.contracts.zoo.entry import CLASSES, WIDTH, Vectors
+from tests.contracts.zoo.losses import Perceptron
+
+
+class Averaged(Perceptron):
+    """Two averages, and a neighbour without one."""
+
+    own = (
+        {"lr": 0.05, "ema_decay": 0.9},
+        {"lr": 0.1, "momentum": 0.9, "ema_decay": 0.5},
+        {"lr": 0.02, "momentum": 0.5, "weight_decay": 1e-2, "clip_norm": 0.5},
+    )
+    compiled = True
+
+
+class AveragedAdam(Perceptron):
+    """Moments beside the averages."""
+
+    own = tuple({"optimizer": "adam", "lr": 0.01, "ema_decay": decay} for decay in (0.0, 0.8, 0.99))
+
+
+class AveragedStatistics(Vectors):
+    """Buffers are averaged if they have a fraction, and a parameter is frozen. Momentum moves the statistics fast."""
+
+    own = Averaged.own
+    production = "BatchNorm"
+
+    def model(self, hp: Any) -> nn.Module:
+        made = nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8, momentum=0.5), nn.ReLU(), nn.Linear(8, CLASSES))
+        made[0].bias.requires_grad_(False)
+        return made
+
+
+class AveragedTied(Vectors):
+    """One matrix in two places."""
+
+    own = Averaged.own
+
+    def model(self, hp: Any) -> nn.Module:
+        made = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES))
+        made[2].weight = made[0].weight
+        return made
+
+
+class AveragedOwnOptimizer(Perceptron):
+    """An optimizer of the experiment's own, which never steps as an array."""
+
+    own = tuple({"lr": lr, "ema_decay": 0.8} for lr in (0.01, 0.02, 0.03))
+    fused = "optimizer"
+
+    def optimizer(self, model: nn.Module, hp: Any) -> torch.optim.Optimizer:
+        return torch.optim.RMSprop(model.parameters(), lr=hp["lr"])

@@ -1,0 +1,178 @@
+"""Trainings that are evaluated with a moving average of their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from raygpu import Splits, TorchExperiment
+from raygpu.planning.batches import batch_bounds, epoch_order
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings
+from raygpu.training.distributed.torch_ranks import TorchParallel
+from raygpu.training.fused.saved_array import save_saved_members
+from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.parameter_average import UNAVERAGED
+from raygpu.training.torch.solo import CHECKPOINT, TorchSolo, initial_model, trained_model
+from tests.models import few
+from tests.training.fused.alike import CPU, EXACT, difference, new_array
+
+EPOCHS, BATCH = 4, 32
+HP = {"lr": 0.05, "momentum": 0.9, "batch_size": BATCH, "ema_decay": 0.95}
+
+
+class Net(TorchExperiment):
+    def data(self) -> Splits:
+        return few()
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10))
+
+
+def solo(hp: Mapping[str, Any] = HP, epochs: int = EPOCHS) -> TorchSolo:
+    return TorchSolo(
+        Net(), few(), Trial("t0000", 7, hp), Settings(epochs, 1, "float32", Path()), CPU, torch.float64
+    )  # fmt: skip
+
+
+def by_hand() -> tuple[nn.Module, nn.Module, float]:
+    """A loop as one writes it: the trained model, its average by torch's own class, and the average's loss."""
+    model = initial_model(Net(), HP, 7).double()
+    average: Any = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.95), use_buffers=True)
+    data = few()
+    inputs, targets = torch.as_tensor(data.train_inputs).double(), torch.as_tensor(data.train_targets)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for epoch in range(1, EPOCHS + 1):
+        order = torch.from_numpy(epoch_order(7, epoch, len(targets)))
+        for start, end in batch_bounds(len(targets), BATCH):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs[order[start:end]]), targets[order[start:end]]).backward()
+            optimizer.step()
+            average.update_parameters(model)
+    with torch.no_grad():
+        outputs = average.module.eval()(torch.as_tensor(data.validation_inputs).double())
+        loss = nn.functional.cross_entropy(outputs, torch.as_tensor(data.validation_targets))
+    return model, average.module, loss.item()
+
+
+def counted(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A state dict without the number of batches, of which torch's class averages the whole number."""
+    return {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
+
+
+def test_a_training_equals_a_loop_with_torch_s_own_average(tmp_path: Path) -> None:
+    model, average, loss = by_hand()
+    training = solo()
+    results = list(iter(training.run_epoch, None))
+    training.save(tmp_path)
+    saved = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    assert difference(counted(saved[UNAVERAGED]), counted(model.state_dict())) <= EXACT
+    assert difference(counted(saved["model"]), counted(average.state_dict())) <= EXACT
+    assert difference(counted(saved["model"]), counted(model.state_dict())) > 1e-2
+    assert results[-1].metrics["validation/loss"] == pytest.approx(loss, rel=1e-9)
+    loaded = trained_model(Net(), HP, tmp_path)
+    assert difference(counted(loaded.double().state_dict()), counted(average.state_dict())) <= 1e-6
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+def test_a_training_goes_on_with_its_average(stop: int, tmp_path: Path) -> None:
+    whole, first, second = solo(), solo(), solo()
+    wanted = [result.metrics for result in iter(whole.run_epoch, None)]
+    for _ in range(stop):
+        first.run_epoch()
+    first.save(tmp_path)
+    second.load(tmp_path)
+    assert [result.metrics for result in iter(second.run_epoch, None)] == [
+        pytest.approx(metrics, rel=1e-9) for metrics in wanted[stop:]
+    ]
+    scored = solo()
+    scored.load_parameters(tmp_path)
+    assert scored.evaluate()["loss"] == pytest.approx(wanted[stop - 1]["validation/loss"], rel=1e-9)
+
+
+def test_production_and_a_member_of_an_array_have_the_same_average(tmp_path: Path) -> None:
+    alone = solo()
+    wanted = [result.metrics for result in iter(alone.run_epoch, None)]
+    production = TorchParallel(solo(), ParallelSettings(BATCH, optimizer_settings=OptimizerSettings.of(HP)), OneRank())
+    found = [progress.result.metrics for progress in iter(production.advance, None) if progress.result]
+    assert found == [pytest.approx(metrics, rel=1e-9) for metrics in wanted]
+    production.save(tmp_path)
+    checkpoint = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    assert difference(checkpoint["model"], alone.state()["model"]) <= EXACT
+
+    trials = [Trial("t0000", 7, HP), Trial("t0001", 8, {**HP, "ema_decay": 0.5}), Trial("t0002", 9, _without())]
+    array = new_array(Net(), trials, epochs=EPOCHS)
+    for _ in range(EPOCHS):
+        array.run_epoch()
+    array.save(tmp_path)
+    save_saved_members(tmp_path, {"t0000": tmp_path})
+    state = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    for name in ("model", UNAVERAGED):
+        assert difference(state[name], alone.state()[name]) <= EXACT
+    assert UNAVERAGED not in array.member_state("t0002")
+
+
+def _without() -> dict[str, Any]:
+    return {name: value for name, value in HP.items() if name != "ema_decay"}
+
+
+@pytest.mark.parametrize("left", [["t0000"], ["t0001"]], ids=["an average", "no average"])
+def test_an_array_goes_on_when_members_have_left(left: list[str], tmp_path: Path) -> None:
+    trials = [Trial("t0000", 7, HP), Trial("t0001", 8, _without())]
+    array = new_array(Net(), trials, epochs=EPOCHS)
+    for _ in range(2):
+        array.run_epoch()
+    array.save(tmp_path)
+    remaining = [trial for trial in trials if trial.trial_id in left]
+    again = new_array(Net(), remaining, epochs=EPOCHS)
+    again.load(tmp_path)
+    for _ in range(2):
+        array.run_epoch()
+        again.run_epoch()
+    (name,) = left
+    one, other = array.member_state(name), again.member_state(name)
+    assert set(one) == set(other)
+    for part in set(one) & {"model", UNAVERAGED}:
+        assert difference(one[part], other[part]) <= EXACT
+
+
+def test_members_take_over_the_average_of_others(tmp_path: Path) -> None:
+    """As a population does: from a row of the array, and from a checkpoint of another worker."""
+    trials = [Trial("t0000", 7, HP), Trial("t0001", 8, HP), Trial("t0002", 9, HP)]
+    array = new_array(Net(), trials, epochs=EPOCHS)
+    array.run_epoch()
+    array.save_member("t0000", tmp_path)
+    array.copy_members({"t0001": "t0000"})
+    array.load_member("t0002", tmp_path)
+    wanted = array.member_state("t0000")
+    for taker in ("t0001", "t0002"):
+        for part in ("model", UNAVERAGED):
+            assert difference(array.member_state(taker)[part], wanted[part]) == 0
+
+
+def test_a_checkpoint_of_a_trial_without_an_average_begins_one(tmp_path: Path) -> None:
+    plain = solo(_without())
+    plain.run_epoch()
+    plain.save(tmp_path)
+    training = solo()
+    training.load(tmp_path)
+    assert difference(training.state()["model"], plain.state()["model"]) == 0
+    average = solo()
+    average.run_epoch()
+    average.save(tmp_path)
+    without = solo(_without())
+    without.load(tmp_path)
+    assert difference(without.state()["model"], average.state()[UNAVERAGED]) == 0
+
+
+@pytest.mark.parametrize("read", [1.0, -0.1, "0.9", True])
+def test_a_decay_out_of_range_is_refused(read: Any) -> None:
+    with pytest.raises(ValueError, match=r"ema_decay: read .*; a number from 0 to below 1 is wanted"):
+        OptimizerSettings.of({"ema_decay": read})
