@@ -107,7 +107,7 @@ def run(
         console.details(cluster.detail_lines())
         simulated = any(device.uuid is None for device in cluster.devices)
         where = _placed(config, source.kind, cluster.nodes, simulated=simulated)
-        spread(_equal(config), where.ranks, found.splits.num_train)
+        spread(_equal(config), where.ranks, found.splits.samples_per_epoch)
         folder = RunDirectory.create(Path(prepared.config.runs_dir), str(prepared.config.name), prepared.config.storage)
         try:
             measuring = _Measuring(config, prepared, found, cluster, where, folder, console)
@@ -161,15 +161,15 @@ class _Measuring:
     """The last NVML readings while devices worked, by device."""
 
     @property
-    def num_train(self) -> int:
-        """Number of training samples."""
+    def samples_per_epoch(self) -> int:
+        """Number of training samples of an epoch."""
         assert self.found.splits is not None
-        return self.found.splits.num_train
+        return self.found.splits.samples_per_epoch
 
     @property
     def configured(self) -> int:
         """The global batch that raygpu.train takes with this configuration."""
-        return spread(_equal(self.config), self.where.ranks, self.num_train).parallel.global_batch
+        return spread(_equal(self.config), self.where.ranks, self.samples_per_epoch).parallel.global_batch
 
     def verdict(self) -> BalanceResult:
         """Measure the devices, then trainings with the resulting shares and with equal ones, and decide by both."""
@@ -227,7 +227,7 @@ class _Measuring:
         """Return the global batch: the configuration's, or the fastest of at most a tenth of the data."""
         if not self.config.best_batch:
             return self.configured
-        most = max(self.configured, int(LARGEST_PART * self.num_train))
+        most = max(self.configured, int(LARGEST_PART * self.samples_per_epoch))
         return min(balance_shares(curves).global_batch, most)
 
     def _short_trainings(self) -> ShortTrainings:
@@ -283,12 +283,12 @@ def _finish(measuring: _Measuring, source_folder: Path, verdict: BalanceResult, 
     config, console, folder = measuring.prepared.config, measuring.console, measuring.folder
     assert isinstance(config, BalanceConfig)
     devices = [measuring.cluster.devices[place] for place in measuring.places]
-    ranks, num_train = measuring.where.ranks, measuring.num_train
+    ranks, samples_per_epoch = measuring.where.ranks, measuring.samples_per_epoch
     before, after = (
         balance_view.Step(found.parallel.global_batch, found.settings.lr)
-        for found in (spread(_equal(config, whole), ranks, num_train) for whole in (None, sum(verdict.shares)))
+        for found in (spread(_equal(config, whole), ranks, samples_per_epoch) for whole in (None, sum(verdict.shares)))
     )
-    lines = [*balance_view.lines(verdict), *balance_view.training(before, after, num_train)]
+    lines = [*balance_view.lines(verdict), *balance_view.training(before, after, samples_per_epoch)]
     console.results(["", *balance_view.table(devices, verdict, measuring.readings), ""])
     console.results(lines)
     folder.trials.rmdir()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ class Splits:
     """Inputs that no trial sees: the winner of a sweep and a production model are scored on them, once. None for no
     test data."""
     test_targets: Arrays | None = None
+    per_epoch: int | None = field(default=None, kw_only=True)
+    """Training samples of an epoch, as `data.samples_per_epoch` sets them; None for all."""
 
     def __post_init__(self) -> None:
         if (self.test_inputs is None) != (self.test_targets is None):
@@ -46,9 +48,9 @@ class Splits:
         parts = ("train", "validation", *(["test"] if self.test_inputs is not None else []))
         for part in parts:
             sizes = set[int]()
-            for field in (f"{part}_inputs", f"{part}_targets"):
-                object.__setattr__(self, field, as_arrays(getattr(self, field), field))
-                sizes |= {len(array) for array in named(getattr(self, field)).values()}
+            for name in (f"{part}_inputs", f"{part}_targets"):
+                object.__setattr__(self, name, as_arrays(getattr(self, name), name))
+                sizes |= {len(array) for array in named(getattr(self, name)).values()}
             if len(sizes) != 1 or sizes == {0}:
                 raise ValueError(
                     f"the {part} split holds arrays of {sorted(sizes)} samples; all need the same number, at least 1"
@@ -72,6 +74,11 @@ class Splits:
     def num_train(self) -> int:
         """Number of training samples."""
         return num_samples(self.train_inputs)
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Number of training samples of an epoch: of the data, or as many as were set."""
+        return self.per_epoch or self.num_train
 
     def first(self, count: int) -> Splits:
         """Return the first `count` samples of the training data and of the validation data, without the test data."""

@@ -39,6 +39,7 @@ from raygpu.records.json_files import rounded
 from raygpu.records.run_directory import RunDirectory
 from raygpu.training.placed import Placements, placements
 from raygpu.training.torch.experiment import own_methods
+from raygpu.workflow.data_parts import cut_lines, part_of
 from raygpu.workflow.ray_startup import measuring_ray
 from raygpu.workflow.run_report import report_of
 from raygpu.workflow.user_code import find, tried_step
@@ -136,7 +137,7 @@ def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: L
     source, code = find(config, (source_folder or Path.cwd()).resolve())
     _require_experiment(source, code)
     step = tried_step(config, source, code, config.hyperparameters)
-    splits = step.splits.part(config.data.fraction, config.seed)
+    splits = part_of(config, step.splits, config.hyperparameters)
     found = placements(source, code, splits, prepared.trial, config.placements, prepared.num_devices)
     has_pipeline = _has_pipeline(prepared, source, code, splits)
     planned = _Planned(prepared, Workload(source, splits, prepared.trial, config.gpu.precision), found, has_pipeline)
@@ -150,6 +151,7 @@ def _plan(config: PlaceConfig, stem: str, source_folder: Path | None, console: L
             f"place {config.name}: {config.code_name}{data}; {hyperparameters(config.hyperparameters)}",
             *prepared.left_out,
             *step.notes,
+            *cut_lines(step.splits, splits),
             f"on {prepared.num_devices} {logical}{planned.device}; placements: {', '.join(found)}{pipelines}",
         ]
     )

@@ -46,6 +46,9 @@ class DataSection(Section):
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Train on a seeded, stratified part of the training data: 0.2 is a fifth. Validation data stays whole."""
+    samples_per_epoch: Annotated[int, Field(ge=2)] | None = None
+    """Training samples of an epoch, after which a trial is evaluated and reports: fewer than there are for a large data
+    set, several times as many for a small one. Epochs follow each other through the data. Default: one pass."""
     synthetic: bool = False
     """Made-up data of the same shapes, to measure speed offline; scores mean nothing."""
 

@@ -22,12 +22,18 @@ WINDOW = 64
 """Number of latest estimates in a noise scale."""
 
 
-def epoch_order(seed: int, epoch: int, num_samples: int) -> np.ndarray:
-    """Return the samples of one epoch in their order, int64 (num_samples,). Epochs are counted from 1.
+def epoch_order(seed: int, epoch: int, num_samples: int, per_epoch: int | None = None) -> np.ndarray:
+    """Return the samples of one epoch in their order, int64 (per_epoch,). Epochs are counted from 1.
 
-    The order depends on nothing else, so training can go on at any epoch without a saved random state.
+    Each pass over the data has an order of its own. per_epoch: samples of an epoch, by default one pass; of another
+    number, epochs follow each other through the passes. The order depends on nothing else, so training can go on at any
+    epoch without a saved random state.
     """
-    return np.random.default_rng([seed, epoch]).permutation(num_samples)
+    length = per_epoch or num_samples
+    start, end = (epoch - 1) * length, epoch * length
+    first, last = start // num_samples, -(-end // num_samples)
+    passes = [np.random.default_rng([seed, number + 1]).permutation(num_samples) for number in range(first, last)]
+    return np.concatenate(passes)[start - first * num_samples : end - first * num_samples]
 
 
 def batch_bounds(num_samples: int, batch_size: int, least: int = 2) -> Iterator[tuple[int, int]]:

@@ -25,6 +25,7 @@ from raygpu.planning.profiles import Profile, Subject
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.trials import Trial
 from raygpu.training.start import signature
+from raygpu.workflow.data_parts import cut_lines, part_of, require_whole
 from raygpu.workflow.ray_startup import measuring_ray
 from raygpu.workflow.user_code import find, tried_step
 from raygpu.workflow.validation import PreparedPack, chosen_gpus, prepare_pack
@@ -77,10 +78,12 @@ def subject_of(
     """
     source, code = find(config, (source_folder or Path.cwd()).resolve())
     splits = None
-    if isinstance(code, Experiment):
+    if not isinstance(code, Experiment):
+        require_whole(config, source)
+    else:
         step = tried_step(config, source, code, trial.hyperparameters)
-        say(step.notes)
-        splits = step.splits.part(config.data.fraction, config.seed)
+        splits = part_of(config, step.splits, trial.hyperparameters)
+        say([*step.notes, *cut_lines(step.splits, splits)])
     shaped_by = signature(source, code, splits, trial)
     site = replace(local_site(gpus, [host.node(1)]), num_cpus=host.num_cpus())
     workload = Workload(source, splits, trial, config.gpu.precision)
@@ -169,7 +172,7 @@ def measure(
         benchmark.compile()
     return Profile(
         measuring.subject,
-        measuring.workload.splits.num_train if measuring.workload.splits is not None else None,
+        measuring.workload.splits.samples_per_epoch if measuring.workload.splits is not None else None,
         tuple(benchmark.points),
         (*notes, *benchmark.notes),
         datetime.now(UTC).isoformat(timespec="seconds"),

@@ -135,6 +135,8 @@ def with_sweep_settings(values: dict[str, Any], sweep: SweepConfig, run_id: str 
     source = values["source"]
     if source.get("data") == "synthetic":
         values["data"] = {"synthetic": True}
+    if sweep.data.samples_per_epoch is not None:  # in which the trial's epochs are counted
+        values["data"] = {**values.get("data", {}), "samples_per_epoch": sweep.data.samples_per_epoch}
     if run_id is not None:
         source["mlflow_run_id"] = run_id
     return values

@@ -29,6 +29,7 @@ UNSUITED = {
     "compile": "a function compiles its own model",
     "gpu.precision": "a function sets its own precision; give --gpu.precision float32",
     "data.fraction": "a function loads its own data",
+    "data.samples_per_epoch": "a function decides on its own epochs",
     "registered_name": "a function's model has no known form; log and register it in the function, by mlflow",
 }
 """Keys that have no meaning for a function, and why."""

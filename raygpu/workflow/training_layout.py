@@ -58,5 +58,5 @@ def layout(
     placing = place_workers(nodes, config, found.source.kind, simulated=simulated)
     if found.splits is None:
         return Layout(placing, None)
-    batches = spread(config, placing.ranks, found.splits.num_train, global_batch=global_batch)
+    batches = spread(config, placing.ranks, found.splits.samples_per_epoch, global_batch=global_batch)
     return Layout(placing, checked(config, batches, placing.ranks, found.source, found.code, found.splits))

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
+from raygpu.config import ProblemConfig, TrainConfig, TrialsConfig
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
 from raygpu.errors import BadInput, one_line
@@ -23,8 +23,6 @@ from raygpu.experiment import (
     Experiment,
     MissingHyperparameter,
     Splits,
-    class_labels,
-    num_samples,
     reads_later,
     take,
 )
@@ -35,6 +33,7 @@ from raygpu.storage import Storage
 from raygpu.training.data.generators import random_state_kept, seed_generators
 from raygpu.training.folds import Folds
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_whole
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
 from raygpu.workflow.validation import Prepared, PreparedTrain
 
@@ -105,6 +104,7 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
     if config.command is not None:
         _require_script(config.command, Path(source.folder))
     if not isinstance(code, Experiment):
+        require_whole(config, source)
         return Problem(source, code, None)
     if config.gpu.fraction != "auto" and config.gpu.fraction > 1:
         raise BadInput(
@@ -115,42 +115,16 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
     _require_known_values(prepared.space)
     splits, notes = _tried(prepared, source, code, load_data(config, source, code))
-    folds = _folds(config, splits)
-    searched = splits.part(config.data.fraction, config.seed) if folds is None else folds.split(0)
-    lines = [*notes, *([] if folds is None else [_fold_line(folds)]), *_test_lines(splits)]
+    folds = folds_of(config, splits)
+    searched = part_of(config, splits, _largest(prepared.space)) if folds is None else folds.split(0)
+    lines = [*notes, *cut_lines(splits, searched, folds)]
     return Problem(source, code, searched, lines, folds, splits.for_test())
 
 
-def _folds(config: SweepConfig, splits: Splits) -> Folds | None:
-    """Return the folds of a cross-validation; None without one. Raises BadInput."""
-    if config.folds is None:
-        return None
-    if reads_later(splits.train_inputs):
-        raise BadInput(
-            f"folds: read {config.folds}; folds are cut from arrays, and this data is of dataset_splits, whose"
-            " validation samples may be read in another way than those to train on"
-        )
-    try:
-        return Folds.of(splits, config.folds, config.seed, config.data.fraction)
-    except ValueError as error:
-        raise BadInput(f"folds: read {config.folds}; {error}") from error
-
-
-def _fold_line(folds: Folds) -> str:
-    """Return a line on a cross-validation."""
-    each = sorted({folds.num_validation(fold) for fold in range(folds.num_folds)})
-    samples = " or ".join(f"{count:,}" for count in each)
-    how = "stratified by class" if class_labels(folds.targets) is not None else "cut at random"
-    return f"data: {folds.num_folds} folds of {samples} samples, {how}; each training leaves one out to validate on it"
-
-
-def _test_lines(splits: Splits) -> list[str]:
-    """Return a line on the test data, if there is any."""
-    if splits.test_targets is None:
-        return []
-    return [
-        f"data: {num_samples(splits.test_targets):,} test samples, kept from all training, for the best model alone"
-    ]
+def _largest(space: Space) -> dict[str, Any]:
+    """Return the largest batch size of a search space as a hyper-parameter; nothing if it has none."""
+    ends = [end for parameter in space.parameters if parameter.name == "batch_size" for end in parameter.ends()]
+    return {"batch_size": max(ends)} if ends else {}
 
 
 def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits:
@@ -298,8 +272,8 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
     if lines and not config.source:  # a sweep has taken those of a trial
         raise BadInput([f"hyperparameters: {line}" for line in lines])
     notes = [*step.notes, *(f"hyperparameters: {line}" for line in lines)]
-    notes += _test_lines(step.splits)
-    searched = step.splits.part(config.data.fraction, config.seed)
+    searched = part_of(config, step.splits, config.hyperparameters)
+    notes += cut_lines(step.splits, searched)
     return Problem(source, code, searched, notes, test=step.splits.for_test())
 
 

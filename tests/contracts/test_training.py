@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -216,6 +216,26 @@ def test_no_epoch_after_the_last(framework: Framework) -> None:
     assert training.run_epoch() is not None
     assert training.run_epoch() is None
     assert training.run_epoch() is None
+
+
+@pytest.mark.parametrize("part", [0.5, 3])
+def test_epochs_of_another_length_take_the_same_steps(framework: Framework, part: float, tmp_path: Path) -> None:
+    """Half a pass, or three, to a report: the model and its evaluations are those of the same steps in whole passes."""
+    whole = splits_of(framework.mlp).first(256)
+    other = replace(whole, per_epoch=int(256 * part))
+    wanted = framework.train(framework.mlp, HP, epochs=6, splits=whole)
+    training = framework.start(framework.mlp, HP, epochs=int(6 / part), splits=other)
+    first = training.run_epoch()
+    training.save(tmp_path)
+    training.close()
+    again = framework.start(framework.mlp, HP, epochs=int(6 / part), splits=other)
+    again.load(tmp_path)
+    found = [first, *rest(again)]
+    assert {result.num_samples for result in found} == {int(256 * part)}
+    every = found[1::2] if part < 1 else found
+    for result, expected in zip(every, wanted if part < 1 else wanted[2::3], strict=True):
+        for name in ("validation/loss", "validation/accuracy"):
+            assert result.metrics[name] == pytest.approx(expected.metrics[name], rel=1e-6)
 
 
 def test_a_seed_decides_everything(framework: Framework) -> None:

@@ -69,6 +69,17 @@ def test_an_order_depends_on_seed_and_epoch(seed: int, epoch: int) -> None:
     assert seed == epoch or order != epoch_order(epoch, seed, 100).tolist()
 
 
+@given(st.integers(0, 2**32), st.integers(1, 50), st.integers(1, 50), st.integers(1, 12))
+def test_epochs_of_another_length_follow_each_other_through_the_passes(
+    seed: int, num_samples: int, per_epoch: int, epochs: int
+) -> None:
+    each = [epoch_order(seed, epoch, num_samples, per_epoch) for epoch in range(1, epochs + 1)]
+    assert {len(order) for order in each} == {per_epoch}
+    passes = -(-epochs * per_epoch // num_samples)
+    whole = np.concatenate([epoch_order(seed, number + 1, num_samples) for number in range(passes)])
+    assert (np.concatenate(each) == whole[: epochs * per_epoch]).all()
+
+
 @given(counts, counts, st.integers(2, 9))
 def test_a_last_batch_that_is_too_small_joins_the_one_before(num_samples: int, batch_size: int, least: int) -> None:
     sizes = [end - start for start, end in batch_bounds(num_samples, batch_size, least)]

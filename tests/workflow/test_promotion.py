@@ -43,6 +43,18 @@ def test_an_id_is_taken(folder: RunDirectory) -> None:
     assert promoted(str(folder.path), TrackingSection, True).checkpoint == folder.checkpoints / "t0000"
 
 
+def test_a_training_counts_its_epochs_as_the_sweep_did(folder: RunDirectory, tmp_path: Path) -> None:
+    assert "data" not in promoted(str(folder.path), TrackingSection, False).values
+    config = SweepConfig.model_validate(
+        {
+            "experiment": "tests.cases:ramp", "trials": 1, "epochs": 1, "space": {"x": 1},
+            "data": {"samples_per_epoch": 500},
+        }
+    )  # fmt: skip
+    folder.write_config(config, tmp_path)
+    assert promoted(str(folder.path), TrackingSection, False).values["data"] == {"samples_per_epoch": 500}
+
+
 @pytest.mark.parametrize("text", ["", "source = 1", "[source]"])
 def test_a_best_trial_without_an_id_is_refused(folder: RunDirectory, text: str) -> None:
     folder.best_toml.write_text(text)

@@ -47,7 +47,7 @@ class DeviceBenchmark:
         parts: number of parts in which a device processes its share of a batch.
         """
         assert workload.splits is not None  # functions and scripts have no batches to split
-        self.cluster, self._trial, self._num_train = cluster, workload.trial, workload.splits.num_train
+        self.cluster, self._trial, self._samples_per_epoch = cluster, workload.trial, workload.splits.samples_per_epoch
         self._window_s = window_s
         self._rounds, self._parts = rounds, parts
         self._threads = max(1, int(where.cpus))
@@ -77,7 +77,7 @@ class DeviceBenchmark:
         does.
         """
         doubled = (first << power for power in range(64))
-        return self._curves(doubled, say, ended="data", most=self._num_train)
+        return self._curves(doubled, say, ended="data", most=self._samples_per_epoch)
 
     def _curves(
         self, sizes: Iterable[int], say: Callable[[str], None], *, ended: Ended, most: float = math.inf

@@ -83,11 +83,11 @@ class Measurer:
         gpu = self.config.gpu
         open_mode = gpu.mode == "auto" and self.source.kind in ("torch", "keras")
         if not open_mode and (gpu.fraction != "auto" or gpu.mode == "fused"):
-            found.kept = self.store.find(self._subject(self.largest, site))
+            found.kept = self._found(self._subject(self.largest, site))
             return found, False  # nothing is left to be chosen
         in_part: dict[Signature, Profile] = {}
         for group in self.groups:
-            profile = self.store.find(self._subject(group, site))
+            profile = self._found(self._subject(group, site))
             if profile is not None and profile.best() is not None:
                 whole = self._tells(profile, group, site)
                 (found.own if whole else in_part)[group.signature] = profile
@@ -151,11 +151,18 @@ class Measurer:
         own = self._subject(self.largest, site)
         for device, (node, *_) in nodes.items():
             there = replace(site, device=node.device, device_gib=node.device_gib)
-            profile = self.store.find(self._subject(self.largest, there))
+            profile = self._found(self._subject(self.largest, there))
             if profile is not None and profile.best() is not None:
                 found.by_device[device] = profile
         known = [*found.by_device.values(), *(p for p in self.store.all() if p.subject.same_training(own))]
         found.elsewhere = next((p for p in known if p.memory("process", "device_gib") is not None), None)
+
+    def _found(self, subject: Subject) -> Profile | None:
+        """Return the kept profile of a subject, with the samples of this sweep's epochs; None if there is none."""
+        profile = self.store.find(subject)
+        if profile is None or self.splits is None:
+            return profile
+        return replace(profile, num_train=self.splits.samples_per_epoch)
 
     def _subject(self, group: Group, site: Site) -> Subject:
         workload = Workload(self.source, self.splits, group.trials[0], self.config.gpu.precision)
@@ -177,7 +184,7 @@ class Measurer:
         """Run a few steps in this process, on the CPU: it has loaded the experiment already, and needs no start."""
         assert self.splits is not None
         whole = size(self.config)
-        samples = whole.trials * whole.epochs * self.splits.num_train
+        samples = whole.trials * whole.epochs * self.splits.samples_per_epoch
         if self.source.kind != "torch":
             return QuickLook(samples / KERAS_PER_S)
         from raygpu.training.quick_estimate import QuickEstimate  # torch takes seconds to import
@@ -199,7 +206,7 @@ class Measurer:
             points = estimate.points(self.largest.trials[:num_trials], int(site.num_cpus))
         except Exception:  # noqa: BLE001 - the user's code: its trials show it, each alone
             return look
-        rough = Profile(self._subject(self.largest, site), self.splits.num_train, tuple(points))
+        rough = Profile(self._subject(self.largest, site), self.splits.samples_per_epoch, tuple(points))
         parts = Estimates(reference=rough).parts(self.groups, self.config)
         num_gpus = sum(node.num_gpus for node in site.nodes)
         return QuickLook(options(parts, FreeMemory.of(site.nodes, None), num_gpus)[0].wall_s, rough)
@@ -217,11 +224,11 @@ class Measurer:
         workload = Workload(self.source, self.splits, self._first, self.config.gpu.precision)
         probing = SweepProbe(cluster, workload, self._at_once)
         whole = size(self.config)
-        benchmark = probing.measure(ways, whole.trials * whole.epochs * self.splits.num_train, mps=mps)
+        benchmark = probing.measure(ways, whole.trials * whole.epochs * self.splits.samples_per_epoch, mps=mps)
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")
         profile = Profile(
             self._subject(self.largest, site),
-            self.splits.num_train,
+            self.splits.samples_per_epoch,
             tuple(benchmark.points),
             tuple(benchmark.notes),
             measured_at,

@@ -42,7 +42,9 @@ class ScalingBenchmark:
     def batch_size(self) -> int:
         """Samples of a step, on all devices together."""
         assert self.workload.splits is not None  # functions and scripts have no batches to split
-        return min(OptimizerSettings.of(self.workload.trial.hyperparameters).batch_size, self.workload.splits.num_train)
+        return min(
+            OptimizerSettings.of(self.workload.trial.hyperparameters).batch_size, self.workload.splits.samples_per_epoch
+        )
 
     def scaling(self, devices: int) -> Scaling:
         """Return the speed-ups on 1, 2, 4 ... to this number of devices; with one device, upper bounds of them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -187,7 +187,7 @@ def _require_not_interrupted(running: ProductionRun) -> None:
 def _at_least(splits: Splits, count: int) -> Splits:
     """Repeat the training data to at least `count` samples, so that no epoch ends during the measurement."""
     if splits.num_train >= count:
-        return splits
+        return replace(splits, per_epoch=None)
     rows = np.arange(count) % splits.num_train
     inputs, targets = subset(splits.train_inputs, rows), subset(splits.train_targets, rows)
     few = slice(0, EVALUATED)

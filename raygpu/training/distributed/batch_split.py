@@ -41,7 +41,7 @@ class BatchPlan:
         return self.parallel.optimizer_settings
 
 
-def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: int | None = None) -> BatchPlan:
+def spread(config: TrainConfig, devices: int, samples_per_epoch: int, *, global_batch: int | None = None) -> BatchPlan:
     """Return the batch, shares and learning rate of each optimizer step.
 
     devices: number of devices of all workers. global_batch: samples per step of an earlier start of the same run, which
@@ -50,12 +50,14 @@ def spread(config: TrainConfig, devices: int, num_train: int, *, global_batch: i
     Raises BadInput with a line for each fault.
     """
     settings, whole = require_batch(config, devices, global_batch=global_batch)
-    if num_train < devices:
-        raise BadInput(f"workers: {_count(devices, 'device')}, but there are {_count(num_train, 'training sample')}")
+    if samples_per_epoch < devices:
+        raise BadInput(
+            f"workers: {_count(devices, 'device')}, but there are {_count(samples_per_epoch, 'training sample')}"
+        )
     lines = []
-    if whole > num_train:
-        lines.append(f"a batch is all {num_train} training samples, not {whole}")
-        whole = num_train
+    if whole > samples_per_epoch:
+        lines.append(f"a batch is all {samples_per_epoch} training samples, not {whole}")
+        whole = samples_per_epoch
     growth = whole / settings.batch_size
     factor = {"none": 1.0, "linear": growth, "sqrt": growth**0.5}[config.lr_scaling]
     warmup = config.warmup_epochs
@@ -111,13 +113,13 @@ def _checked(
     parallel, lines, lr_line, look_at = plan.parallel, list(plan.lines), plan.lr_line, _look(source)
     if source.kind == "torch" and overrides(code, "optimizer"):
         lr_line = "optimizer() is the experiment's own: its learning rate is not changed to the size of a batch"
-    num_train, num_validation = splits.num_train, num_samples(splits.validation_targets)
+    samples_per_epoch, num_validation = splits.samples_per_epoch, num_samples(splits.validation_targets)
     splits = splits.first(MOST) if reads_later(splits.train_inputs) else splits
     if devices > 1 or parallel.accumulate > 1:
         inputs, targets = splits.train_inputs, splits.train_targets
         look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=False)
         if source.kind == "torch":
-            parallel = _with_least(parallel, look.least_samples(), devices, num_train)
+            parallel = _with_least(parallel, look.least_samples(), devices, samples_per_epoch)
             lines += _state_lines(look, by_share=config.loss_by_share)
         if config.loss_by_share:
             lines.append("loss by share: each device's loss is of its share of a batch alone, as loss_by_share asks")
@@ -147,11 +149,11 @@ def _look(source: Source) -> Any:
     return KerasLook
 
 
-def _with_least(parallel: ParallelSettings, least: int, devices: int, num_train: int) -> ParallelSettings:
+def _with_least(parallel: ParallelSettings, least: int, devices: int, samples_per_epoch: int) -> ParallelSettings:
     """Give each part of a batch at least the samples that the model needs. Raises BadInput if there are too few."""
     if least == 1:
         return parallel
-    for name, samples in (("global_batch", parallel.global_batch), ("training samples", num_train)):
+    for name, samples in (("global_batch", parallel.global_batch), ("training samples", samples_per_epoch)):
         if samples < least * devices:
             raise BadInput(
                 f"{name}: read {samples}; the model cannot be trained on a single sample (BatchNorm?), so {devices}"

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from raygpu.experiment import Experiment, Splits
-from raygpu.planning.batches import epoch_order
 from raygpu.records.training_progress import Wish
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
@@ -109,7 +108,7 @@ class KerasParallel(ParallelTraining):
                 experiment, splits, trial, settings, optimizer_settings=parallel.optimizer_settings
             )
             self._generator = global_seed_generator()  # exists now, once for each device
-        super().__init__(parallel, ranks, wish, solo.optimizer_settings, solo.num_train, solo.epochs)
+        super().__init__(parallel, ranks, wish, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         if ranks.world > 1:
             self._note_batch_norm()
         self._data = self._copies()
@@ -152,7 +151,7 @@ class KerasParallel(ParallelTraining):
     # The two calls of a step, on every device of this process
 
     def _trace(self) -> None:
-        order = tf.TensorSpec([self.num_train], tf.int64)
+        order = tf.TensorSpec([self.samples_per_epoch], tf.int64)
         self._set_order(0)
         spans = self._by_device([tf.constant([0, 2], tf.int64)] * self.ranks.local)
         traced = self._compute_step.get_concrete_function(order, spans, tf.TensorSpec([], tf.float64))
@@ -171,8 +170,8 @@ class KerasParallel(ParallelTraining):
     def _compute_all(self, order: Any, spans: Any, whole: Any) -> Any:
         """Compute each device's part of the gradient; traced.
 
-        order: the epoch's samples, int64 (num_train,). spans: for each device, the index in `order` where its part
-        begins, and its number of samples, int64 (2,). whole: samples of the batch.
+        order: the epoch's samples, int64 (samples_per_epoch,). spans: for each device, the index in `order` where its
+        part begins, and its number of samples, int64 (2,). whole: samples of the batch.
 
         Returns for each device: numerator and denominator of its part's loss, its seconds, |g|^2 of its gradient, and
         the tensors of `PartGradient`.
@@ -242,7 +241,7 @@ class KerasParallel(ParallelTraining):
         return int(np.random.default_rng([*words, rank] if rank else words).integers(2**20))
 
     def _set_order(self, epoch: int) -> None:
-        self._order = tf.constant(epoch_order(self.solo.seed, epoch, self.num_train))
+        self._order = tf.constant(self.solo.order(epoch))
 
     def _begin_steps(self) -> None:
         """Do nothing: devices are waited for before a step that is timed."""

@@ -249,16 +249,16 @@ class ParallelTraining(ABC):
         ranks: Ranks,
         wish: Callable[[], Wish],
         settings: OptimizerSettings,
-        num_train: int,
+        samples_per_epoch: int,
         epochs: int,
     ) -> None:
         """Prepare the training. wish: called on rank 0 before each exchange."""
         self.parallel, self.ranks, self._wish = parallel, ranks, wish
-        self.optimizer_settings, self.num_train, self.epochs = settings, num_train, epochs
+        self.optimizer_settings, self.samples_per_epoch, self.epochs = settings, samples_per_epoch, epochs
         self.coordinator = Coordinator(parallel, ranks)
         self.notes: list[str] = []
         """Lines for a person on differences from a training on one device."""
-        self._bounds = self.coordinator.bounds(num_train)
+        self._bounds = self.coordinator.bounds(samples_per_epoch)
         self._train_s = 0.0
 
     def advance(self) -> Progress | None:
@@ -306,7 +306,7 @@ class ParallelTraining(ABC):
             self.epoch, self.step = self.epoch + 1, 0
             metrics = {"train/loss": told.loss}
             metrics |= {f"validation/{name}": value for name, value in validation.items()}
-            result = EpochResult(self.epoch, metrics, self.num_train, self._train_s, validate_s, waited_s)
+            result = EpochResult(self.epoch, metrics, self.samples_per_epoch, self._train_s, validate_s, waited_s)
         return Progress(
             epoch=self.epoch + (not ended),
             step=step,

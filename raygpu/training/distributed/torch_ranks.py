@@ -69,7 +69,7 @@ class TorchParallel(ParallelTraining):
         wish: Callable[[], Wish] = lambda: "",
     ) -> None:
         self.solo = solo
-        super().__init__(parallel, ranks, wish, solo.optimizer_settings, solo.num_train, solo.epochs)
+        super().__init__(parallel, ranks, wish, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         self._stopwatch = _Stopwatch(solo.device)
         if (ranks.world > 1 or parallel.accumulate > 1) and (name := _hooked(solo.model)) is not None:
             self.notes.append(f"the hook of {name} sees the gradient of each part of a batch, before they are summed")

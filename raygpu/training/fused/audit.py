@@ -145,7 +145,7 @@ def _whole_difference(
 
 def _batches(array: AuditedArray) -> list[tuple[int, int, int]]:
     """Return number, start and end of an epoch's first and last batch; of a stream of the first."""
-    bounds = list(batch_bounds(array.data.num_train, array.batch_size))
+    bounds = list(batch_bounds(array.data.samples_per_epoch, array.batch_size))
     return [(number, *bounds[number]) for number in sorted({0, 0 if array.data.in_order else len(bounds) - 1})]
 
 

@@ -101,8 +101,8 @@ class TorchArray:
         sizes = {each.batch_size for each in optimizers}
         if len(sizes) != 1:
             raise ValueError(f"batch_size: members of one array need one, but have {sorted(sizes)}")
-        self.batch_size = min(sizes.pop(), self.data.num_train)
-        self.steps_per_epoch = num_batches(self.data.num_train, self.batch_size)
+        self.batch_size = min(sizes.pop(), self.data.samples_per_epoch)
+        self.steps_per_epoch = num_batches(self.data.samples_per_epoch, self.batch_size)
         self.all_optimizers = optimizers
         """Settings of all members at the beginning, which decide on the terms of a step."""
         optimizer = ArrayOptimizer(optimizers, settings.changing)
@@ -176,7 +176,7 @@ class TorchArray:
             trial.trial_id: EpochResult(
                 self.epoch,
                 {"train/loss": losses[i], **{f"validation/{name}": column[i] for name, column in values.items()}},
-                num_samples=self.data.num_train,
+                num_samples=self.data.samples_per_epoch,
                 train_s=train_s,
                 validate_s=validate_s,
                 waited_s=waited_s,
@@ -204,7 +204,7 @@ class TorchArray:
         numbers = numbers.to(self.device, self.program.number_type)
         sums = Accumulator(self.device, (tile.width,))
         with self.program.training():
-            chosen = [order[:, start:end] for start, end in batch_bounds(data.num_train, self.batch_size)]
+            chosen = [order[:, start:end] for start, end in batch_bounds(data.samples_per_epoch, self.batch_size)]
             for number, (inputs, targets) in enumerate(data.train_batches(self.epoch, chosen)):
                 losses = self.step(tile, inputs, targets, numbers[number])
                 sums.add_packed(losses, chosen[number].shape[1])

@@ -59,10 +59,12 @@ class KerasSolo:
         self.hp = Hyperparameters(trial.hyperparameters)
         self.seed = trial.seed
         self.epochs = settings.epochs
-        self.num_train = splits.num_train
+        self.num_train, self.samples_per_epoch = splits.num_train, splits.samples_per_epoch
         self.num_validation = num_samples(splits.validation_targets)
         self.optimizer_settings = optimizer_settings or OptimizerSettings.of(self.hp)
-        bounds = list(batch_bounds(self.num_train, min(self.optimizer_settings.batch_size, self.num_train)))
+        bounds = list(
+            batch_bounds(self.samples_per_epoch, min(self.optimizer_settings.batch_size, self.samples_per_epoch))
+        )
         self.bounds = np.asarray(bounds, np.int32)
         configure(settings)
         self.train_data = tensors(splits.train_inputs), tensors(splits.train_targets)
@@ -93,10 +95,12 @@ class KerasSolo:
         metrics = {"train/loss": train_loss}
         metrics |= {f"validation/{name}": value for name, value in self.evaluate().items()}
         validate_s = time.perf_counter() - started - train_s  # the metrics are numbers: the device has been waited for
-        return EpochResult(self.epoch, metrics, num_samples=self.num_train, train_s=train_s, validate_s=validate_s)
+        return EpochResult(
+            self.epoch, metrics, num_samples=self.samples_per_epoch, train_s=train_s, validate_s=validate_s
+        )
 
     def _trace(self) -> None:
-        rows, bounds = tf.TensorSpec([self.num_train], tf.int64), tf.TensorSpec([None, 2], tf.int32)
+        rows, bounds = tf.TensorSpec([self.samples_per_epoch], tf.int64), tf.TensorSpec([None, 2], tf.int32)
         lrs = tf.TensorSpec([None], tf.float32)
         self._train_steps = tf.function(self._train_batches).get_concrete_function(rows, bounds, lrs)
         self._random_states = random_states(self._train_steps)
@@ -107,13 +111,17 @@ class KerasSolo:
             draw = np.random.default_rng([self.seed, self.epoch, place]).integers(2**20)
             state.assign(tf.constant([draw, 0], state.dtype))
 
+    def order(self, epoch: int) -> np.ndarray:
+        """Return the training samples of an epoch in their order, int64 (samples_per_epoch,)."""
+        return epoch_order(self.seed, epoch, self.num_train, self.samples_per_epoch)
+
     def _train(self) -> float:
         """Train one pass over the data; return its mean loss."""
         return self._run_steps(self.epoch, len(self.bounds))
 
     def _run_steps(self, epoch: int, count: int) -> float:
         """Take the first `count` steps of an epoch; return their mean loss, which waits for the device."""
-        order, steps = epoch_order(self.seed, epoch, self.num_train), len(self.bounds)
+        order, steps = self.order(epoch), len(self.bounds)
         first_step = (epoch - 1) * steps
         settings = self.optimizer_settings.in_epoch(epoch)
         lrs = [settings.lr_at(first_step + step, steps, self.epochs) for step in range(count)]
@@ -148,7 +156,7 @@ class KerasSolo:
     def _train_batches(self, order: Any, bounds: Any, lrs: Any) -> Any:
         """Take one optimizer step for each batch; return numerator and denominator of the loss. Traced.
 
-        order: the samples, int64 (num_train,). bounds: start and end of each batch, int32 (steps, 2).
+        order: the samples, int64 (samples_per_epoch,). bounds: start and end of each batch, int32 (steps, 2).
         lrs: a learning rate for each step, float32 (steps,).
         """
         parts = tf.zeros([2], tf.float64)

@@ -26,8 +26,8 @@ class TrainingData(Protocol):
     """
 
     @property
-    def num_train(self) -> int:
-        """Number of training samples."""
+    def samples_per_epoch(self) -> int:
+        """Number of training samples of an epoch."""
 
     @property
     def num_validation(self) -> int:
@@ -86,6 +86,7 @@ class DeviceData:
     validation_targets: Tensors
     """Validation data; of trials of several folds all samples, of which `own_validation_batch` takes a trial's."""
     num_train: int
+    samples_per_epoch: int
     num_validation: int
     folds: Folds | None = None
     """The folds; None without cross-validation."""
@@ -109,20 +110,20 @@ class DeviceData:
         at_home = [cast(moved(tensors(part), home), dtype) for part in _parts(data)]
         if not isinstance(data, Folds):
             train, wanted, held, expected = at_home
-            num_validation = num_samples(data.validation_targets)
-            return cls(device, home, train, wanted, held, expected, data.num_train, num_validation)
+            sizes = data.num_train, data.samples_per_epoch, num_samples(data.validation_targets)
+            return cls(device, home, train, wanted, held, expected, *sizes)
         own = sorted({trial.fold for trial in trials if trial.fold is not None})
-        sizes = {data.sizes(fold) for fold in own}
-        if len(sizes) != 1:
-            raise ValueError(f"fold: trials that train together need folds of one size, and have {sorted(sizes)}")
-        (num_train, num_validation), shared = sizes.pop(), len(own) == 1
+        different = {data.sizes(fold) for fold in own}
+        if len(different) != 1:
+            raise ValueError(f"fold: trials that train together need folds of one size, and have {sorted(different)}")
+        (num_train, num_validation), shared = different.pop(), len(own) == 1
         held, expected = (_view(part, data.held(own[0])) for part in at_home) if shared else at_home
         inputs, targets = at_home
-        return cls(device, home, inputs, targets, held, expected, num_train, num_validation, data, shared)
+        return cls(device, home, inputs, targets, held, expected, num_train, num_train, num_validation, data, shared)
 
     def order(self, trial: Trial, epoch: int) -> torch.Tensor:
         """Return the training samples of a trial's epoch in their order, as rows of the training tensors."""
-        order = epoch_order(trial.seed, epoch, self.num_train)
+        order = epoch_order(trial.seed, epoch, self.num_train, self.samples_per_epoch)
         if self.folds is not None:
             assert trial.fold is not None
             order = self.folds.train_rows(trial.fold, order)

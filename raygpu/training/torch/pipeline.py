@@ -92,9 +92,9 @@ class TorchPipeline:
         self.is_first, self.is_last = self.rank == 0, self.rank == pipeline.num_stages - 1
         prepare_torch(settings, device)
         self.optimizer_settings = OptimizerSettings.of(self.hp)
-        self.num_train = splits.num_train
-        self.batch_size = min(self.optimizer_settings.batch_size, self.num_train)
-        self.steps_per_epoch = num_batches(self.num_train, self.batch_size)
+        self.num_train, self.samples_per_epoch = splits.num_train, splits.samples_per_epoch
+        self.batch_size = min(self.optimizer_settings.batch_size, self.samples_per_epoch)
+        self.steps_per_epoch = num_batches(self.samples_per_epoch, self.batch_size)
         model = initial_model(experiment, self.hp, trial.seed)
         _require_possible(model, pipeline, settings, self.batch_size)
         model.train()
@@ -164,8 +164,8 @@ class TorchPipeline:
         kept: counts what the last of these steps keeps.
         """
         seed_all(self._epoch_seed(epoch))
-        order = torch.from_numpy(epoch_order(self.seed, epoch, self.num_train)).to(self.home)
-        bounds = list(batch_bounds(self.num_train, self.batch_size))[:most]
+        order = torch.from_numpy(epoch_order(self.seed, epoch, self.num_train, self.samples_per_epoch)).to(self.home)
+        bounds = list(batch_bounds(self.samples_per_epoch, self.batch_size))[:most]
         for number, (start, end) in enumerate(bounds):
             counted = kept is not None and number == len(bounds) - 1
             with kept.counting() if kept is not None and counted else nullcontext():

@@ -46,7 +46,8 @@ class ReadData:
 
     def __init__(self, splits: Splits, device: torch.device, dtype: torch.dtype | None, threads: int) -> None:
         self.device, self._dtype = device, dtype
-        self.num_train, self.num_validation = splits.num_train, num_samples(splits.validation_inputs)
+        self._num_train, self.samples_per_epoch = splits.num_train, splits.samples_per_epoch
+        self.num_validation = num_samples(splits.validation_inputs)
         self._parts = {
             "train": (splits.train_inputs, splits.train_targets),
             "validation": (splits.validation_inputs, splits.validation_targets),
@@ -59,8 +60,8 @@ class ReadData:
     def order(self, trial: Trial, epoch: int) -> torch.Tensor:
         """Return the training samples of an epoch in their order, the same for all trials; of a stream in its own."""
         if self.in_order:
-            return torch.arange(self.num_train)
-        return torch.from_numpy(epoch_order(ORDER_SEED, epoch, self.num_train))
+            return torch.arange(self._num_train)
+        return torch.from_numpy(epoch_order(ORDER_SEED, epoch, self._num_train, self.samples_per_epoch))
 
     def train_batches(self, epoch: int, chosen: Iterable[torch.Tensor]) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield inputs and targets of each of these batches of training samples, which are read ahead."""

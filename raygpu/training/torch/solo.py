@@ -65,10 +65,10 @@ class TorchSolo:
         self.device = device or default_device()
         self.autocast = prepare_torch(settings, self.device)
         self.data = training_data(splits, self.device, dtype, [trial], settings.threads)
-        self.num_train = self.data.num_train
+        self.samples_per_epoch = self.data.samples_per_epoch
         self.optimizer_settings = optimizer_settings or OptimizerSettings.of(self.hp)
-        self.batch_size = min(self.optimizer_settings.batch_size, self.num_train)
-        self.steps_per_epoch = num_batches(self.num_train, self.batch_size)
+        self.batch_size = min(self.optimizer_settings.batch_size, self.samples_per_epoch)
+        self.steps_per_epoch = num_batches(self.samples_per_epoch, self.batch_size)
         self.model = self._on_device(cast_model(initial_model(experiment, self.hp, trial.seed), dtype))
         self.num_steps = self.steps_per_epoch * self.epochs
         """Optimizer steps of the whole training; another number may be set before the optimizer is used."""
@@ -109,7 +109,7 @@ class TorchSolo:
         metrics |= {f"validation/{name}": value for name, value in self.evaluate().items()}
         validate_s = time.perf_counter() - started - train_s  # the metrics are numbers: the device has been waited for
         self.data.take_waited()  # of the evaluation
-        return EpochResult(self.epoch, metrics, self.num_train, train_s, validate_s, waited_s)
+        return EpochResult(self.epoch, metrics, self.samples_per_epoch, train_s, validate_s, waited_s)
 
     def _train(self) -> float:
         """Train one pass over the data; return its mean loss."""
@@ -139,7 +139,7 @@ class TorchSolo:
     def _chosen(self, epoch: int) -> list[torch.Tensor]:
         """Return the samples of each batch of an epoch."""
         order = self.data.order(self.trial, epoch)
-        return [order[start:end] for start, end in batch_bounds(self.num_train, self.batch_size)]
+        return [order[start:end] for start, end in batch_bounds(self.samples_per_epoch, self.batch_size)]
 
     def trial_steps(self) -> Iterator[int]:
         """Take steps without end, to be timed; yield the samples of each. The steps change the model.

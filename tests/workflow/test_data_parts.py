@@ -1,4 +1,4 @@
-"""Folds and test data, from the user's `data()` to what a sweep trains on."""
+"""Folds, test data and the length of an epoch, from the user's `data()` to what a sweep trains on."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from raygpu.workflow.validation import prepare
 
 CODE = """
 import numpy as np
+import torch
 from torch import nn
-from raygpu import Splits, TorchExperiment
+from raygpu import Splits, TorchExperiment, dataset_splits
 
 class Plain(TorchExperiment):
     shares = {"validation": 0.2, "test": 0.2}
@@ -34,6 +35,21 @@ class Plain(TorchExperiment):
 
     def model(self, hp):
         return nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+
+class Read(Plain):
+    def data(self):
+        made = super().data()
+        return dataset_splits(
+            list(zip(made.train_inputs, made.train_targets)), list(zip(made.validation_inputs, made.validation_targets))
+        )
+
+class Endless(Read):
+    def data(self):
+        made = super().data()
+        class Stream(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                return iter(list(zip(np.zeros((40, 8), np.float32), np.arange(40) % 2)))
+        return dataset_splits(Stream(), Stream(), num_samples={"train": 40, "validation": 40})
 
 class Rare(Plain):
     shares = {"validation": 0.2}
@@ -126,6 +142,40 @@ def test_data_that_cannot_be_cut_is_refused_in_one_line(found: Any, name: str, f
         found(name, folds=folds)
     (line,) = fault.value.faults
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("Plain", {}, "data.samples_per_epoch: read 30; an epoch has at least one batch, here of 32 samples"),
+        ("Plain", {"space": {"batch_size": {"choice": [8, 64]}, "lr": 1}}, "at least one batch, here of 64 samples"),
+        ("Plain", {"folds": 3}, "folds: read 3; data.samples_per_epoch: read 30; one of both"),
+        ("Read", {"data": {"samples_per_epoch": 500}}, "read 500, of 120 training samples; those of dataset_splits"),
+        ("Endless", {"data": {"samples_per_epoch": 36}}, "read 36; a stream begins anew in each epoch: num_samples"),
+    ],
+)
+def test_an_epoch_that_cannot_be_is_refused(found: Any, name: str, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as fault:
+        found(name, **{"data": {"samples_per_epoch": 30}, **values})
+    (line,) = fault.value.faults
+    assert message in line
+
+
+@pytest.mark.parametrize("name", ["Plain", "Read"])
+def test_the_length_of_an_epoch_is_told_and_kept(found: Any, name: str) -> None:
+    problem = found(name, data={"samples_per_epoch": 60})
+    assert problem.notes[-1] == "data: an epoch is 60 training samples, 0.5 passes over the 120 there are"
+    assert (problem.splits.num_train, problem.splits.samples_per_epoch) == (120, 60)
+
+
+@pytest.mark.parametrize(("key", "read"), [("samples_per_epoch", 100), ("fraction", 0.5)])
+def test_a_function_s_data_is_its_own(tmp_path: Path, key: str, read: float) -> None:
+    (tmp_path / "mine.py").write_text("def train(config): ...")
+    values = {"experiment": "mine.py:train", "trials": 1, "metric": "loss", "space": {"lr": 1}, "data": {key: read}}
+    config = SweepConfig.model_validate({**values, "tracking": {"enabled": False}, "runs_dir": str(tmp_path)})
+    prepared = prepare(config, "test")
+    with pytest.raises(BadInput, match=rf"data.{key}: read {read}; a function loads its own data"):
+        problem(prepared, *find(prepared.config, tmp_path))
 
 
 def test_data_that_raises_names_its_line(found: Any) -> None:
