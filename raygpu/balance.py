@@ -224,7 +224,7 @@ class _Measuring:
             benchmark.close()
 
     def _whole(self, curves: Sequence[Curve]) -> int:
-        """Return the global batch: the configuration's, or the fastest of at most a tenth of the data."""
+        """Return the global batch: the configuration's, or the fastest of at most a tenth of an epoch."""
         if not self.config.best_batch:
             return self.configured
         most = max(self.configured, int(LARGEST_PART * self.samples_per_epoch))

@@ -114,6 +114,8 @@ def advise(
     config = measuring.prepared.config
     store = measuring.prepared.profiles
     profile = store.find(measuring.subject)
+    if profile is not None:
+        profile = profile.in_epochs_of(measuring.samples_per_epoch)
     most = max(config.chosen_numbers or (config.most,))
     kept = profile is not None and all(profile.tells_of(way, most) for way in ways)
     folder = RunDirectory.create(Path(config.runs_dir), str(config.name))
@@ -210,7 +212,8 @@ def compare(
     console = console or LiveConsole()
     measuring = find_training(config, stem, source_folder, console.lines)
     store = measuring.prepared.profiles
-    found = [p for p in store.all() if p.subject.same_training(measuring.subject) and p.best() is not None]
+    known = (p.in_epochs_of(measuring.samples_per_epoch) for p in store.all())
+    found = [p for p in known if p.subject.same_training(measuring.subject) and p.best() is not None]
     if not found:
         raise BadInput(
             f"--compare: {store.folder} has no profile of this training; measure it here by {typed('pack')}, and"

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import hypothesis
 import pytest
 
 from raygpu import reporting
@@ -38,6 +39,9 @@ __all__ = [
     "pytest_testnodedown",
     "pytest_xdist_make_scheduler",
 ]
+
+hypothesis.settings.register_profile("any machine", deadline=None)  # a busy one is no fault of the code
+hypothesis.settings.load_profile("any machine")
 
 # Each of the processes that tests start would compile all modules again, a third of a worker's time, if it kept none.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -112,6 +112,11 @@ OWN_STEP = SMALL.replace("Mlp", "SmoothedMlp")
         (SMALL, ["--stages", "7"], "stages: the model has no submodule '7'; it has: 0, 1, 2"),
         (SMALL, ["--stages", "1,2"], "stages: read 1,2, 3 stages for 2 devices"),
         (OWN_STEP, ["--stages", "1"], "a pipeline does not use tests.models:SmoothedMlp's own training_step"),
+        (
+            SMALL.replace("lr = 0.1", "lr = 0.1\nema_decay = 0.9"),
+            ["--stages", "1"],
+            "no average of the parameters, as ema",
+        ),
         (SMALL, ["--micro-batches", "0"], "--micro-batches: read '0'"),
         (SMALL, ["--rounds", "1"], "rounds"),
         (SMALL.replace("Mlp", "Nothing"), [], "tests.models has no 'Nothing'"),

@@ -65,14 +65,14 @@ class Step:
     lr: float
 
 
-def training(before: Step, after: Step, num_train: int) -> list[str]:
-    """Compare a step of the written training with the configuration's, in lines; warn if it takes a large part of the
-    data.
+def training(before: Step, after: Step, samples_per_epoch: int) -> list[str]:
+    """Compare a step of the written training with the configuration's, in lines; warn if it takes a large part of an
+    epoch.
 
     before, after: the step as configured and as written.
     """
-    steps, now = num_batches(num_train, before.global_batch), num_batches(num_train, after.global_batch)
-    part = after.global_batch / num_train
+    steps, now = num_batches(samples_per_epoch, before.global_batch), num_batches(samples_per_epoch, after.global_batch)
+    part = after.global_batch / samples_per_epoch
     found = []
     if after.global_batch == before.global_batch:
         found.append(
@@ -90,7 +90,8 @@ def training(before: Step, after: Step, num_train: int) -> list[str]:
         )
     if part > LARGEST_PART:
         found.append(
-            f"warning: a step takes {100 * part:.0f} % of the {num_train:,} training samples; scores may suffer"
+            f"warning: a step takes {100 * part:.0f} % of the {samples_per_epoch:,} training samples of an epoch;"
+            " scores may suffer"
         )
     return found
 

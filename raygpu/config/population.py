@@ -11,7 +11,7 @@ from raygpu.config.sections import Section
 
 CHANGEABLE = ("lr", "momentum", "weight_decay", "clip_norm", "eps", "betas")
 """Hyper-parameters that an optimizer reads at every step, so that they may change while a trial trains."""
-OF_STEPS = (*CHANGEABLE, "nesterov", "schedule", "warmup_epochs", "step_epochs", "gamma")
+OF_STEPS = (*CHANGEABLE, "nesterov", "schedule", "warmup_epochs", "step_epochs", "gamma", "ema_decay")
 """Hyper-parameters that shape an optimizer's steps alone: trials that differ in them can take over each other's
 parameters."""
 

@@ -18,6 +18,8 @@ NEW = 0.3
 FAR = 0.2
 """Relative distance from the averaged speed: two measurements in turn that are both farther off, to the same side,
 replace the average."""
+ROUNDS = 6
+"""Rounds of the network that shuffles a pass."""
 WINDOW = 64
 """Number of latest estimates in a noise scale."""
 
@@ -25,15 +27,46 @@ WINDOW = 64
 def epoch_order(seed: int, epoch: int, num_samples: int, per_epoch: int | None = None) -> np.ndarray:
     """Return the samples of one epoch in their order, int64 (per_epoch,). Epochs are counted from 1.
 
-    Each pass over the data has an order of its own. per_epoch: samples of an epoch, by default one pass; of another
-    number, epochs follow each other through the passes. The order depends on nothing else, so training can go on at any
-    epoch without a saved random state.
+    Each pass over the data has an order of its own. per_epoch: samples of an epoch, by default one pass; epochs of
+    another number follow each other through the passes, at no cost for the samples of other epochs. The order depends
+    on nothing else, so training can go on at any epoch without a saved random state.
     """
-    length = per_epoch or num_samples
-    start, end = (epoch - 1) * length, epoch * length
-    first, last = start // num_samples, -(-end // num_samples)
-    passes = [np.random.default_rng([seed, number + 1]).permutation(num_samples) for number in range(first, last)]
-    return np.concatenate(passes)[start - first * num_samples : end - first * num_samples]
+    if per_epoch in (None, num_samples):
+        return np.random.default_rng([seed, epoch]).permutation(num_samples)
+    places = np.arange((epoch - 1) * per_epoch, epoch * per_epoch)
+    passes = places // num_samples
+    return np.concatenate(
+        [
+            _shuffled(places[passes == number] % num_samples, num_samples, [seed, int(number) + 1])
+            for number in range(passes[0], passes[-1] + 1)
+        ]
+    )
+
+
+def _shuffled(places: np.ndarray, count: int, key: Sequence[int]) -> np.ndarray:
+    """Return the elements at these places of a random order of `count`, int64, without making the whole order.
+
+    A Feistel network is a permutation of the numbers of 2 b bits; those that it takes out of range go through it again
+    (Black and Rogaway, 2002).
+    """
+    bits = max(1, (int(count - 1).bit_length() + 1) // 2)
+    mask, keys = np.uint64(2**bits - 1), np.random.default_rng(key).integers(2**63, size=ROUNDS, dtype=np.uint64)
+    found = places.astype(np.uint64)
+    out = np.ones(len(found), bool)
+    while out.any():
+        left, right = found[out] >> np.uint64(bits), found[out] & mask
+        for each in keys:
+            left, right = right, left ^ (_mixed(right ^ each) & mask)
+        found[out] = left << np.uint64(bits) | right
+        out[out] = found[out] >= count
+    return found.astype(np.int64)
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """Return a hash of 64-bit numbers: the finalizer of SplitMix64 (Steele et al., 2014)."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
 
 
 def batch_bounds(num_samples: int, batch_size: int, least: int = 2) -> Iterator[tuple[int, int]]:

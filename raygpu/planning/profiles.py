@@ -134,6 +134,11 @@ class Profile:
         """Return the profile as JSON can hold it."""
         return asdict(self)
 
+    def in_epochs_of(self, samples: int | None) -> Profile:
+        """Return the profile for epochs of so many training samples, which are no part of a measurement; None leaves
+        them."""
+        return self if samples is None else replace(self, num_train=samples)
+
     @property
     def unit(self) -> str:
         """Unit of the throughput, `samples` or `reports`, per second."""

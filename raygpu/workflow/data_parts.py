@@ -19,6 +19,10 @@ def part_of(config: ProblemConfig, splits: Splits, hp: Mapping[str, Any]) -> Spl
 
     hp: hyper-parameters of the training, of a sweep's those with the largest batch.
     """
+    if splits.per_epoch is not None:
+        raise BadInput(
+            f"experiment: data() returned Splits with per_epoch={splits.per_epoch}; data.samples_per_epoch sets it"
+        )
     part = splits.part(config.data.fraction, config.seed)
     read = config.data.samples_per_epoch
     if read is None:
@@ -40,8 +44,8 @@ def _require_shorter(read: int, part: Splits) -> None:
         )
     if read > part.num_train:
         raise BadInput(
-            f"data.samples_per_epoch: read {read}, of {part.num_train} training samples; those of dataset_splits are"
-            " read once in an epoch at most"
+            f"data.samples_per_epoch: read {read}, of {part.num_train} training samples; an epoch of"
+            " dataset_splits is one pass at most"
         )
 
 
@@ -49,7 +53,7 @@ def require_whole(config: ProblemConfig, source: Source) -> None:
     """Raise BadInput for settings of the data of a function or a script, which loads its own."""
     for key in ("fraction", "samples_per_epoch"):
         if (read := getattr(config.data, key)) not in (None, 1.0):
-            raise BadInput(f"data.{key}: read {read:g}; a {source.kind} loads its own data, and decides on its epochs")
+            raise BadInput(f"data.{key}: read {read}; a {source.kind} loads its own data, and decides on its epochs")
 
 
 def folds_of(config: SweepConfig, splits: Splits) -> Folds | None:
@@ -63,7 +67,7 @@ def folds_of(config: SweepConfig, splits: Splits) -> Folds | None:
         )
     if config.data.samples_per_epoch is not None:
         raise BadInput(
-            f"folds: read {config.folds}; data.samples_per_epoch: read {config.data.samples_per_epoch}; one of both"
+            f"folds: read {config.folds}; data.samples_per_epoch: read {config.data.samples_per_epoch}; one of the two"
         )
     try:
         return Folds.of(splits, config.folds, config.seed, config.data.fraction)

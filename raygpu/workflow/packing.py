@@ -44,6 +44,11 @@ class MeasuredTraining:
     """The resolved experiment or function; None for a script."""
     subject: Subject
 
+    @property
+    def samples_per_epoch(self) -> int | None:
+        """Training samples of an epoch; None if raygpu does not load the data."""
+        return None if self.workload.splits is None else self.workload.splits.samples_per_epoch
+
 
 def plan_pack(
     config: PackConfig, stem: str, source_folder: Path | None, say: Callable[[Sequence[str]], None]
@@ -172,7 +177,7 @@ def measure(
         benchmark.compile()
     return Profile(
         measuring.subject,
-        measuring.workload.splits.samples_per_epoch if measuring.workload.splits is not None else None,
+        measuring.samples_per_epoch,
         tuple(benchmark.points),
         (*notes, *benchmark.notes),
         datetime.now(UTC).isoformat(timespec="seconds"),

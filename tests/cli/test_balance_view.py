@@ -54,7 +54,7 @@ def test_what_changes_in_the_training_is_said() -> None:
     assert balance_view.training(same, larger, 1400) == [
         "this changes the training: 870 samples a step in place of 64, 2 steps an epoch in place of 22, learning rate"
         " 0.1 as it was (--lr-scaling linear makes it 1.359)",
-        "warning: a step takes 62 % of the 1,400 training samples; scores may suffer",
+        "warning: a step takes 62 % of the 1,400 training samples of an epoch; scores may suffer",
     ]
     (line,) = balance_view.training(Step(64, 0.2), Step(128, 0.4), 1400)
     assert line.endswith("learning rate 0.4 in place of 0.2")

@@ -149,8 +149,8 @@ def test_data_that_cannot_be_cut_is_refused_in_one_line(found: Any, name: str, f
     [
         ("Plain", {}, "data.samples_per_epoch: read 30; an epoch has at least one batch, here of 32 samples"),
         ("Plain", {"space": {"batch_size": {"choice": [8, 64]}, "lr": 1}}, "at least one batch, here of 64 samples"),
-        ("Plain", {"folds": 3}, "folds: read 3; data.samples_per_epoch: read 30; one of both"),
-        ("Read", {"data": {"samples_per_epoch": 500}}, "read 500, of 120 training samples; those of dataset_splits"),
+        ("Plain", {"folds": 3}, "folds: read 3; data.samples_per_epoch: read 30; one of the two"),
+        ("Read", {"data": {"samples_per_epoch": 500}}, "read 500, of 120 training samples; an epoch of dataset_splits"),
         ("Endless", {"data": {"samples_per_epoch": 36}}, "read 36; a stream begins anew in each epoch: num_samples"),
     ],
 )

@@ -154,15 +154,19 @@ class Measurer:
             profile = self._found(self._subject(self.largest, there))
             if profile is not None and profile.best() is not None:
                 found.by_device[device] = profile
-        known = [*found.by_device.values(), *(p for p in self.store.all() if p.subject.same_training(own))]
+        others = (p.in_epochs_of(self._samples_per_epoch) for p in self.store.all() if p.subject.same_training(own))
+        known = [*found.by_device.values(), *others]
         found.elsewhere = next((p for p in known if p.memory("process", "device_gib") is not None), None)
 
     def _found(self, subject: Subject) -> Profile | None:
-        """Return the kept profile of a subject, with the samples of this sweep's epochs; None if there is none."""
+        """Return the kept profile of a subject, for this sweep's epochs; None if there is none."""
         profile = self.store.find(subject)
-        if profile is None or self.splits is None:
-            return profile
-        return replace(profile, num_train=self.splits.samples_per_epoch)
+        return profile if profile is None else profile.in_epochs_of(self._samples_per_epoch)
+
+    @property
+    def _samples_per_epoch(self) -> int | None:
+        """Training samples of an epoch; None if raygpu does not load the data."""
+        return None if self.splits is None else self.splits.samples_per_epoch
 
     def _subject(self, group: Group, site: Site) -> Subject:
         workload = Workload(self.source, self.splits, group.trials[0], self.config.gpu.precision)

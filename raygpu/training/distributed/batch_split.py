@@ -56,14 +56,18 @@ def spread(config: TrainConfig, devices: int, samples_per_epoch: int, *, global_
         )
     lines = []
     if whole > samples_per_epoch:
-        lines.append(f"a batch is all {samples_per_epoch} training samples, not {whole}")
+        lines.append(f"a batch is all {samples_per_epoch} training samples of an epoch, not {whole}")
         whole = samples_per_epoch
     growth = whole / settings.batch_size
     factor = {"none": 1.0, "linear": growth, "sqrt": growth**0.5}[config.lr_scaling]
     warmup = config.warmup_epochs
     if warmup is None and factor != 1 and "warmup_epochs" not in config.hyperparameters:
         warmup = WARMUP * (config.epochs or 1)
-    scaled = settings.scaled(factor, warmup, 1.0 if config.lr_scaling == "none" else growth)
+    scaled = settings.scaled(factor, warmup, growth)
+    if scaled.ema_decay != settings.ema_decay:
+        lines.append(
+            f"ema_decay {settings.ema_decay:g} becomes {scaled.ema_decay:.4g}: a batch is {growth:.4g} times as large"
+        )
     parallel = ParallelSettings(
         whole, config.accumulate, config.chosen_ratios, config.ratios == "auto", config.compile, scaled
     )
@@ -223,8 +227,6 @@ def _lr(settings: OptimizerSettings, scaled: OptimizerSettings, factor: float) -
     if factor != 1:
         lr += f" x {factor:.4g} = {scaled.lr:.4g}"
     rising = f", rising over {_count(round(scaled.warmup_epochs, 2), 'epoch')}" if scaled.warmup_epochs else ""
-    if scaled.ema_decay != settings.ema_decay:
-        rising += f", ema_decay {settings.ema_decay:g} becomes {scaled.ema_decay:.4g}"
     changes = ""
     if scaled.later:
         epochs = [str(epoch) for epoch, _ in scaled.later]

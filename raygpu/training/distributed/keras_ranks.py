@@ -152,7 +152,7 @@ class KerasParallel(ParallelTraining):
 
     def _trace(self) -> None:
         order = tf.TensorSpec([self.samples_per_epoch], tf.int64)
-        self._set_order(0)
+        self._set_order(1)
         spans = self._by_device([tf.constant([0, 2], tf.int64)] * self.ranks.local)
         traced = self._compute_step.get_concrete_function(order, spans, tf.TensorSpec([], tf.float64))
         states = random_states(traced)

@@ -82,7 +82,7 @@ def audit(array: AuditedArray, trial_id: str) -> None:
     out of memory beside the array is not audited, nor is a member that diverged.
     """
     tile, place = array.place(trial_id)
-    if not all(bool(t.isfinite().all()) for s in tile.stacks() for t in (v[place] for v in s.values()) if _floats(t)):
+    if not all(bool(stack[place].isfinite().all()) for stack in tile.parameters.values()):
         return  # a member that diverged
     try:
         with random_state_kept():
@@ -272,7 +272,10 @@ def _stepped(array: AuditedArray, tile: Tile, step: Callable[..., torch.Tensor])
         after = [_flat(stack, copy.width) for stack in stacks]
         second = step(copy, *arguments)
     eps = ROUNDINGS * torch.finfo(array.program.number_type).eps
-    changes = [_Changes(new - old, eps * old.norm(dim=1)) for new, old in zip(after, before, strict=True)]
+    changes = [
+        _Changes(torch.where(new == old, 0.0, new - old), eps * old.nan_to_num(0.0, 0.0, 0.0).norm(dim=1))
+        for new, old in zip(after, before, strict=True)
+    ]  # an infinite number that stays, as of a mask of attention, has not changed
     return torch.stack([first, second]).double(), changes
 
 

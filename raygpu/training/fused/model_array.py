@@ -35,7 +35,7 @@ from raygpu.training.fused.cuda_graph import GraphedStep
 from raygpu.training.fused.guard import Guard, require_distinct
 from raygpu.training.fused.member_generators import MemberStreams
 from raygpu.training.fused.member_step import step_facts
-from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
+from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked, floating
 from raygpu.training.fused.program import Program, num_samples
 from raygpu.training.fused.refusal import OWN_OPTIMIZER
 from raygpu.training.fused.saved_array import member_state
@@ -341,7 +341,7 @@ class TorchArray:
             "num_steps": self.epoch * self.steps_per_epoch,
             "trial_ids": [trial.trial_id for tile in tiles for trial in tile.trials],
             "num_buffers": [self._num_buffers(settings) for tile in tiles for settings in tile.optimizer_settings],
-            "has_average": self.program.optimizer.uses_average,
+            "has_average": self.program.optimizer.has_average,
             "averaged": [settings.ema_decay is not None for tile in tiles for settings in tile.optimizer_settings],
             "tiles": [[first_rows(stack, len(tile.trials)) for stack in tile.stacks()] for tile in tiles],
             "names": self.program.state_names,
@@ -355,12 +355,16 @@ class TorchArray:
         self.drop({trial.trial_id for trial in self.trials} - set(state["trial_ids"]))
         places = {name: i for i, name in enumerate(state["trial_ids"])}
         saved = [joined(stacks) for stacks in zip(*state["tiles"], strict=True)]
-        if state.get("has_average") and not self.program.optimizer.uses_average:  # its members have left since
-            del saved[3]
+        parameters, fixed, buffers, *moments = saved
+        optimizer = self.program.optimizer
+        if state.get("has_average") and not optimizer.has_average:  # its members have left since
+            moments = moments[1:]
+        elif optimizer.has_average and not state.get("has_average"):  # an older version saved none: it begins here
+            moments = [parameters | floating(buffers), *moments]
         for tile in self.tiles:
             chosen = [places[trial.trial_id] for trial in tile.trials]
             # What only members needed that have left since, such as a momentum, comes last and is left out.
-            for own, stack in zip(tile.stacks(), saved, strict=False):
+            for own, stack in zip(tile.stacks(), [parameters, fixed, buffers, *moments], strict=False):
                 for name, tensor in own.items():
                     tensor.copy_(stack[name][tile.rows_of(chosen)])
         self.epoch = state["epoch"]

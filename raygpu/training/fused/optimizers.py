@@ -39,7 +39,7 @@ class ArrayOptimizer:
         self.uses_nesterov = any(s.nesterov for s in members)
         self.uses_decay = "weight_decay" in changing or any(s.weight_decay for s in members)
         self.uses_clipping = "clip_norm" in changing or any(s.clip_norm is not None for s in members)
-        self.uses_average = any(s.ema_decay is not None for s in members)
+        self.has_average = any(s.ema_decay is not None for s in members)
         """Whether an average of parameters and buffers comes first in the state, before what the rule keeps."""
         self.num_buffers = max(int(self.uses_momentum), *(s.num_buffers for s in members))
         columns: tuple[str, ...] = {
@@ -47,27 +47,27 @@ class ArrayOptimizer:
             "adam": ("step_size", "rate1", "beta2", "rate2", "root2", "eps", "weight_decay", "clip_norm"),
             "adamw": ("step_size", "rate1", "beta2", "rate2", "root2", "eps", "shrink", "clip_norm"),
         }[self.kind]
-        self.columns = (*columns, AVERAGE_RATE) if self.uses_average else columns
+        self.columns = (*columns, AVERAGE_RATE) if self.has_average else columns
 
     @property
     def program(self) -> tuple[str | bool, ...]:
         """Key of a step's operations; arrays with equal keys may share a compiled program."""
-        uses = (self.uses_momentum, self.uses_nesterov, self.uses_decay, self.uses_clipping, self.uses_average)
+        uses = (self.uses_momentum, self.uses_nesterov, self.uses_decay, self.uses_clipping, self.has_average)
         return (self.kind, *uses)
 
     def new_state(self, parameters: Stacked, buffers: Stacked) -> list[Stacked]:
         """Return the optimizer's state before the first step: zeros. buffers: of the models."""
-        averaged = [parameters | floating(buffers)] if self.uses_average else []
+        averaged = [parameters | floating(buffers)] if self.has_average else []
         stacks = [*averaged, *[parameters] * self.num_buffers]
         return [{name: torch.zeros_like(tensor) for name, tensor in stack.items()} for stack in stacks]
 
     def average(self, state: list[Stacked]) -> Stacked:
         """Return the average in an optimizer's state; empty without one."""
-        return state[0] if self.uses_average else {}
+        return state[0] if self.has_average else {}
 
     def moments(self, state: list[Stacked]) -> list[Stacked]:
         """Return what the rule keeps for each parameter, without the average."""
-        return state[1:] if self.uses_average else state
+        return state[1:] if self.has_average else state
 
     def numbers(
         self, members: Sequence[OptimizerSettings], epoch: int, steps_per_epoch: int, epochs: int
@@ -85,7 +85,7 @@ class ArrayOptimizer:
         """Return one member's numbers of each step, in the order of `columns`."""
         clip_norm = np.inf if s.clip_norm is None else s.clip_norm
         rate = np.where(steps == 0, 1.0, 1.0 - (s.ema_decay or 0.0))  # the first step's result begins the average
-        averaging = [rate] if self.uses_average else []
+        averaging = [rate] if self.has_average else []
         if self.kind == "sgd":
             return [lrs, s.momentum, float(s.nesterov), s.weight_decay, clip_norm, *averaging]
         beta1, beta2 = s.betas
@@ -112,7 +112,9 @@ class ArrayOptimizer:
         """Move the averages towards what a step has led to. stepped: parameters and buffers after the step."""
         for name, average in self.average(state).items():
             mean, tensor = real(average, stepped[name])
-            mean.lerp_(tensor, _row(numbers[self.columns.index(AVERAGE_RATE)], mean))
+            rate = _row(numbers[self.columns.index(AVERAGE_RATE)], mean)
+            kept = (mean == tensor) | (rate == 1)  # to the bit, and if it is infinite
+            mean.copy_(torch.where(kept, tensor, mean.lerp(tensor, rate)))
 
     def _sgd(self, p: torch.Tensor, gradient: torch.Tensor, own: list[torch.Tensor], row: Stacked) -> None:
         if self.uses_decay:

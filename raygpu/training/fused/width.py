@@ -48,7 +48,8 @@ LEAST, CLEAR = 4, 32
 BUSY = 0.8
 """Share of the time that a measurement has to have had a processor, to be kept."""
 COPIES = 3
-"""Number of tensors of a parameter's size in memory: the parameter, and up to two of the optimizer."""
+"""Number of tensors of a parameter's size in memory, without an average: the parameter, and up to two of the
+optimizer."""
 
 
 def settle(
@@ -231,7 +232,8 @@ def capacity(experiment: Experiment, trial: Trial, gpu_fraction: float, host_mem
         limit = int(torch.cuda.get_device_properties(device).total_memory * gpu_fraction)
     model = initial_model(experiment, Hyperparameters(trial.hyperparameters), trial.seed)
     parameters = sum(p.nbytes for p in model.parameters())
-    member = parameters * COPIES + sum(b.nbytes for b in model.buffers())
+    average = int(trial.hyperparameters.get("ema_decay") is not None)
+    member = parameters * (COPIES + average) + sum(b.nbytes for b in model.buffers())
     return limit, max(1, limit // 2 // max(1, member))
 
 

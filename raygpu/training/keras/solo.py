@@ -116,7 +116,7 @@ class KerasSolo:
         return epoch_order(self.seed, epoch, self.num_train, self.samples_per_epoch)
 
     def _train(self) -> float:
-        """Train one pass over the data; return its mean loss."""
+        """Train an epoch; return its mean loss."""
         return self._run_steps(self.epoch, len(self.bounds))
 
     def _run_steps(self, epoch: int, count: int) -> float:

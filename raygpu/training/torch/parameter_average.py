@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,14 +18,15 @@ class ParameterAverage:
     """Moving averages of a model's trained parameters and of its floating-point buffers, as BatchNorm's statistics.
 
     After the first step they are the model's own values; each later step moves them by `1 - decay` of the way to those
-    (torch.optim.swa_utils). Other parameters and buffers have no average.
+    (torch.optim.swa_utils). Values of a buffer that a step leaves as they are, infinite ones too, are kept to the bit.
+    Other parameters and buffers have no average.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        kept = [buffer for buffer in model.buffers() if buffer.is_floating_point() or buffer.is_complex()]
-        self._model = model
-        self.values: list[torch.Tensor] = [*trained, *kept]
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point() or buffer.is_complex()]
+        self._model, self._decay = model, decay
+        self.values: list[torch.Tensor] = [*self._trained, *self._buffers]
         """Parameters and buffers of the model."""
         self.averages: list[torch.Tensor] | None = None
         """The average of each; None before the first step."""
@@ -38,30 +39,41 @@ class ParameterAverage:
             self.averages = [value.detach().clone() for value in self.values]
             return
         by_kind: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
-        for average, value in zip(self.averages, self.values, strict=True):
+        for average, value in zip(self.averages, self._trained, strict=False):
             averages, values = by_kind.setdefault((value.dtype, value.device), ([], []))
             averages.append(average)
             values.append(value.detach())
         for averages, values in by_kind.values():
             self._update(averages, values, 0)
+        for average, buffer in zip(self._of_buffers(), self._buffers, strict=True):
+            average.copy_(torch.where(average == buffer, buffer, average.lerp(buffer, 1 - self._decay)))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the model have the averages in the place of its own values."""
+        """Let the model have the averages in the place of its own values, which lie where the averages were."""
         if self.averages is None:
             yield
             return
-        own = [value.detach().clone() for value in self.values]
-        self._write(self.averages)
+        buffers = [buffer.clone() for buffer in self._buffers]
+        self._exchange()
+        _write(self._buffers, self._of_buffers())
         try:
             yield
         finally:
-            self._write(own)
+            self._exchange()
+            _write(self._buffers, buffers)
+
+    def _of_buffers(self) -> list[torch.Tensor]:
+        """Return the averages of the buffers."""
+        return (self.averages or [])[len(self._trained) :]
 
     @torch.no_grad()
-    def _write(self, tensors: list[torch.Tensor]) -> None:
-        for value, tensor in zip(self.values, tensors, strict=True):
-            value.copy_(tensor)
+    def _exchange(self) -> None:
+        """Exchange the parameters and their averages, tensor by tensor."""
+        for parameter, average in zip(self._trained, self.averages or [], strict=False):
+            kept = parameter.detach().clone()
+            parameter.copy_(average)
+            average.copy_(kept)
 
     def state_dicts(self) -> dict[str, Any]:
         """Return `model`, the averaged state dict, and the one with which the training goes on."""
@@ -75,15 +87,21 @@ class ParameterAverage:
         own = [value.detach().clone() for value in self.values]
         self._model.load_state_dict(state["model"])
         self.averages = [value.detach().clone() for value in self.values]
-        self._write(own)
+        _write(self.values, own)
 
 
-def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state dict with copies of its tensors in host memory."""
-    return {
-        name: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
-        for name, value in state.items()
-    }
+@torch.no_grad()
+def _write(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state dict, with its metadata, after putting copies in host memory in the place of its tensors."""
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor):
+            state[name] = value.detach().to("cpu", copy=True)
+    return state
 
 
 def unaveraged(state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:

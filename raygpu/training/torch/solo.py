@@ -112,7 +112,7 @@ class TorchSolo:
         return EpochResult(self.epoch, metrics, self.samples_per_epoch, train_s, validate_s, waited_s)
 
     def _train(self) -> float:
-        """Train one pass over the data; return its mean loss."""
+        """Train an epoch; return its mean loss."""
         losses = Accumulator(self.device)
         for loss, count in self._steps(self.epoch):
             losses.add(loss, count)
@@ -205,7 +205,7 @@ class TorchSolo:
 
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote."""
-        state = torch.load(folder / CHECKPOINT, map_location=self.device, weights_only=True)
+        state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
         self.load_state(state, min(state["epoch"] + 1, self.epochs))
         self.epoch = state["epoch"]
 

@@ -40,6 +40,25 @@ class AveragedStatistics(Vectors):
         return made
 
 
+class AveragedMask(Vectors):
+    """A buffer that is infinite and never changes, beside a neighbour without an average."""
+
+    own = Averaged.own
+
+    def model(self, hp: Any) -> nn.Module:
+        class Masked(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner, self.last = nn.Linear(WIDTH, 9), nn.Linear(3, CLASSES)
+                self.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                scores = self.inner(x).unflatten(-1, (3, 3)) + self.mask
+                return self.last(scores.softmax(-1).sum(-2))
+
+        return Masked()
+
+
 class AveragedTied(Vectors):
     """One matrix in two places."""
 

@@ -32,7 +32,7 @@ def test_a_global_batch_is_what_it_says() -> None:
 def test_a_batch_larger_than_the_data_is_the_data() -> None:
     found = spread(config(global_batch=100), 2, 60)
     assert found.parallel.global_batch == 60
-    assert found.lines[1] == "a batch is all 60 training samples, not 100"
+    assert found.lines[1] == "a batch is all 60 training samples of an epoch, not 100"
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,14 @@ def test_the_learning_rate(values: Any, hp: Any, factor: float, warmup: float, l
     found = spread(config(hp, **values), 4, 10_000)
     assert (found.settings.lr, found.settings.warmup_epochs) == (0.1 * factor, warmup)
     assert found.lr_line == line
+
+
+def test_an_average_reaches_as_far_back_with_larger_batches() -> None:
+    found = spread(config({"ema_decay": 0.9}), 3, 10_000)
+    assert found.settings.ema_decay == pytest.approx(0.729)
+    assert "ema_decay 0.9 becomes 0.729: a batch is 3 times as large" in found.lines
+    assert spread(config({"ema_decay": 0.9}), 1, 10_000).settings.ema_decay == 0.9
+    assert spread(config(), 3, 10_000).settings.ema_decay is None
 
 
 @pytest.mark.parametrize(

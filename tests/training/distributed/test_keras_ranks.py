@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,18 @@ class Drawing(Mlp):
 
 
 def training(
-    ranks: Any, parallel: ParallelSettings, experiment: Any, *, num_train: int = 167, epochs: int = 2, wish: str = ""
+    ranks: Any,
+    parallel: ParallelSettings,
+    experiment: Any,
+    *,
+    epochs: int = 2,
+    wish: str = "",
+    per_epoch: int | None = None,
 ) -> Any:
     from raygpu.training.distributed.keras_ranks import KerasParallel
 
     settings = Settings(epochs, 1, "float32", Path())
-    trial, splits = Trial("t0000", 3, HP), few(num_train)
+    trial, splits = Trial("t0000", 3, HP), replace(few(167), per_epoch=per_epoch)
     with ranks.strategy.scope():
         experiment = experiment()
     return KerasParallel(experiment, splits, trial, settings, parallel, ranks, wish=lambda: wish)  # type: ignore[arg-type,return-value]
@@ -85,22 +92,22 @@ def parameters(own: Any) -> np.ndarray:
     return np.concatenate([variable.numpy().ravel() for variable in own.solo.model.trainable_variables])
 
 
-def trained(ranks: Any, parallel: ParallelSettings) -> Any:
+def trained(ranks: Any, parallel: ParallelSettings, per_epoch: int | None = None) -> Any:
     """In float64; the parameters after two epochs, and what was told last."""
 
     compute_in("float64")
-    own, told = training(ranks, parallel, Mlp), None
+    own, told = training(ranks, parallel, Mlp, per_epoch=per_epoch), None
     while (progress := own.advance()) is not None:
         told = progress
     return parameters(own), told
 
 
-def alone(ranks: Any) -> Any:
+def alone(ranks: Any, per_epoch: int | None = None) -> Any:
     """As `trained`, by the loop of trials."""
     from raygpu.training.keras.solo import KerasSolo
 
     compute_in("float64")
-    solo, result = KerasSolo(Mlp(), few(167), Trial("t0000", 3, HP), SETTINGS), None
+    solo, result = KerasSolo(Mlp(), replace(few(167), per_epoch=per_epoch), Trial("t0000", 3, HP), SETTINGS), None
     while (ended := solo.run_epoch()) is not None:
         result = ended
     return np.concatenate([variable.numpy().ravel() for variable in solo.model.trainable_variables]), result
@@ -124,6 +131,15 @@ def test_devices_train_as_one_process_does(solo: Any, ratios: tuple[float, ...],
         assert told.result.metrics["train/loss"] == pytest.approx(result.metrics["train/loss"], rel=1e-6)
     metrics = found[0][1].result.metrics
     assert metrics == pytest.approx(result.metrics, rel=1e-6)
+
+
+@pytest.mark.parametrize("per_epoch", [250, pytest.param(60, marks=pytest.mark.slow)])
+def test_an_epoch_of_another_length_is_the_same(per_epoch: int) -> None:
+    wanted, result = on_keras_ranks(1, alone, per_epoch, local=2)[0]
+    found, told = on_keras_ranks(1, trained, ParallelSettings(50), per_epoch, local=2)[0]
+    assert np.linalg.norm(found - wanted) <= 1e-12 * np.linalg.norm(wanted)
+    assert told.result.num_samples == per_epoch
+    assert told.result.metrics == pytest.approx(result.metrics, rel=1e-6)
 
 
 @pytest.mark.slow

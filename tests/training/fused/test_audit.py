@@ -36,6 +36,39 @@ def test_a_compiled_step_that_differs_is_found() -> None:
         run(array, 1)
 
 
+class WithMask(Mlp):
+    """A buffer that is infinite, as of a mask of attention, and one that changes."""
+
+    def model(self, hp: Any) -> Any:
+        model = super().model(hp)
+        model.register_buffer("mask", torch.full((2, 2), -math.inf).triu(1))
+        model.register_buffer("mean", torch.zeros(3))
+        return model
+
+
+def test_an_infinite_buffer_ends_no_comparison() -> None:
+    array = new_array(WithMask(), members({"hidden": 8}, [{"lr": 0.1}, {"lr": 0.2}]))
+    run(array, 1)
+    [tile] = array.tiles
+    assert same_steps(array, tile, array.program.step)
+
+    def drifting(tile: Any, inputs: Any, targets: Any, numbers: Any) -> torch.Tensor:
+        losses = array.program.eager_step(tile, inputs, targets, numbers)
+        tile.buffers["mean"][1] += 1
+        return losses
+
+    assert not same_steps(array, tile, drifting)
+    step = array.program.eager_step
+    array.program.eager_step = lambda tile, *batch: drifting_after(step(tile, *batch), tile)  # type: ignore[method-assign]
+    with pytest.raises(NotAsAlone, match="some steps from there differ"):
+        array.audit("t0001")
+
+
+def drifting_after(losses: torch.Tensor, tile: Any) -> torch.Tensor:
+    tile.buffers["mean"] += 1
+    return losses
+
+
 def adam_array() -> TorchArray:
     return new_array(Mlp(), members({"hidden": 8, "optimizer": "adam"}, [{"lr": 0.01}, {"lr": 0.02}, {"lr": 0.03}]))
 

@@ -143,6 +143,33 @@ def test_an_array_goes_on_when_members_have_left(left: list[str], tmp_path: Path
         assert difference(one[part], other[part]) <= EXACT
 
 
+def test_an_array_that_was_saved_without_averages_begins_them(tmp_path: Path) -> None:
+    """An experiment's own hyper-parameter of this name, before it had a meaning here."""
+    trials = [Trial("t0000", 7, _without())]
+    array = new_array(Net(), trials, epochs=EPOCHS)
+    array.run_epoch()
+    array.save(tmp_path)
+    again = new_array(Net(), [Trial("t0000", 7, HP)], epochs=EPOCHS)
+    again.load(tmp_path)
+    one, other = again.member_state("t0000"), array.member_state("t0000")
+    assert difference(one[UNAVERAGED], other["model"]) == 0
+    assert difference(one["model"], other["model"]) == 0
+    assert str(one["optimizer"]) == str(other["optimizer"])
+
+
+def test_an_evaluation_leaves_the_training_as_it_was() -> None:
+    training, other = solo(), solo()
+    for each in (training, other):
+        each.run_epoch()
+    before = training.state()
+    training.evaluate()
+    for part in ("model", UNAVERAGED):
+        assert difference(training.state()[part], before[part]) == 0
+    again = [training.run_epoch(), other.run_epoch()]
+    assert again[0].metrics == again[1].metrics  # type: ignore[union-attr]
+    assert training.state()["model"]._metadata == training.model.state_dict()._metadata  # type: ignore[attr-defined]
+
+
 def test_members_take_over_the_average_of_others(tmp_path: Path) -> None:
     """As a population does: from a row of the array, and from a checkpoint of another worker."""
     trials = [Trial("t0000", 7, HP), Trial("t0001", 8, HP), Trial("t0002", 9, HP)]

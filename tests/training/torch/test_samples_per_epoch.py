@@ -48,10 +48,10 @@ def test_an_array_and_production_train_as_one_alone(per_epoch: int) -> None:
 
 
 def test_samples_that_are_read_go_through_the_passes() -> None:
-    """Two epochs of half a pass see each sample once, and end where one epoch of a whole pass ends."""
+    """Epochs of a quarter of a pass end where those of half a pass end."""
     splits = read(few().first(128))
     ended = []
-    for data, epochs in ((splits, 2), (replace(splits, per_epoch=64), 4)):
+    for data, epochs in ((replace(splits, per_epoch=64), 4), (replace(splits, per_epoch=32), 8)):
         settings = Settings(epochs, 1, "float32", Path())
         solo = TorchSolo(Mlp(), data, Trial("t0000", 3, HP), settings, CPU, torch.float64)
         for _ in range(epochs):
