@@ -10,7 +10,7 @@ from raygpu.engines.cluster.cluster import PlacementRequest
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.oom_retry import Shares, signatures
+from raygpu.engines.tune.oom_retry import RetryShares, signatures
 from raygpu.engines.tune.population_actor import PopulationSettings
 from raygpu.engines.tune.population_start import population_settings
 from raygpu.engines.tune.rule_actor import rule_actor
@@ -37,7 +37,7 @@ def run(context: SweepContext, plan: Plan | ArrayPlan, grouper: Grouper | None, 
     rule = rule_actor(stopping_rule(context.config))
     population = population_settings(context, plan, grouper)
     shared = _shared_settings(context, plan, alone, rule, population)
-    live = LiveSweep(context, Shares(alone, signatures(context.source, context.splits)), grouper, rule)
+    live = LiveSweep(context, RetryShares(alone, signatures(context.source, context.splits)), grouper, rule)
     live.population = population and population.actor
     needed = {part.device: context.cluster.needed(part.device) for part in (*arrays.parts, *alone.parts)}
 

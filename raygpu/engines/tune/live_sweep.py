@@ -14,7 +14,7 @@ from ray import tune
 from raygpu.engines.tune import trial_lines
 from raygpu.engines.tune.array_checkpoint import extract
 from raygpu.engines.tune.array_config import ArrayConfig
-from raygpu.engines.tune.oom_retry import Shares
+from raygpu.engines.tune.oom_retry import RetryShares
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.planning.gpu_shares import Share
 from raygpu.records.interrupts import Interrupts
@@ -49,7 +49,7 @@ class LiveSweep:
 
     current: ClassVar[LiveSweep | None] = None
 
-    def __init__(self, context: SweepContext, shares: Shares, grouper: Grouper | None, rule: Any) -> None:
+    def __init__(self, context: SweepContext, shares: RetryShares, grouper: Grouper | None, rule: Any) -> None:
         self.config = context.config
         self.sampler = context.sampler
         self.retry_failed = context.retry_failed

@@ -1,4 +1,4 @@
-"""Choose each trial's share of a GPU: the planned share, or a larger one after the trial ran out of memory."""
+"""Retry a trial that ran out of GPU memory with a larger share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_RETRIES = 3
 """Maximum number of retries of one trial on one type of device after it ran out of memory."""
 
 
-class Shares:
+class RetryShares:
     """Shares of a GPU for trials, enlarged after a trial ran out of memory.
 
     Later trials of the same signature begin with the enlarged share. Each type of device has its own shares, since a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raygpu.engines.tune.oom_retry import MOST_RETRIES, Shares
+from raygpu.engines.tune.oom_retry import MOST_RETRIES, RetryShares
 from raygpu.planning.gpu_shares import Choice, Node, Plan, Share, plan
 from raygpu.search.signature import Signature
 from raygpu.search.trials import Trial
@@ -21,7 +21,7 @@ SMALL, BIG = "small, 8 GiB", "big, 24 GiB"
 
 
 def test_shares_grow_and_later_trials_begin_with_what_was_enough() -> None:
-    shares = Shares(planned(small=5), lambda trial: SIGNATURE if trial.seed < 10 else Signature(()))
+    shares = RetryShares(planned(small=5), lambda trial: SIGNATURE if trial.seed < 10 else Signature(()))
     first, second, other = (Trial(str(seed), seed, {}) for seed in (0, 1, 10))
     assert shares.of(first)[SMALL] == Share(5)
     assert shares.enlarge(first, SMALL, Share(5)) == (SMALL, Share(4))
@@ -34,7 +34,7 @@ def test_shares_grow_and_later_trials_begin_with_what_was_enough() -> None:
 
 
 def test_no_trial_is_tried_for_ever() -> None:
-    shares = Shares(planned(small=64), lambda trial: SIGNATURE)
+    shares = RetryShares(planned(small=64), lambda trial: SIGNATURE)
     trial, share, tries = Trial("t", 0, {}), Share(64), 0
     while (larger := shares.enlarge(trial, SMALL, share)) is not None:
         share, tries = larger[1], tries + 1
@@ -42,7 +42,7 @@ def test_no_trial_is_tried_for_ever() -> None:
 
 
 def test_each_type_of_device_has_its_own_shares() -> None:
-    shares = Shares(planned(small=2, big=5), lambda trial: SIGNATURE if trial.seed < 10 else Signature(()))
+    shares = RetryShares(planned(small=2, big=5), lambda trial: SIGNATURE if trial.seed < 10 else Signature(()))
     first, second, other = (Trial(str(seed), seed, {}) for seed in (0, 1, 10))
     assert shares.enlarge(first, SMALL, Share(2)) == (SMALL, Share(1))
     assert (shares.of(second)[SMALL], shares.of(second)[BIG]) == (Share(1), Share(5)), "enough here, and untried there"

@@ -8,7 +8,7 @@ from typing import Any
 
 from raygpu.engines.tune.device_slots import DeviceSlots
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.oom_retry import Shares
+from raygpu.engines.tune.oom_retry import RetryShares
 from raygpu.engines.tune.searcher import ArraySearcher
 from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Share, plan
 from raygpu.records.trial_records import Records
@@ -35,7 +35,7 @@ def outcome(count: int, bad: set[str]) -> list[tuple[int, bool]]:
     trials = [Trial(Trial.name(i), i, {}) for i in range(count)]
     records = Records(count, Scoring("accuracy", True), [], 1)
     one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, count)
-    shares = Shares(one_gpu, lambda trial: Signature(()))
+    shares = RetryShares(one_gpu, lambda trial: Signature(()))
     live: Any = LiveSweep(sweep_context(records), shares, OneGroup(), None)
     searcher = ArraySearcher(DrawnTrials(trials), live, ArrayPlan(one_gpu, one_gpu), DeviceSlots(one_gpu), drawn=True)
     orders = []
@@ -96,7 +96,7 @@ class Told:
 def test_process_mode_draws_a_trial_when_it_is_wanted_and_tells_its_score_and_not_the_last_epoch_s() -> None:
     records = Records(3, Scoring("accuracy", True, "best"), [], 2)
     one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 3)
-    live = LiveSweep(sweep_context(records), Shares(one_gpu, lambda trial: Signature(())), None, None)
+    live = LiveSweep(sweep_context(records), RetryShares(one_gpu, lambda trial: Signature(())), None, None)
     sampler: Any = Told()
     searcher = ArraySearcher(sampler, live, one_gpu, DeviceSlots(one_gpu), drawn=False)
     for index, scores in enumerate([(0.9, 0.2), (0.3, 0.4), ()]):
@@ -115,7 +115,7 @@ def test_a_set_whose_first_training_is_stopped_gets_no_other_and_they_are_not_mi
     scoring = Scoring("accuracy", True)
     records = Records(6, scoring, [], 2, repetition=Repetition(3))
     one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 6)
-    live = LiveSweep(sweep_context(records), Shares(one_gpu, lambda trial: Signature(())), None, None)
+    live = LiveSweep(sweep_context(records), RetryShares(one_gpu, lambda trial: Signature(())), None, None)
     base = DrawnTrials([Trial(Trial.name(place), 0, {}) for place in range(2)])
     sampler = Repeats(base, Repetition(3), 0, maximize=True, screened=True)
     searcher = ArraySearcher(sampler, live, one_gpu, DeviceSlots(one_gpu), drawn=False)
@@ -139,7 +139,9 @@ def test_an_order_that_tune_gives_up_early_goes_on_from_its_checkpoint_as_often_
     records = Records(1, Scoring("accuracy", True), [], 2)
     one_gpu = plan([Node(8, 1, 100)], {"": Choice(Share(), "")}, 1)
     config = SimpleNamespace(cluster=SimpleNamespace(max_failures=2))
-    live = LiveSweep(sweep_context(records, config=config), Shares(one_gpu, lambda trial: Signature(())), None, None)
+    live = LiveSweep(
+        sweep_context(records, config=config), RetryShares(one_gpu, lambda trial: Signature(())), None, None
+    )
     sampler: Any = DrawnTrials([Trial("t0000", 0, {})])
     searcher = ArraySearcher(sampler, live, one_gpu, DeviceSlots(one_gpu), drawn=False)
     for attempt, checkpoint in enumerate([None, "/c1", "/c2"]):
