@@ -123,6 +123,15 @@ def test_hyperparameters_record_every_way_of_reading() -> None:
         hp["x"]
 
 
+def test_a_list_of_the_hyperparameters_may_be_changed() -> None:
+    values = {"hidden": [8, {"width": [4]}], "named": {"a": [1]}}
+    hp = Hyperparameters(values)
+    hp["hidden"].append(3)
+    hp["hidden"][1]["width"].clear()
+    hp.get("named")["a"].append(2)
+    assert dict(hp) == {"hidden": [8, {"width": [4]}], "named": {"a": [1]}} == values
+
+
 def test_locate_finds_files_of_the_user(tmp_path: Path) -> None:
     (tmp_path / "helper_of_mine.py").write_text("NAME = 'found'\n")
     (tmp_path / "mine.py").write_text("import helper_of_mine\ndef train(config): return helper_of_mine.NAME\n")
