@@ -61,7 +61,7 @@ def check(trial: Trial) -> None:
 def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
     """Return the hyper-parameters that shape a trial's program. Raises any exception of the experiment, on the CPU."""
     hp = Hyperparameters(trial.hyperparameters)
-    with random_state_kept(), torch.no_grad():
+    with random_state_kept():
         model = initial_model(experiment, hp, trial.seed)
         started = time.perf_counter()
         _look(experiment, model, hp, splits, min(NUM_SAMPLES, splits.num_train))
@@ -86,9 +86,11 @@ def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits:
     few = splits.first(count)
     inputs, targets = _copies(few)
     versions = {name: p._version for name, p in model.named_parameters()}
-    training_loss(experiment, model.train(), inputs, targets, hp)
+    with torch.set_grad_enabled(overrides(experiment, "training_step")):  # which may take gradients itself
+        training_loss(experiment, model.train(), inputs, targets, hp)
     inputs, targets = _copies(few)
-    experiment.metrics(forward(model.eval(), inputs), targets)
+    with torch.no_grad():
+        experiment.metrics(forward(model.eval(), inputs), targets)
     return [name for name, parameter in model.named_parameters() if parameter._version != versions[name]]
 
 
@@ -274,8 +276,7 @@ def _changed_in_place(experiment: Experiment, splits: Splits, trial: Trial) -> s
     """Return a line on a parameter that a forward pass writes to; None without one. In an array it is not the member's
     own."""
     hp = Hyperparameters(trial.hyperparameters)
-    with torch.no_grad():
-        names = _look(experiment, initial_model(experiment, hp, trial.seed), hp, splits, splits.num_train)
+    names = _look(experiment, initial_model(experiment, hp, trial.seed), hp, splits, splits.num_train)
     return f"a forward pass changes the parameter {names[0]} in place" if names else None
 
 
