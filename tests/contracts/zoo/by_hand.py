@@ -1,0 +1,70 @@
+"""Models that handle by hand what torch or raygpu expects to handle: memory, hyper-parameters, what is frozen."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.contracts.zoo.entry import CLASSES, WIDTH, Inside, Vectors, mlp
+
+
+class BufferThatViewsAParameter(Vectors):
+    """A buffer in the memory of a weight: each step changes both, as long as both are where they were made."""
+
+    fused = "same memory"
+    dtype, tolerance = None, 1e-4
+
+    def model(self, hp: Any) -> nn.Module:
+        class Model(Inside):
+            def __init__(self) -> None:
+                super().__init__()
+                self.middle = nn.Linear(8, 8)
+                self.register_buffer("view", self.middle.weight.data[:4])
+
+            def inside(self, x: torch.Tensor) -> torch.Tensor:
+                return torch.relu(self.middle(x)) + (x @ self.view.t()).repeat(1, 2)
+
+        return Model()
+
+
+class TiedByData(Vectors):
+    """Two parameters in one memory, which takes the steps of both."""
+
+    fused = "same memory"
+    dtype, tolerance = None, 1e-4
+
+    def model(self, hp: Any) -> nn.Module:
+        one, other = nn.Linear(8, 8), nn.Linear(8, 8)
+        other.weight.data = one.weight.data
+        return mlp(one, nn.ReLU(), other)
+
+
+class ModelThatChangesAList(Vectors):
+    """A list of hyper-parameters that `model` fills up with the sizes of the ends."""
+
+    own = tuple({"lr": 0.05 * (1 + place), "hidden": [8, 6]} for place in range(3))
+
+    def model(self, hp: Any) -> nn.Module:
+        sizes = hp["hidden"]
+        sizes.insert(0, WIDTH)
+        sizes.append(CLASSES)
+        return nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairwise(sizes)))
+
+
+class ThawedLater(Vectors):
+    """A layer that is frozen at first, and that a step thaws."""
+
+    alone = fused = r"was frozen when the training began"
+
+    def model(self, hp: Any) -> nn.Module:
+        model = mlp(nn.ReLU())
+        model[0].requires_grad_(False)
+        return model
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Any) -> Any:
+        loss = super().training_step(model, inputs, targets, hp)
+        model.requires_grad_()
+        return loss
