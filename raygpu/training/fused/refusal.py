@@ -45,7 +45,7 @@ KNOWN = {
     "Sparse": "a tensor is sparse",
     "Cannot access storage": "a tensor is turned into a NumPy array or a pointer",
     "doesn't have storage": "a tensor is turned into a NumPy array or a pointer",
-    "does not require grad and does not have": "a gradient is taken by torch.autograd.grad: in an array by torch.func.grad",
+    "does not require grad and does not": "a gradient is taken by torch.autograd.grad: in an array by torch.func.grad",
     "requires_grad_()": "requires_grad_() in a step: in an array gradients are taken by torch.func.grad",
     "extra state of a module": "a module has extra state (get_extra_state), which cannot be stacked",
 }

@@ -15,7 +15,6 @@ import torch
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.private_api import fused_step
 
-
 THAWED = (
     "a parameter of shape {shape} was frozen when the training began, and now requires a gradient: the optimizer leaves"
     " it out; an optimizer() of the experiment's own may take it in"
