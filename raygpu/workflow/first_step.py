@@ -29,6 +29,7 @@ from raygpu.experiment import (
 )
 from raygpu.training.data.columns import reading_notes
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.modes import torch_modes_kept
 from raygpu.workflow.fault_advice import advice
 
 FEW = 8
@@ -102,7 +103,7 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
     else:
         from raygpu.training.keras.solo import first_result
     try:
-        with contextlib.chdir(source.folder), warnings.catch_warnings(record=True) as caught:
+        with contextlib.chdir(source.folder), torch_modes_kept(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             result, read = first_result(code, few, hp)
     except MissingHyperparameter:

@@ -25,6 +25,7 @@ from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.refusal import OWN_OPTIMIZER, CodeWatch, refusal, slow_loop
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
+from raygpu.training.modes import torch_modes_kept
 from raygpu.training.torch.comparison import first_difference
 from raygpu.training.torch.data import Tensors, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, training_loss
@@ -58,6 +59,7 @@ def check(trial: Trial) -> None:
     OptimizerSettings.of(trial.hyperparameters)
 
 
+@torch_modes_kept()
 def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
     """Return the hyper-parameters that shape a trial's program. Raises any exception of the experiment, on the CPU."""
     hp = Hyperparameters(trial.hyperparameters)
@@ -74,7 +76,7 @@ def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozense
 def num_parameters(experiment: Experiment, trial: Trial) -> int | None:
     """Return the number of parameters of a trial's model, made without its memory; None if it cannot be made so."""
     try:
-        with random_state_kept(), torch.device("meta"):
+        with random_state_kept(), torch_modes_kept(), torch.device("meta"):
             model = experiment.model(Hyperparameters(trial.hyperparameters))
         return sum(parameter.numel() for parameter in model.parameters())  # raises for lazy layers
     except Exception:  # noqa: BLE001 - many models need numbers, and no result depends on it
@@ -99,6 +101,7 @@ def _copies(few: Splits) -> tuple[Tensors, Tensors]:
     return rows(tensors(few.train_inputs), slice(None)), rows(tensors(few.train_targets), slice(None))
 
 
+@torch_modes_kept()
 def obstacle(
     experiment: Experiment, splits: Splits, trials: Sequence[Trial], precision: Precision = "float32"
 ) -> str | None:
