@@ -256,6 +256,8 @@ class TorchParallel(ParallelTraining):
         """Go on from a folder that `save` wrote; with another number of ranks, random numbers are drawn anew."""
         solo = self.solo
         state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+        solo.note_unsaved(state["model"])
+        self.notes += solo.notes
         self._set_state(state)
         solo.model.load_state_dict(state["model"])
         solo.optimizer.use(self.optimizer_settings.in_epoch(self.epoch + 1))

@@ -22,18 +22,21 @@ from raygpu.training.base import Settings
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied, copied_outputs, in_precision, rows, tensors
-from raygpu.training.torch.experiment import forward, own_methods, training_loss
+from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import Accumulator, backward, objective
 from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.unsaved_state import unsaved
 
 CHECKPOINT = "checkpoint.pt"
 GIVEN = "_raygpu_given"
 """Attribute of parameters that `model(hp)` has returned once."""
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
 EVALUATION_BATCH = 1024
+FEW = 2
+"""Number of samples of a step that is looked at."""
 
 
 class TorchSolo:
@@ -72,6 +75,8 @@ class TorchSolo:
         self.num_steps = self.steps_per_epoch * self.epochs
         """Optimizer steps of the whole training; another number may be set before the optimizer is used."""
         self.epoch = 0
+        self.notes: list[str] = []
+        """Lines for the user on a training that went on from a checkpoint."""
 
     def _on_device(self, model: nn.Module) -> nn.Module:
         return model.to(self.device)
@@ -177,10 +182,25 @@ class TorchSolo:
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote."""
         state = torch.load(folder / CHECKPOINT, map_location=self.device, weights_only=True)
+        self.note_unsaved(state["model"])
         self.model.load_state_dict(state["model"])
         self.optimizer.use(self.optimizer_settings.in_epoch(min(state["epoch"] + 1, self.epochs)))
         self.optimizer.load_state_dict(state["optimizer"])
         self.epoch = state["epoch"]
+
+    def note_unsaved(self, saved: Mapping[str, torch.Tensor]) -> None:
+        """Note what training changes and a checkpoint does not hold, before the model takes its state over."""
+        few = min(FEW, self.num_train)
+        batches = [torch.arange(few), torch.arange(self.num_train - few, self.num_train)]
+
+        def step(experiment: Experiment, model: nn.Module, place: int) -> None:
+            """Compute the loss of a few samples; a step of the experiment's own may take gradients itself."""
+            inputs, targets = self.data.train_batch(1, batches[0 if self.data.in_order else place])
+            with torch.set_grad_enabled(overrides(experiment, "training_step")), self.autocast():
+                training_loss(experiment, model, inputs, targets, self.hp)
+
+        if (line := unsaved(self.model, self.experiment, saved, step)) is not None:
+            self.notes.append(line)
 
     def load_parameters(self, folder: Path) -> None:
         """Take over the model of a folder that `save` wrote, to evaluate it."""

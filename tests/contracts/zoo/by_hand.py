@@ -68,3 +68,48 @@ class ThawedLater(Vectors):
         loss = super().training_step(model, inputs, targets, hp)
         model.requires_grad_()
         return loss
+
+
+class InitialisedByTheFirstBatch(Vectors):
+    """A scale that the first batch sets; a flag in Python says that it is set."""
+
+    fused = "`.data` of a tensor|mutating directly"
+    production = "changes while it trains"
+    unsaved = "Model.done changes"
+
+    def model(self, hp: Any) -> nn.Module:
+        class Model(Inside):
+            done = False
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.scale = nn.Parameter(torch.ones(8))
+
+            def inside(self, x: torch.Tensor) -> torch.Tensor:
+                if not self.done:
+                    self.scale.data = 1 / (x.detach().std(0) + 1e-3)
+                    self.done = True
+                return x * self.scale
+
+        return Model()
+
+
+class BufferThatIsNotSaved(Vectors):
+    """A moving average in a buffer that no checkpoint holds."""
+
+    fused = "differ from the same steps"
+    production = "buffers that training changes"
+    unsaved = "average changes"
+
+    def model(self, hp: Any) -> nn.Module:
+        class Model(Inside):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("average", torch.zeros(8), persistent=False)
+
+            def inside(self, x: torch.Tensor) -> torch.Tensor:
+                if self.training:
+                    self.average.mul_(0.8).add_(0.2 * x.detach().mean(0))
+                return x - self.average
+
+        return Model()

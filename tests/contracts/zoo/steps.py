@@ -192,6 +192,7 @@ class CopiedInStep(Perceptron):
 class CountsSteps(Perceptron):
     """Counts its steps in the experiment."""
 
+    unsaved = "CountsSteps.count changes"
     fused = r"changes while it trains|keeps|is set"
     production = r"changes while it trains|state|call to call"
     repeats = False
