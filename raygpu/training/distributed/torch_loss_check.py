@@ -106,7 +106,7 @@ class TorchLook:
         """Return the smallest number of samples on which the model trains: two with BatchNorm, for which one has no
         spread."""
         for count in (1, 2):
-            model = copy.deepcopy(self.model).train()
+            model = self._model().train()
             some = torch.arange(count)
             try:
                 outputs = forward(model, rows(self._inputs, some))
@@ -121,7 +121,7 @@ class TorchLook:
     @torch.no_grad()
     def moving_buffers(self) -> list[str]:
         """Return the names of buffers that a step of training changes, without those of BatchNorm."""
-        model = copy.deepcopy(self.model).train()
+        model = self._model().train()
         for parameter in model.parameters():  # a moving average of them begins as they are, and moves once they have
             parameter.mul_(1.5).add_(0.01)
         before = {name: buffer.clone() for name, buffer in buffers(model).items()}
@@ -135,7 +135,7 @@ class TorchLook:
     def written_parameters(self) -> list[str]:
         """Return the names of parameters that a step of training writes to before the optimizer does, as
         `Embedding(max_norm=...)` does."""
-        model = copy.deepcopy(self.model).train()
+        model = self._model().train()
         for parameter in model.parameters():
             parameter.mul_(100)  # so that bounds on them act at once
         before = {name: (p._version, p.detach().clone()) for name, p in model.named_parameters()}
@@ -176,6 +176,14 @@ class TorchLook:
         experiment = copy.deepcopy(self._experiment)
         model = initial_model(experiment, Hyperparameters.of(self._hp), seed=0)
         return experiment, (model.double() if self.exact else model).train()
+
+    def _model(self) -> nn.Module:
+        """Return a copy of the model; where a forward pass has left a tensor with a history in it, as the hooks of
+        torch's old norms do, the model as it was made."""
+        try:
+            return copy.deepcopy(self.model)
+        except RuntimeError:
+            return self._fresh()[1].eval()
 
     def _training_loss(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> float:
         seed_all(0)
@@ -218,7 +226,7 @@ class TorchLook:
 
     def _gradient(self, chosen: torch.Tensor) -> list[torch.Tensor]:
         """Return the gradient of the sum of these samples' losses, or of the numerator of their mean."""
-        experiment, model = copy.deepcopy((self._experiment, self.model))
+        experiment, model = copy.deepcopy(self._experiment), self._model()
         loss = self._loss(experiment, model, chosen)
         (loss.total if isinstance(loss, Mean | Sum) else loss * len(chosen)).backward()
         found = [torch.zeros(()) if p.grad is None else p.grad for p in model.parameters()]

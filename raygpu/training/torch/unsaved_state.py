@@ -12,6 +12,7 @@ from torch import nn
 from raygpu.experiment import Experiment
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.torch.python_state import changed_attribute, plain_state
+from raygpu.training.torch.seeding import seed_all
 
 Step = Callable[[Experiment, nn.Module, int], Any]
 """Function that runs a training step without the optimizer, on one of two small batches: 0 or 1."""
@@ -37,34 +38,27 @@ def unsaved(model: nn.Module, experiment: Experiment, saved: Mapping[str, torch.
 
 
 def _unsaved(model: nn.Module, experiment: Experiment, saved: Mapping[str, torch.Tensor], step: Step) -> str | None:
-    """Return the name of the attribute or buffer. Each copy begins as the training does that goes on."""
-    own, other = (copy.deepcopy((experiment, model.train())) for _ in range(2))
-    own[1].load_state_dict(saved)
-    fresh, parameters = plain_state(own[1], own[0]), _copied(own[1].named_parameters())
-    step(*own, 0)
-    written = any(not torch.equal(value, parameters[name]) for name, value in own[1].named_parameters())
-    once, buffers = plain_state(own[1], own[0]), _copied(_not_persistent(own[1]))
-    step(*own, 0)
-    for name, value in _not_persistent(own[1]):
-        if not torch.equal(value, buffers.get(name, value)):
-            return name
-    if (path := changed_attribute(once, plain_state(own[1], own[0]))) is not None:
-        return path
-    # What only the first step sets is a cache, unless it tells that a parameter is set, or depends on the first batch.
-    kept = [path for path, text in once.items() if fresh.get(path) != text]
-    if not kept:
-        return None
-    other[1].load_state_dict(saved)
-    step(*other, 1)
-    again = plain_state(other[1], other[0])
-    return next((path for path in kept if written or again.get(path) != once[path]), None)
+    """Return the name of an attribute, buffer or parameter that a training has after a step, and one that went on from
+    a checkpoint right before that step has not."""
+    trained, going_on = (copy.deepcopy((experiment, model.train())) for _ in range(2))
+    trained[1].load_state_dict(saved)
+    _seeded(step, *trained, 0)
+    going_on[1].load_state_dict(trained[1].state_dict())
+    states, tensors = [], []
+    for each, own in (trained, going_on):
+        _seeded(step, each, own, 1)
+        states.append(plain_state(own, each))
+        tensors.append({**dict(own.named_parameters()), **dict(own.named_buffers())})
+    differ = (name for name, value in tensors[0].items() if not _alike(value, tensors[1].get(name)))
+    return changed_attribute(*states) or next(differ, None)
 
 
-def _not_persistent(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Return the buffers that are not in the state dict."""
-    saved = model.state_dict().keys()
-    return [(name, buffer) for name, buffer in model.named_buffers() if name not in saved]
+def _seeded(step: Step, experiment: Experiment, model: nn.Module, place: int) -> None:
+    seed_all(place)
+    step(experiment, model, place)
 
 
-def _copied(tensors: Any) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in tensors}
+def _alike(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    if other is None or one.shape != other.shape:
+        return False
+    return torch.equal(one, other) or (one.is_floating_point() and torch.allclose(one, other, equal_nan=True))

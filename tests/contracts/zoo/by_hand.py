@@ -75,7 +75,7 @@ class InitialisedByTheFirstBatch(Vectors):
 
     fused = "`.data` of a tensor|mutating directly"
     production = "changes while it trains"
-    unsaved = "Model.done changes"
+    unsaved = "scale changes"
 
     def model(self, hp: Any) -> nn.Module:
         class Model(Inside):

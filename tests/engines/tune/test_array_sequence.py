@@ -1,4 +1,4 @@
-"""Where a worker's seconds go: to training, evaluation, a program's own loop, the making of arrays; what it warns of."""
+"""Where a worker's seconds go: to training, evaluation, a program's own loop, making arrays; and its warnings."""
 
 from __future__ import annotations
 
