@@ -278,8 +278,14 @@ def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) 
     training = TorchSolo(experiment, splits, Trial("t0000", 0, hp), settings, torch.device("cpu"))
     if own_methods(experiment):
         _ = training.optimizer  # made also for a large model, which takes no step: what it reads counts as read
+    before = training.model.state_dict().keys()
     result = base.first_result(training, sum(parameter.numel() for parameter in training.model.parameters()))
     _require_no_broadcast(training)
+    if added := training.model.state_dict().keys() - before:
+        raise ValueError(
+            f"{min(added)} is in the model's state after a step, and not before it: a new model could not take a"
+            " checkpoint's state over; make it in model(hp)"
+        )
     return result, frozenset(training.hp.names_read)
 
 
