@@ -106,6 +106,10 @@ def as_arrays(data: Any, name: str) -> Arrays:
     name: what the data is, for the ValueError that is raised if it makes no array of numbers.
     """
     if isinstance(data, np.ndarray) or is_read_later(data):
+        if np.ma.is_masked(data):
+            raise ValueError(
+                f"{name}: an array with masked values, which a model would get as numbers: fill them first"
+            )
         return data
     if isinstance(data, Mapping):
         return {key: as_arrays(value, f"{name}[{key!r}]") for key, value in data.items()}  # type: ignore[misc]

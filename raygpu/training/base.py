@@ -24,6 +24,8 @@ ARRAY_CHECKPOINT = "array.pt"
 """File name of the checkpoint of an array of torch models."""
 
 
+LOSS = "loss"
+"""Name of the loss among the metrics."""
 LARGE = 100_000_000
 """Number of parameters above which a first step on the CPU would take too long."""
 
@@ -165,6 +167,14 @@ class ChangingArray(Array, Protocol):
 
     def load_member(self, trial_id: str, folder: Path) -> None:
         """Copy parameters, buffers and optimizer state to a member from a checkpoint of this epoch."""
+
+
+def scores(loss: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results of an experiment's `loss` and `metrics` by name. Raises ValueError for a metric that has the
+    name of the loss."""
+    if LOSS in metrics:
+        raise ValueError(f"metrics() returned {LOSS!r}, the name of what loss() returns: give the metric another name")
+    return {LOSS: loss, **metrics}
 
 
 def first_result(training: Any, num_parameters: int) -> EpochResult:

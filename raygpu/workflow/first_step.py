@@ -48,7 +48,7 @@ DEVICE_WORDS = re.compile(r"cuda|gpu|nvidia|triton|\bcpu\b|'CPU'|_cpu", re.IGNOR
 class StepFailed(Exception):
     """A first step that failed, by the fault of the experiment."""
 
-    def __init__(self, cause: Exception, splits: Splits, folder: str) -> None:
+    def __init__(self, cause: BaseException, splits: Splits, folder: str) -> None:
         self.text = _text(cause)
         told = [f"{self.text}{place_of(cause, folder)}", _described(splits), advice(self.text)]
         super().__init__("; ".join(part for part in told if part is not None))
@@ -108,7 +108,7 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
             result, read = first_result(code, few, hp)
     except MissingHyperparameter:
         raise
-    except Exception as error:  # the user's code: whatever it raises is the message
+    except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
         raise StepFailed(error, few, source.folder) from error
     messages = [str(warning.message) for warning in caught]
     if (broadcast := next((text for text in messages if text.startswith(BROADCAST)), None)) is not None:
@@ -218,7 +218,7 @@ def _described(splits: Splits) -> str:
     return "with " + ", ".join(words)
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     """Return an exception in one line; of TensorFlow's, which hold a stack of calls, the line that names the fault."""
     lines = [line.strip() for line in str(error).splitlines()]
     if any(line.startswith('File "') for line in lines):

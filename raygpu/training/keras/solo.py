@@ -200,7 +200,7 @@ class KerasSolo:
         traced."""
         inputs, targets = (chosen_rows(part, slice(start, end)) for part in self.validation_data)
         outputs = in_float32(self.model(inputs, training=False))
-        values = {"loss": self.experiment.loss(outputs, targets), **self.experiment.metrics(outputs, targets)}
+        values = base.scores(self.experiment.loss(outputs, targets), self.experiment.metrics(outputs, targets))
         count = tf.cast(end - start, tf.float64)
         return {name: value_parts(value, count) for name, value in values.items()}
 

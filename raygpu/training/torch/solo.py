@@ -18,7 +18,7 @@ from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits
 from raygpu.planning.batches import batch_bounds, num_batches
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
-from raygpu.training.base import Settings
+from raygpu.training.base import Settings, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied, copied_outputs, in_precision, rows, tensors
@@ -168,7 +168,7 @@ class TorchSolo:
             with self.autocast():
                 outputs = forward(self.model, inputs)
                 loss = self.experiment.loss(copied_outputs(outputs), copied(targets))  # it may change them
-                values = {"loss": loss, **self.experiment.metrics(outputs, targets)}
+                values = scores(loss, self.experiment.metrics(outputs, targets))
             for name, value in values.items():
                 sums.setdefault(name, Accumulator(self.device)).add(value, part.stop - part.start)
         return {name: each.value().item() for name, each in sums.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -113,3 +114,14 @@ class BufferThatIsNotSaved(Vectors):
                 return x - self.average
 
         return Model()
+
+
+class ReversedData(Vectors):
+    """Arrays that are views of others, from their ends."""
+
+    def model(self, hp: Any) -> nn.Module:
+        return mlp(nn.ReLU())
+
+    def part(self, generator: np.random.Generator, count: int) -> tuple[Any, Any]:
+        inputs, targets = super().part(generator, count)
+        return inputs[::-1], targets[::-1]
