@@ -72,7 +72,9 @@ class OptimizerSettings:
         clip_norm = hp.get("clip_norm")
         if clip_norm is not None and (not _within(clip_norm, 0, math.inf) or clip_norm == 0):
             raise ValueError(f"hyper-parameter clip_norm: read {clip_norm!r}; a number above 0 is wanted")
-        nesterov = bool(hp.get("nesterov", False))
+        nesterov = hp.get("nesterov", False)
+        if nesterov not in (True, False):
+            raise ValueError(f"hyper-parameter nesterov: read {nesterov!r}; true or false is wanted")
         if nesterov and momentum == 0:
             raise ValueError("hyper-parameter nesterov: needs momentum above 0")
         return cls(
@@ -80,7 +82,7 @@ class OptimizerSettings:
             optimizer=optimizer,
             lr=_number(hp, "lr", 1e-3 if optimizer != "sgd" else 1e-2, 0.0, math.inf),
             momentum=momentum,
-            nesterov=nesterov,
+            nesterov=bool(nesterov),
             weight_decay=_number(hp, "weight_decay", weight_decay_default, 0.0, math.inf),
             betas=(float(betas[0]), float(betas[1])),
             eps=_number(hp, "eps", 1e-8, 0.0, math.inf),

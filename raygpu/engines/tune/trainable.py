@@ -218,7 +218,8 @@ class ArrayTrainable(tune.Trainable):
         if self.code is None and self.shared.source.kind != "command":
             self.code = self.shared.source.resolve()
             self._restore_modes = torch_modes()
-        self._restore_modes()  # an earlier trial's code may have set others
+        self._restore_modes()  # an earlier trial's code may have set others, and gone to another folder
+        os.chdir(self.shared.source.folder)
         self.cap.set(self.array_config.share)  # which limit it is depends on what the user's code has imported
         arrays = self.arrays = arrays_of(self.array_config, self.shared, self.splits, self.code, self.trials)
         if checkpoint is not None:

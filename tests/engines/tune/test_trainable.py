@@ -38,17 +38,21 @@ def test_a_note_has_the_need_of_its_device_and_kind(
         assert expected is None or expected.way == way
 
 
-def test_a_trial_does_not_find_the_modes_that_an_earlier_one_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_does_not_find_the_modes_and_the_folder_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # and back at the end
     found = []
 
     def arrays_of(*_: object) -> SimpleNamespace:
-        found.append((torch.get_default_dtype(), torch.is_autocast_enabled("cpu")))
+        found.append((torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), Path.cwd()))
+        os.chdir("/")
         torch.set_default_dtype(torch.float64)
         torch.set_autocast_enabled("cpu", True)
         return SimpleNamespace(seconds={}, spend=lambda **_: None)
 
     monkeypatch.setattr(trainable, "arrays_of", arrays_of)
-    source = SimpleNamespace(kind="torch", resolve=object)
+    source = SimpleNamespace(kind="torch", resolve=object, folder=str(tmp_path))
     worker = SimpleNamespace(
         shared=SimpleNamespace(source=source),
         cap=SimpleNamespace(set=lambda share: None),
@@ -62,4 +66,4 @@ def test_a_trial_does_not_find_the_modes_that_an_earlier_one_has_set(monkeypatch
     with torch_modes_kept():
         for _ in range(2):
             ArrayTrainable._begin(worker)  # type: ignore[arg-type]
-    assert found == [(torch.float32, False)] * 2
+    assert found == [(torch.float32, False, tmp_path)] * 2
