@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from raygpu.errors import one_line
+from raygpu.experiment import Experiment
 from raygpu.search.trials import EpochResult
 
 if TYPE_CHECKING:
@@ -167,6 +169,14 @@ class ChangingArray(Array, Protocol):
 
     def load_member(self, trial_id: str, folder: Path) -> None:
         """Copy parameters, buffers and optimizer state to a member from a checkpoint of this epoch."""
+
+
+def made_by(experiment: Experiment, hp: Mapping[str, Any]) -> Any:
+    """Return the result of `model(hp)`. Raises RuntimeError if it exits, which would end a command without a word."""
+    try:
+        return experiment.model(hp)
+    except SystemExit as error:
+        raise RuntimeError(f"model(hp) exits, by {one_line(error)}") from error
 
 
 def scores(loss: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:

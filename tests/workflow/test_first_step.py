@@ -167,6 +167,11 @@ class Keras(KerasExperiment):
         return keras.Sequential([keras.layers.Dense(2)])
 
 
+class KerasExits(Keras):
+    def model(self, hp: Any) -> Any:
+        sys.exit("no model today")
+
+
 class KerasLossTwice(Keras):
     def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
         return {"loss": outputs[0, 0]}
@@ -226,7 +231,8 @@ def tried(tmp_path: Path) -> Callable[..., Problem]:
         ("TorchLateBuffer", "spread is in the model's state after a step, and not before it"),
         ("TorchLossTwice", r"metrics\(\) returned 'loss', the name of what loss\(\) returns"),
         ("KerasLossTwice", r"metrics\(\) returned 'loss', the name of what loss\(\) returns"),
-        ("TorchExits", "SystemExit: no model today"),
+        ("TorchExits", r"model\(hp\) exits, by SystemExit: no model today"),
+        ("KerasExits", r"model\(hp\) exits, by SystemExit: no model today"),
         ("TorchBroadcast", r"outputs \(8, 1\) and targets \(8,\), and compares each with each"),
         ("KerasWrongLabel", r"Received a label value of 6 which is outside the valid range of \[0, 2\)"),
         ("KerasVector", r"a loss or metric has shape \(None,\); a scalar is wanted"),

@@ -239,7 +239,7 @@ def initial_model(
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bf16" else policy)
     try:
-        model = experiment.model(hp)
+        model = base.made_by(experiment, hp)
     finally:
         keras.config.set_dtype_policy(policy)
     if not isinstance(model, keras.Model):

@@ -18,7 +18,7 @@ from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits
 from raygpu.planning.batches import batch_bounds, num_batches
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
-from raygpu.training.base import Settings, scores
+from raygpu.training.base import Settings, made_by, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied, copied_outputs, in_precision, rows, tensors
@@ -228,7 +228,7 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
     again.
     """
     seed_all(seed)
-    model = experiment.model(hp)
+    model = made_by(experiment, hp)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model(hp) returned {type(model).__name__}; a torch.nn.Module is wanted")
     for name, parameter in model.named_parameters():
