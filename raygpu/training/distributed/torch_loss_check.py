@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Sum
@@ -207,7 +208,8 @@ class TorchLook:
         """Return whether the gradient of a few samples is the sum of those of parts of them; True if that cannot be
         tested.
 
-        It is not if hooks change it by more than a factor, or an embedding divides it by how often a row is used.
+        It is not if hooks change it by more than a factor, an embedding divides it by how often a row is used, or the
+        model looks at the whole batch while it trains.
         """
         chosen = torch.arange(min(GRADIENT_SAMPLES, len(next(iter(tree_leaves(self._targets))))))
         if not self._with_gradient or len(chosen) < 4:
@@ -225,12 +227,22 @@ class TorchLook:
         return all(float((one - other).norm()) <= most for one, other in zip(whole, together, strict=True))
 
     def _gradient(self, chosen: torch.Tensor) -> list[torch.Tensor]:
-        """Return the gradient of the sum of these samples' losses, or of the numerator of their mean."""
-        experiment, model = copy.deepcopy(self._experiment), self._model()
+        """Return the gradient of the sum of these samples' losses, or of the numerator of their mean, in training
+        mode."""
+        experiment, model = copy.deepcopy(self._experiment), _steady(self._model())
         loss = self._loss(experiment, model, chosen)
         (loss.total if isinstance(loss, Mean | Sum) else loss * len(chosen)).backward()
         found = [torch.zeros(()) if p.grad is None else p.grad for p in model.parameters()]
         return [each.to_dense() if each.is_sparse else each for each in found]
+
+
+def _steady(model: nn.Module) -> nn.Module:
+    """Set training mode, but for layers that then draw random numbers, and BatchNorm, of which another line tells."""
+    model.train()
+    for module in model.modules():
+        if isinstance(module, _BatchNorm | _DropoutNd):
+            module.eval()
+    return model
 
 
 def buffers(model: nn.Module) -> dict[str, torch.Tensor]:

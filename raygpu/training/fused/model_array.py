@@ -131,6 +131,8 @@ class TorchArray:
             raise NotAsAlone(shared)
         cast_model(base, dtype)
         facts = step_facts(experiment, hp, base, self.data, self.batch_size)
+        if not facts.trained:  # in its copy: of a scripted model, say
+            raise NotAsAlone("no parameter of a copy of the model gets a gradient")
         self.program = Program(experiment, hp, base, optimizer, self.device, context, facts)
         self._guard.require_shared_reads()
         self.tiles = [

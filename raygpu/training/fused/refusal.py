@@ -36,6 +36,7 @@ WATCHED = {
 BY_A_TENSOR = "data-dependent control flow: a Tensor decides a Python `if`, or is turned into a number"
 KNOWN = {
     "inplace arithmetic": "an operator in place writes a value of each member into a tensor that all members share",
+    "has more elements than `self`": "an operator in place writes a value of each member into a tensor that all share",
     "inplace randomness": "random numbers are drawn in place into a tensor that all members share",
     "boolean mask": "boolean-mask indexing: the shape of its result depends on values, which differ between members",
     "dynamic shape": "the shape of a result depends on values (nonzero, unique), which differ between members",

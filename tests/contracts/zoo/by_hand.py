@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import pairwise
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from raygpu.experiment import Mean, Sum
 from tests.contracts.zoo.entry import CLASSES, WIDTH, Inside, Vectors, mlp
 
 
@@ -125,3 +127,43 @@ class ReversedData(Vectors):
     def part(self, generator: np.random.Generator, count: int) -> tuple[Any, Any]:
         inputs, targets = super().part(generator, count)
         return inputs[::-1], targets[::-1]
+
+
+class Scripted(Vectors):
+    """A model that torch.jit has made, whose parameters are new objects at each look."""
+
+    fused = "no parameter of a copy"
+
+    def model(self, hp: Any) -> nn.Module:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return torch.jit.script(mlp(nn.ReLU()))
+
+
+class CentredWhileItTrains(Vectors):
+    """Takes the mean of a batch away while it trains, and nothing when it is evaluated."""
+
+    production = "looks at the whole batch while it trains"
+
+    def model(self, hp: Any) -> nn.Module:
+        class Model(Inside):
+            def inside(self, x: torch.Tensor) -> torch.Tensor:
+                return x - x.mean(0) if self.training else x
+
+        return Model()
+
+
+class MeansOfCounts(Vectors):
+    """Metrics of whole numbers over weights that are none."""
+
+    def model(self, hp: Any) -> nn.Module:
+        return mlp(nn.ReLU())
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        hits = outputs.argmax(-1) == targets
+        return {
+            "hits": Mean(hits.sum(), outputs.softmax(-1).sum() * 0.3),
+            "any": Mean(hits.any(), 2.5),
+            "half": Mean(hits.sum().bfloat16(), 257),
+            "all": Sum(hits.sum()),
+        }
