@@ -113,6 +113,10 @@ def as_arrays(data: Any, name: str) -> Arrays:
     name: what the data is, for the ValueError that is raised if it makes no array of numbers.
     """
     if isinstance(data, np.ndarray) or is_read_later(data):
+        if np.ma.is_masked(data):
+            raise ValueError(
+                f"{name}: an array with masked values, which a model would get as numbers: fill them first"
+            )
         return data
     if isinstance(data, Mapping):
         return {key: as_arrays(value, f"{name}[{key!r}]") for key, value in data.items()}  # type: ignore[misc]
@@ -265,8 +269,8 @@ class Hyperparameters(Mapping[str, Any]):
     """A trial's hyper-parameters: read-only; `names_read` records every name that is read.
 
     The values that `model()`, one `forward` and `augment()` read shape the trial's program: the record finds them
-    without a declaration. A subclass of `Mapping`, not of `dict`, because `**hp` and `.get` of a dict subclass record
-    nothing.
+    without a declaration. A list or dict is a copy, which code may change. A subclass of `Mapping`, not of `dict`,
+    because `**hp` and `.get` of a dict subclass record nothing.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -282,12 +286,12 @@ class Hyperparameters(Mapping[str, Any]):
         self.names_read.add(name)
         if name not in self._values:
             raise MissingHyperparameter(name, self._values)
-        return self._values[name]
+        return _own(self._values[name])
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a hyper-parameter, or `default` if the trial does not have it; the name is recorded in either case."""
         self.names_read.add(name)
-        return self._values.get(name, default)
+        return _own(self._values.get(name, default))
 
     def __contains__(self, name: object) -> bool:
         self.names_read.add(str(name))
@@ -303,6 +307,13 @@ class Hyperparameters(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"Hyperparameters({self._values!r})"
+
+
+def _own(value: Any) -> Any:
+    """Return a value whose lists and dicts are copies."""
+    if isinstance(value, list):
+        return [_own(each) for each in value]
+    return {name: _own(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 class Experiment(ABC):

@@ -107,6 +107,13 @@ def test_splits_of_unequal_length_are_refused() -> None:
         Splits(np.zeros(3), np.zeros(4), np.zeros(1), np.zeros(1))
 
 
+def test_masked_values_are_refused_and_not_taken_as_numbers() -> None:
+    filled, masked = np.ma.masked_array(np.zeros(3)), np.ma.masked_array(np.zeros(3), mask=[False, True, False])
+    Splits(filled, np.zeros(3), np.zeros(1), np.zeros(1))
+    with pytest.raises(ValueError, match="train_inputs: an array with masked values"):
+        Splits(masked, np.zeros(3), np.zeros(1), np.zeros(1))
+
+
 def test_hyperparameters_record_every_way_of_reading() -> None:
     def takes(**values: int) -> int:
         return len(values)
@@ -121,6 +128,15 @@ def test_hyperparameters_record_every_way_of_reading() -> None:
     assert not hasattr(hp, "__setitem__")
     with pytest.raises(MissingHyperparameter, match="no hyper-parameter 'x'; this trial has: a, b, c, d"):
         hp["x"]
+
+
+def test_a_list_of_the_hyperparameters_may_be_changed() -> None:
+    values = {"hidden": [8, {"width": [4]}], "named": {"a": [1]}}
+    hp = Hyperparameters(values)
+    hp["hidden"].append(3)
+    hp["hidden"][1]["width"].clear()
+    hp.get("named")["a"].append(2)
+    assert dict(hp) == {"hidden": [8, {"width": [4]}], "named": {"a": [1]}} == values
 
 
 def test_locate_finds_files_of_the_user(tmp_path: Path) -> None:

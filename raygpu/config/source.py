@@ -141,7 +141,7 @@ def _object(found: Any, name: str) -> Experiment | Callable[[dict[str, Any]], An
     if isinstance(found, type) and issubclass(found, Experiment):
         try:
             return found()
-        except Exception as error:  # the user's constructor: whatever it raises is the message
+        except (Exception, SystemExit) as error:  # the user's constructor: whatever it raises is the message
             raise BadInput(f"experiment: {name} cannot be constructed: {one_line(error)}") from error
     if isinstance(found, Experiment) or (callable(found) and not isinstance(found, type)):
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,11 @@ class ArrayOfOne:
     def load(self, folder: Path) -> None:
         """Go on from the checkpoint in a folder."""
         self.solo.load(folder)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Lines for the user on a training that went on from a checkpoint."""
+        return getattr(self.solo, "notes", ())
 
     def close(self) -> None:
         """Free the training's memory."""

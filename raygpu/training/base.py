@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from raygpu.errors import one_line
+from raygpu.experiment import Experiment
 from raygpu.search.trials import EpochResult
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ ARRAY_CHECKPOINT = "array.pt"
 """File name of the checkpoint of an array of torch models."""
 
 
+LOSS = "loss"
+"""Name of the loss among the metrics."""
 LARGE = 100_000_000
 """Number of parameters above which a first step on the CPU would take too long."""
 
@@ -165,6 +169,22 @@ class ChangingArray(Array, Protocol):
 
     def load_member(self, trial_id: str, folder: Path) -> None:
         """Copy parameters, buffers and optimizer state to a member from a checkpoint of this epoch."""
+
+
+def made_by(experiment: Experiment, hp: Mapping[str, Any]) -> Any:
+    """Return the result of `model(hp)`. Raises RuntimeError if it exits, which would end a command without a word."""
+    try:
+        return experiment.model(hp)
+    except SystemExit as error:
+        raise RuntimeError(f"model(hp) exits, by {one_line(error)}") from error
+
+
+def scores(loss: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results of an experiment's `loss` and `metrics` by name. Raises ValueError for a metric that has the
+    name of the loss."""
+    if LOSS in metrics:
+        raise ValueError(f"metrics() returned {LOSS!r}, the name of what loss() returns: give the metric another name")
+    return {LOSS: loss, **metrics}
 
 
 def first_result(training: Any, num_parameters: int) -> EpochResult:

@@ -77,7 +77,9 @@ class OptimizerSettings:
         ema_decay = hp.get("ema_decay")
         if ema_decay is not None and not _within(ema_decay, 0, 1):
             raise ValueError(f"hyper-parameter ema_decay: read {ema_decay!r}; a number from 0 to below 1 is wanted")
-        nesterov = bool(hp.get("nesterov", False))
+        nesterov = hp.get("nesterov", False)
+        if nesterov not in (True, False):
+            raise ValueError(f"hyper-parameter nesterov: read {nesterov!r}; true or false is wanted")
         if nesterov and momentum == 0:
             raise ValueError("hyper-parameter nesterov: needs momentum above 0")
         return cls(
@@ -85,7 +87,7 @@ class OptimizerSettings:
             optimizer=optimizer,
             lr=_number(hp, "lr", 1e-3 if optimizer != "sgd" else 1e-2, 0.0, math.inf),
             momentum=momentum,
-            nesterov=nesterov,
+            nesterov=bool(nesterov),
             weight_decay=_number(hp, "weight_decay", weight_decay_default, 0.0, math.inf),
             betas=(float(betas[0]), float(betas[1])),
             eps=_number(hp, "eps", 1e-8, 0.0, math.inf),

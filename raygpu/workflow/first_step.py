@@ -29,6 +29,7 @@ from raygpu.experiment import (
 )
 from raygpu.training.data.columns import reading_notes
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.modes import torch_modes_kept
 from raygpu.workflow.fault_advice import advice
 
 FEW = 8
@@ -47,7 +48,7 @@ DEVICE_WORDS = re.compile(r"cuda|gpu|nvidia|triton|\bcpu\b|'CPU'|_cpu", re.IGNOR
 class StepFailed(Exception):
     """A first step that failed, by the fault of the experiment."""
 
-    def __init__(self, cause: Exception, splits: Splits, folder: str) -> None:
+    def __init__(self, cause: BaseException, splits: Splits, folder: str) -> None:
         self.text = _text(cause)
         told = [f"{self.text}{place_of(cause, folder)}", _described(splits), advice(self.text)]
         super().__init__("; ".join(part for part in told if part is not None))
@@ -102,12 +103,12 @@ def _step(source: Source, code: Experiment, hp: Mapping[str, Any], few: Splits, 
     else:
         from raygpu.training.keras.solo import first_result
     try:
-        with contextlib.chdir(source.folder), warnings.catch_warnings(record=True) as caught:
+        with contextlib.chdir(source.folder), torch_modes_kept(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             result, read = first_result(code, few, hp)
     except MissingHyperparameter:
         raise
-    except Exception as error:  # the user's code: whatever it raises is the message
+    except (Exception, SystemExit) as error:  # the user's code: whatever it raises is the message
         raise StepFailed(error, few, source.folder) from error
     messages = [str(warning.message) for warning in caught]
     if (broadcast := next((text for text in messages if text.startswith(BROADCAST)), None)) is not None:
@@ -217,7 +218,7 @@ def _described(splits: Splits) -> str:
     return "with " + ", ".join(words)
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     """Return an exception in one line; of TensorFlow's, which hold a stack of calls, the line that names the fault."""
     lines = [line.strip() for line in str(error).splitlines()]
     if any(line.startswith('File "') for line in lines):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 from raygpu.training.base import NotAsAlone
 from raygpu.training.fused.groups import TorchGrouper
 from tests.contracts.zoo import ZOO, cases
-from tests.contracts.zoo.check import alone, difference, fingerprint, fused, refused
+from tests.contracts.zoo.check import alone, alone_at_start, difference, fingerprint, fused, refused, tensors
 
 WIDTHS = (3, 2, 1)
 """Of arrays of three members: one tile, two unequal ones, and three."""
+STOPPED = [name for name, entry in ZOO.items() if entry.alone is None and entry.again is None]
 COMPILED = [name for name, entry in ZOO.items() if entry.compiled]
 
 
@@ -65,6 +69,29 @@ def test_fused(name: str) -> None:
                 differs = difference(outcome, wanted[trial_id], entry.tolerance)
                 assert not differs, f"{trial_id} at width {width}: {differs}"
     assert fingerprint(splits) == before, "the array changed the data"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if ZOO[name].unsaved else pytest.mark.slow) for name in STOPPED]
+)
+def test_goes_on(name: str, tmp_path: Path) -> None:
+    """From a checkpoint, the trial is the one that was never stopped, to the bit; or a line names what is not kept."""
+    entry = ZOO[name]()
+    wanted = alone(ZOO[name](), entry.data(), entry.trials()[1], None)
+    stopped = alone_at_start(ZOO[name]())
+    first = stopped.run_epoch()
+    assert first is not None
+    stopped.save(tmp_path)
+    going_on = alone_at_start(ZOO[name]())
+    going_on.load(tmp_path)
+    metrics = [first.metrics, *(result.metrics for result in iter(going_on.run_epoch, None))]
+    if entry.unsaved is not None:
+        assert any(re.search(entry.unsaved, note) for note in going_on.notes), going_on.notes
+        return
+    assert not going_on.notes
+    state = tensors(going_on.state())
+    assert repr(metrics) == repr(wanted[1])
+    assert all(torch.equal(value.nan_to_num(), state[key].nan_to_num()) for key, value in wanted[0].items())
 
 
 @pytest.mark.slow

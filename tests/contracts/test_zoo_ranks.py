@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 
+from raygpu.experiment import Hyperparameters
 from tests.contracts.zoo import ZOO, cases
 from tests.contracts.zoo.check import Outcome, alone, difference, distance
 from tests.contracts.zoo.ranks import Part, on_one, on_several
@@ -35,7 +36,7 @@ def judge(name: str, ranks: Sequence[Part]) -> None:
     state, metrics = ranks[0].outcome
     for rank in ranks:
         for key, value in rank.outcome[0].items():
-            if key in dict(ZOO[name]().model(entry.own[1]).named_parameters()):
+            if key in dict(ZOO[name]().model(Hyperparameters(entry.own[1])).named_parameters()):
                 assert distance(value, state[key]) == 0, f"the ranks' {key} differ"
     if entry.random and len(ranks) > 1:
         assert all(bool(value.isfinite().all()) for value in state.values())

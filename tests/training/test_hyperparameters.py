@@ -82,6 +82,7 @@ def test_batch_sizes_refused(size: Any) -> None:
         {"betas": (0.9,)},
         {"clip_norm": -1.0},
         {"nesterov": True},
+        {"nesterov": "false", "momentum": 0.9},
     ],
     ids=str,
 )

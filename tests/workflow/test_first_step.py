@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,29 @@ class TorchVector(Torch):
         return cross_entropy(outputs, targets, reduction="none")
 
 
+class TorchLateBuffer(Torch):
+    def model(self, hp: Any) -> Any:
+        from torch import nn
+
+        class Model(nn.Linear):
+            def forward(self, x: Any) -> Any:
+                if not hasattr(self, "spread"):
+                    self.register_buffer("spread", x.std(0) + 1)
+                return super().forward(x / self.spread)
+
+        return Model(8, 2)
+
+
+class TorchLossTwice(Torch):
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"loss": outputs.mean()}
+
+
+class TorchExits(Torch):
+    def model(self, hp: Any) -> Any:
+        sys.exit("no model today")
+
+
 class TorchBroadcast(Torch):
     targets = PIXELS.sum(axis=1)
 
@@ -143,6 +167,16 @@ class Keras(KerasExperiment):
         return keras.Sequential([keras.layers.Dense(2)])
 
 
+class KerasExits(Keras):
+    def model(self, hp: Any) -> Any:
+        sys.exit("no model today")
+
+
+class KerasLossTwice(Keras):
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        return {"loss": outputs[0, 0]}
+
+
 class KerasWrongLabel(Keras):
     targets = ONE_WRONG
 
@@ -194,6 +228,11 @@ def tried(tmp_path: Path) -> Callable[..., Problem]:
         ("TorchWrongSize", r"mat1 and mat2 shapes cannot be multiplied \(8x8 and 9x2\)"),
         ("TorchNoModel", rf"ValueError: no such layer \({PATH}:\d+, in model\)"),
         ("TorchVector", r"loss\(\) returned a tensor of shape \(8,\); a scalar is wanted"),
+        ("TorchLateBuffer", "spread is in the model's state after a step, and not before it"),
+        ("TorchLossTwice", r"metrics\(\) returned 'loss', the name of what loss\(\) returns"),
+        ("KerasLossTwice", r"metrics\(\) returned 'loss', the name of what loss\(\) returns"),
+        ("TorchExits", r"model\(hp\) exits, by SystemExit: no model today"),
+        ("KerasExits", r"model\(hp\) exits, by SystemExit: no model today"),
         ("TorchBroadcast", r"outputs \(8, 1\) and targets \(8,\), and compares each with each"),
         ("KerasWrongLabel", r"Received a label value of 6 which is outside the valid range of \[0, 2\)"),
         ("KerasVector", r"a loss or metric has shape \(None,\); a scalar is wanted"),

@@ -45,6 +45,7 @@ class ArraySequence(ABC):
         self.array = self._make(trials)
         if checkpoint is not None:
             self.array.load(checkpoint)
+            self.warnings += getattr(self.array, "notes", ())
         if self.evolution is not None:
             self.evolution.restore(checkpoint, cast(ChangingArray, self.array))
 

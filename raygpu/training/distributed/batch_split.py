@@ -184,8 +184,8 @@ def _state_lines(look: Any, *, by_share: bool) -> list[str]:
         lines.append(f"{path} changes while it trains: each device, and each part of a batch, changes its own")
     if not by_share and not look.gradient_adds_up():
         lines.append(
-            "the gradient of a batch is not the mean of those of its parts (a hook, or scale_grad_by_freq?), though the"
-            " loss is: each part's is computed by itself"
+            "the gradient of a batch is not the mean of those of its parts (a hook, scale_grad_by_freq, or a layer that"
+            " looks at the whole batch while it trains?), though the loss is: each part's is computed by itself"
         )
     return lines
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_leaves, tree_map
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Sum
@@ -106,7 +107,7 @@ class TorchLook:
         """Return the smallest number of samples on which the model trains: two with BatchNorm, for which one has no
         spread."""
         for count in (1, 2):
-            model = copy.deepcopy(self.model).train()
+            model = self._model().train()
             some = torch.arange(count)
             try:
                 outputs = forward(model, rows(self._inputs, some))
@@ -121,7 +122,7 @@ class TorchLook:
     @torch.no_grad()
     def moving_buffers(self) -> list[str]:
         """Return the names of buffers that a step of training changes, without those of BatchNorm."""
-        model = copy.deepcopy(self.model).train()
+        model = self._model().train()
         for parameter in model.parameters():  # a moving average of them begins as they are, and moves once they have
             parameter.mul_(1.5).add_(0.01)
         before = {name: buffer.clone() for name, buffer in buffers(model).items()}
@@ -135,7 +136,7 @@ class TorchLook:
     def written_parameters(self) -> list[str]:
         """Return the names of parameters that a step of training writes to before the optimizer does, as
         `Embedding(max_norm=...)` does."""
-        model = copy.deepcopy(self.model).train()
+        model = self._model().train()
         for parameter in model.parameters():
             parameter.mul_(100)  # so that bounds on them act at once
         before = {name: (p._version, p.detach().clone()) for name, p in model.named_parameters()}
@@ -177,6 +178,14 @@ class TorchLook:
         model = initial_model(experiment, Hyperparameters.of(self._hp), seed=0)
         return experiment, (model.double() if self.exact else model).train()
 
+    def _model(self) -> nn.Module:
+        """Return a copy of the model; where a forward pass has left a tensor with a history in it, as the hooks of
+        torch's old norms do, the model as it was made."""
+        try:
+            return copy.deepcopy(self.model)
+        except RuntimeError:
+            return self._fresh()[1].eval()
+
     def _training_loss(self, experiment: Experiment, model: nn.Module, some: torch.Tensor) -> float:
         seed_all(0)
         return Value.of(self._loss(experiment, model, some)).result
@@ -199,7 +208,8 @@ class TorchLook:
         """Return whether the gradient of a few samples is the sum of those of parts of them; True if that cannot be
         tested.
 
-        It is not if hooks change it by more than a factor, or an embedding divides it by how often a row is used.
+        It is not if hooks change it by more than a factor, an embedding divides it by how often a row is used, or the
+        model looks at the whole batch while it trains.
         """
         chosen = torch.arange(min(GRADIENT_SAMPLES, len(next(iter(tree_leaves(self._targets))))))
         if not self._with_gradient or len(chosen) < 4:
@@ -217,12 +227,22 @@ class TorchLook:
         return all(float((one - other).norm()) <= most for one, other in zip(whole, together, strict=True))
 
     def _gradient(self, chosen: torch.Tensor) -> list[torch.Tensor]:
-        """Return the gradient of the sum of these samples' losses, or of the numerator of their mean."""
-        experiment, model = copy.deepcopy((self._experiment, self.model))
+        """Return the gradient of the sum of these samples' losses, or of the numerator of their mean, in training
+        mode."""
+        experiment, model = copy.deepcopy(self._experiment), _steady(self._model())
         loss = self._loss(experiment, model, chosen)
         (loss.total if isinstance(loss, Mean | Sum) else loss * len(chosen)).backward()
         found = [torch.zeros(()) if p.grad is None else p.grad for p in model.parameters()]
         return [each.to_dense() if each.is_sparse else each for each in found]
+
+
+def _steady(model: nn.Module) -> nn.Module:
+    """Set training mode, but for layers that then draw random numbers, and BatchNorm, of which another line tells."""
+    model.train()
+    for module in model.modules():
+        if isinstance(module, _BatchNorm | _DropoutNd):
+            module.eval()
+    return model
 
 
 def buffers(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -30,6 +30,7 @@ from raygpu.training.distributed.ranks import LocalBatch, Norm, ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import training_loss
+from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import CHECKPOINT, TorchSolo
@@ -255,6 +256,8 @@ class TorchParallel(ParallelTraining):
         """Go on from a folder that `save` wrote; with another number of ranks, random numbers are drawn anew."""
         solo = self.solo
         state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+        solo.note_unsaved(unaveraged(state))
+        self.notes += solo.notes
         self._set_state(state)
         solo.load_state(state, self.epoch + 1)
         if self.step:

@@ -20,11 +20,12 @@ from raygpu.config.sections import Precision
 from raygpu.experiment import Experiment, Hyperparameters, Splits
 from raygpu.search.signature import differing_names
 from raygpu.search.trials import EpochResult, Trial
-from raygpu.training.base import NotAsAlone, Settings
+from raygpu.training.base import NotAsAlone, Settings, made_by
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.refusal import OWN_OPTIMIZER, CodeWatch, refusal, slow_loop
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
+from raygpu.training.modes import torch_modes_kept
 from raygpu.training.torch.comparison import first_difference
 from raygpu.training.torch.data import Tensors, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, training_loss
@@ -61,10 +62,11 @@ def check(trial: Trial) -> None:
     OptimizerSettings.of(trial.hyperparameters)
 
 
+@torch_modes_kept()
 def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozenset[str]:
     """Return the hyper-parameters that shape a trial's program. Raises any exception of the experiment, on the CPU."""
     hp = Hyperparameters(trial.hyperparameters)
-    with random_state_kept(), torch.no_grad():
+    with random_state_kept():
         model = initial_model(experiment, hp, trial.seed)
         started = time.perf_counter()
         _look(experiment, model, hp, splits, min(NUM_SAMPLES, splits.num_train))
@@ -77,8 +79,8 @@ def names_read(experiment: Experiment, trial: Trial, splits: Splits) -> frozense
 def num_parameters(experiment: Experiment, trial: Trial) -> int | None:
     """Return the number of parameters of a trial's model, made without its memory; None if it cannot be made so."""
     try:
-        with random_state_kept(), torch.device("meta"):
-            model = experiment.model(Hyperparameters(trial.hyperparameters))
+        with random_state_kept(), torch_modes_kept(), torch.device("meta"):
+            model = made_by(experiment, Hyperparameters(trial.hyperparameters))
         return sum(parameter.numel() for parameter in model.parameters())  # raises for lazy layers
     except Exception:  # noqa: BLE001 - many models need numbers, and no result depends on it
         return None
@@ -89,9 +91,11 @@ def _look(experiment: Experiment, model: nn.Module, hp: Hyperparameters, splits:
     few = splits.first(count)
     inputs, targets = _copies(few)
     versions = {name: p._version for name, p in model.named_parameters()}
-    training_loss(experiment, model.train(), inputs, targets, hp)
+    with torch.set_grad_enabled(overrides(experiment, "training_step")):  # which may take gradients itself
+        training_loss(experiment, model.train(), inputs, targets, hp)
     inputs, targets = _copies(few)
-    experiment.metrics(forward(model.eval(), inputs), targets)
+    with torch.no_grad():
+        experiment.metrics(forward(model.eval(), inputs), targets)
     return [name for name, parameter in model.named_parameters() if parameter._version != versions[name]]
 
 
@@ -100,6 +104,7 @@ def _copies(few: Splits) -> tuple[Tensors, Tensors]:
     return rows(tensors(few.train_inputs), slice(None)), rows(tensors(few.train_targets), slice(None))
 
 
+@torch_modes_kept()
 def obstacle(
     experiment: Experiment, splits: Splits, trials: Sequence[Trial], precision: Precision = "float32"
 ) -> str | None:
@@ -281,8 +286,7 @@ def _changed_in_place(experiment: Experiment, splits: Splits, trial: Trial) -> s
     """Return a line on a parameter that a forward pass writes to; None without one. In an array it is not the member's
     own."""
     hp = Hyperparameters(trial.hyperparameters)
-    with torch.no_grad():
-        names = _look(experiment, initial_model(experiment, hp, trial.seed), hp, splits, splits.num_train)
+    names = _look(experiment, initial_model(experiment, hp, trial.seed), hp, splits, splits.num_train)
     return f"a forward pass changes the parameter {names[0]} in place" if names else None
 
 

@@ -44,7 +44,7 @@ from raygpu.training.fused.tile import Tile, first_rows, gathered_tile, joined
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import overrides
-from raygpu.training.torch.python_state import hooked
+from raygpu.training.torch.python_state import hooked, sharing
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.solo import (
@@ -122,16 +122,25 @@ class TorchArray:
         def model(place: int) -> nn.Module:
             """Make the model of the member at this index."""
             read = hp if place == 0 else hps[place]
-            return cast_model(initial_model(experiment, read, trials[place].seed), dtype)
+            return initial_model(experiment, read, trials[place].seed)
 
         base = model(0)
         if (hook := hooked(base)) is not None:
             raise NotAsAlone(f"{hook}, which does not run in an array")
+        if (shared := sharing(base)) is not None:  # asked before a cast, which gives each of them its own
+            raise NotAsAlone(shared)
+        cast_model(base, dtype)
         facts = step_facts(experiment, hp, base, self.data, self.batch_size)
+        if not facts.trained:  # in its copy: of a scripted model, say
+            raise NotAsAlone("no parameter of a copy of the model gets a gradient")
         self.program = Program(experiment, hp, base, optimizer, self.device, context, facts)
         self._guard.require_shared_reads()
         self.tiles = [
-            self._new_tile([model(place) for place in part], [trials[i] for i in part], [optimizers[i] for i in part])
+            self._new_tile(
+                [cast_model(model(place), dtype) for place in part],
+                [trials[i] for i in part],
+                [optimizers[i] for i in part],
+            )
             for part in (part.members for part in arrange(len(trials), self.width, self.eager, {}))
         ]
 

@@ -17,6 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.training.base import scores
 from raygpu.training.fused.compiled_step import StepCompiledAtFirst
 from raygpu.training.fused.member_step import OwnTensors, PaddedEmbedding, StepFacts
 from raygpu.training.fused.optimizers import ArrayOptimizer, Stacked
@@ -270,7 +271,7 @@ class Program:
             """Evaluate one member."""
             outputs = self._outputs(member, inputs)
             loss = self.experiment.loss(copied_outputs(outputs), copied(targets))  # it may change them
-            values = {"loss": loss, **self.experiment.metrics(outputs, targets)}
+            values = scores(loss, self.experiment.metrics(outputs, targets))
             return {name: packed(value) for name, value in values.items()}
 
         return self._mapped(one, state, inputs, targets, own=own)

@@ -36,6 +36,7 @@ WATCHED = {
 BY_A_TENSOR = "data-dependent control flow: a Tensor decides a Python `if`, or is turned into a number"
 KNOWN = {
     "inplace arithmetic": "an operator in place writes a value of each member into a tensor that all members share",
+    "has more elements than `self`": "an operator in place writes a value of each member into a tensor that all share",
     "inplace randomness": "random numbers are drawn in place into a tensor that all members share",
     "boolean mask": "boolean-mask indexing: the shape of its result depends on values, which differ between members",
     "dynamic shape": "the shape of a result depends on values (nonzero, unique), which differ between members",
@@ -45,6 +46,8 @@ KNOWN = {
     "Sparse": "a tensor is sparse",
     "Cannot access storage": "a tensor is turned into a NumPy array or a pointer",
     "doesn't have storage": "a tensor is turned into a NumPy array or a pointer",
+    "does not require grad and does not": "a gradient is taken by torch.autograd.grad: in an array by torch.func.grad",
+    "requires_grad_()": "requires_grad_() in a step: in an array gradients are taken by torch.func.grad",
     "extra state of a module": "a module has extra state (get_extra_state), which cannot be stacked",
 }
 """Parts of torch's messages, each with its meaning for an array."""

@@ -208,7 +208,7 @@ class KerasSolo:
         traced."""
         inputs, targets = (chosen_rows(part, slice(start, end)) for part in self.validation_data)
         outputs = in_float32(self.model(inputs, training=False))
-        values = {"loss": self.experiment.loss(outputs, targets), **self.experiment.metrics(outputs, targets)}
+        values = base.scores(self.experiment.loss(outputs, targets), self.experiment.metrics(outputs, targets))
         count = tf.cast(end - start, tf.float64)
         return {name: value_parts(value, count) for name, value in values.items()}
 
@@ -247,7 +247,7 @@ def initial_model(
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_bfloat16" if precision == "bf16" else policy)
     try:
-        model = experiment.model(hp)
+        model = base.made_by(experiment, hp)
     finally:
         keras.config.set_dtype_policy(policy)
     if not isinstance(model, keras.Model):

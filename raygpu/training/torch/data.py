@@ -203,7 +203,7 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
     with warnings.catch_warnings():
         # Arrays from the object store are read-only and shared by all trials of a node; models get copies of rows.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+        return torch.from_numpy(array if min(array.strides, default=0) >= 0 else array.copy())
 
 
 def copied(parts: Tensors) -> Tensors:

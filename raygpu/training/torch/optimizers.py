@@ -15,6 +15,11 @@ import torch
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.private_api import fused_step
 
+THAWED = (
+    "a parameter of shape {shape} was frozen when the training began, and now requires a gradient: the optimizer leaves"
+    " it out; an optimizer() of the experiment's own may take it in"
+)
+
 
 class Optimizer:
     """The optimizer that a trial's hyper-parameters name; `step` takes the learning rate. `use` changes its numbers."""
@@ -24,7 +29,9 @@ class Optimizer:
 
     def __init__(self, settings: OptimizerSettings, parameters: Iterable[torch.Tensor]) -> None:
         self.settings = settings
-        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        everything = list(parameters)
+        self.parameters = [parameter for parameter in everything if parameter.requires_grad]
+        self._frozen = [parameter for parameter in everything if not parameter.requires_grad]
         self.num_steps = 0
         self.buffers = [[torch.zeros_like(p) for _ in range(settings.num_buffers)] for p in self.parameters]
         self._layouts = [(p.dtype, torch.empty_like(p).stride()) for p in self.parameters]
@@ -45,7 +52,13 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """Update the parameters that have a gradient, and drop the gradients."""
+        """Update the parameters that have a gradient, and drop the gradients.
+
+        Raises ValueError if a parameter was frozen when this optimizer was made, and is not any more.
+        """
+        for parameter in self._frozen:
+            if parameter.requires_grad:
+                raise ValueError(THAWED.format(shape=tuple(parameter.shape)))
         self.num_steps += 1
         groups: dict[Any, list[list[torch.Tensor]]] = defaultdict(list)
         copies = []

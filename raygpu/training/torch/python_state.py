@@ -12,6 +12,7 @@ import re
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -23,6 +24,8 @@ TORCH_S_OWN = frozenset(vars(nn.Module()))
 """Attributes that torch keeps of every module: parameters, buffers, submodules, hooks, the training flag."""
 FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, property, staticmethod, classmethod)
 CONSTANT = (*FUNCTIONS, ModuleType, type, nn.Module)
+PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
+"""Kinds of tensors with memory of their own; layers that are not made yet have none."""
 DEPTH = 4
 """Number of levels of containers and objects that are examined."""
 ADDRESS = re.compile(r"0x[0-9a-f]+")
@@ -63,6 +66,30 @@ def hooked(model: nn.Module) -> str | None:
         if module._backward_hooks or module._backward_pre_hooks:
             return f"the module {name or type(module).__name__} has a backward hook"
     return None
+
+
+def sharing(model: nn.Module) -> str | None:
+    """Return a line that names the first two parameters or buffers that are different tensors in the same memory; None
+    without any.
+
+    A step that writes to one of them changes the other. In an array each of the two has memory of its own.
+    """
+    tensors = {id(tensor): (name, tensor) for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    spans = sorted((*_span(tensor), name) for name, tensor in tensors.values() if type(tensor) in PLAIN)
+    for (_, end, one), (start, _, other) in pairwise(spans):
+        if start < end:
+            return (
+                f"{one} and {other} are different tensors in the same memory, and a step that changes one changes both"
+            )
+    return None
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first address of a tensor's memory, and the one behind its last element."""
+    if tensor.numel() == 0 or tensor.is_sparse:
+        return 0, 0
+    places = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return tensor.data_ptr(), tensor.data_ptr() + places * tensor.element_size()
 
 
 def _of_object(owner: object, path: str) -> Iterator[tuple[str, str]]:

@@ -48,13 +48,12 @@ def backward(loss: Any) -> None:
 
 
 def packed(value: Any) -> torch.Tensor:
-    """Pack a loss or metric into one tensor, for `torch.vmap`: a scalar, or `(total, weight)` of a `Mean` or `Sum`."""
-    if isinstance(value, Mean):
-        total = torch.as_tensor(value.total).detach()
-        return torch.stack([total, torch.as_tensor(value.weight).detach().to(total)])
-    if isinstance(value, Sum):
-        total = torch.as_tensor(value.total).detach()
-        return torch.stack([total, torch.zeros_like(total)])
+    """Pack a loss or metric into one tensor, for `torch.vmap`: a scalar, or `(total, weight)` of a `Mean` or `Sum`, in
+    float64."""
+    if isinstance(value, Mean | Sum):
+        total = torch.as_tensor(value.total).detach().double()
+        weight = torch.as_tensor(value.weight).detach() if isinstance(value, Mean) else torch.zeros_like(total)
+        return torch.stack([total, weight.to(total)])
     return torch.as_tensor(value).detach().reshape(())
 
 

@@ -18,23 +18,26 @@ from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits
 from raygpu.planning.batches import batch_bounds, num_batches
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
-from raygpu.training.base import Settings
+from raygpu.training.base import Settings, made_by, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import copied, copied_outputs, in_precision, rows, tensors
-from raygpu.training.torch.experiment import forward, own_methods, training_loss
+from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
 from raygpu.training.torch.parameter_average import ParameterAverage, unaveraged
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import Accumulator, backward, objective
 from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.unsaved_state import unsaved
 
 CHECKPOINT = "checkpoint.pt"
 GIVEN = "_raygpu_given"
 """Attribute of parameters that `model(hp)` has returned once."""
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
 EVALUATION_BATCH = 1024
+FEW = 2
+"""Number of samples of a step that is looked at."""
 
 
 class TorchSolo:
@@ -73,6 +76,8 @@ class TorchSolo:
         self.num_steps = self.steps_per_epoch * self.epochs
         """Optimizer steps of the whole training; another number may be set before the optimizer is used."""
         self.epoch = 0
+        self.notes: list[str] = []
+        """Lines for the user on a training that went on from a checkpoint."""
 
     def _on_device(self, model: nn.Module) -> nn.Module:
         return model.to(self.device)
@@ -180,7 +185,7 @@ class TorchSolo:
             with self.autocast():
                 outputs = forward(self.model, inputs)
                 loss = self.experiment.loss(copied_outputs(outputs), copied(targets))  # it may change them
-                values = {"loss": loss, **self.experiment.metrics(outputs, targets)}
+                values = scores(loss, self.experiment.metrics(outputs, targets))
             for name, value in values.items():
                 sums.setdefault(name, Accumulator(self.device)).add(value, part.stop - part.start)
         return {name: each.value().item() for name, each in sums.items()}
@@ -206,8 +211,23 @@ class TorchSolo:
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote."""
         state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+        self.note_unsaved(unaveraged(state))
         self.load_state(state, min(state["epoch"] + 1, self.epochs))
         self.epoch = state["epoch"]
+
+    def note_unsaved(self, saved: Mapping[str, torch.Tensor]) -> None:
+        """Note what training changes and a checkpoint does not hold, before the model takes its state over."""
+        order = self.data.order(self.trial, 1)
+        batches = [order[:FEW], order[-FEW:]]
+
+        def step(experiment: Experiment, model: nn.Module, place: int) -> None:
+            """Compute the loss of a few samples; a step of the experiment's own may take gradients itself."""
+            inputs, targets = self.data.train_batch(1, batches[0 if self.data.in_order else place])
+            with torch.set_grad_enabled(overrides(experiment, "training_step")), self.autocast():
+                training_loss(experiment, model, inputs, targets, self.hp)
+
+        if (line := unsaved(self.model, self.experiment, saved, step)) is not None:
+            self.notes.append(line)
 
     def load_parameters(self, folder: Path) -> None:
         """Take over the model of a folder that `save` wrote, to evaluate it."""
@@ -236,7 +256,7 @@ def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> n
     again.
     """
     seed_all(seed)
-    model = experiment.model(hp)
+    model = made_by(experiment, hp)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model(hp) returned {type(model).__name__}; a torch.nn.Module is wanted")
     for name, parameter in model.named_parameters():
@@ -286,8 +306,14 @@ def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) 
     training = TorchSolo(experiment, splits, Trial("t0000", 0, hp), settings, torch.device("cpu"))
     if own_methods(experiment):
         _ = training.optimizer  # made also for a large model, which takes no step: what it reads counts as read
+    before = training.model.state_dict().keys()
     result = base.first_result(training, sum(parameter.numel() for parameter in training.model.parameters()))
     _require_no_broadcast(training)
+    if added := training.model.state_dict().keys() - before:
+        raise ValueError(
+            f"{min(added)} is in the model's state after a step, and not before it: a new model could not take a"
+            " checkpoint's state over; make it in model(hp)"
+        )
     return result, frozenset(training.hp.names_read)
 
 

@@ -2,6 +2,7 @@
 
 from tests.contracts.zoo import (
     averages,
+    by_hand,
     chance,
     control_flow,
     data_sets,
@@ -27,6 +28,7 @@ __all__ = [
     "ZOO",
     "Entry",
     "averages",
+    "by_hand",
     "cases",
     "chance",
     "control_flow",

@@ -46,6 +46,11 @@ def tensors(checkpoint: Mapping[str, Any]) -> State:
     return {name: tensor.detach().clone() for name, tensor in kept.items()}
 
 
+def alone_at_start(entry: Entry) -> TorchSolo:
+    """The second trial before its first epoch, in the precision of its model and data."""
+    return TorchSolo(entry, entry.data(), entry.trials()[1], settings(entry), torch.device("cpu"))
+
+
 def fingerprint(splits: Splits) -> str:
     """Of the data, to the bit."""
     parts = (splits.train_inputs, splits.train_targets, splits.validation_inputs, splits.validation_targets)

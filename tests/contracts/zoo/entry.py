@@ -64,6 +64,8 @@ class Entry(TorchExperiment):
     """Whether two trainings of one trial in one process are the same: no state of its own outlives the first."""
     again: ClassVar[str | None] = None
     """A pattern of the error of a second training in one process; None: it trains."""
+    unsaved: ClassVar[str | None] = None
+    """A pattern of the line on what a checkpoint does not hold; None: from it the trial goes on to the bit."""
     known: ClassVar[Mapping[str, str]] = {}
     """Faults of raygpu that are not mended yet: by test (`test_fused`, `test_one_rank` ...), what is wrong."""
     compiled: ClassVar[bool | str] = False

@@ -332,6 +332,16 @@ class SpectralNorm(Vectors):
         return mlp(nn.ReLU(), nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)))
 
 
+class SpectralNormByHook(Vectors):
+    """The older one of torch, whose hook makes the weight anew before each forward pass."""
+
+    fused = r"weight changes while it trains"
+    production = r"buffers that training changes"
+
+    def model(self, hp: Any) -> nn.Module:
+        return mlp(nn.ReLU(), nn.utils.spectral_norm(nn.Linear(8, 8)))
+
+
 class OrthogonalWeight(Vectors):
     fused = r"aten::\w+ (runs as a slow loop|has no rule)|orthogonal|parametriz"
 

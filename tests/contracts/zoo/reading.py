@@ -54,6 +54,7 @@ class ScaleInEvaluation(Scaled):
 class ScaleInLaterSteps(Scaled):
     """A hyper-parameter that is read from the 5th step on."""
 
+    unsaved = "Model.steps changes"
     epochs = 3
     fused = f"{SIGNATURE}|{STATE}"
     production = STATE

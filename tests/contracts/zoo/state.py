@@ -20,6 +20,7 @@ from tests.contracts.zoo.entry import (
 class ThawedAtStep20(Vectors):
     """A counter in Python lets a layer learn from its 20th step on."""
 
+    unsaved = "Model.steps changes"
     epochs = 9
     fused = STATE
     production = STATE
@@ -39,6 +40,7 @@ class ThawedAtStep20(Vectors):
 class OwnNumpyGenerator(Vectors):
     """Noise from a generator of NumPy that the model holds."""
 
+    unsaved = "Model.generator changes"
     fused = r"generator|random numbers|differs|state|NumPy"
     production = r"generator|random|state|NumPy"
 
@@ -57,6 +59,7 @@ class OwnNumpyGenerator(Vectors):
 class OwnTorchGenerator(Vectors):
     """Noise from a generator of torch that the model holds."""
 
+    unsaved = "Model.generator changes"
     fused = r"generator|random numbers|differs|state"
     production = r"generator|random|state"
 
@@ -75,6 +78,7 @@ class OwnTorchGenerator(Vectors):
 class PythonsRandomLater(Vectors):
     """Draws from Python's random numbers from the 5th step on."""
 
+    unsaved = "Model.steps changes"
     epochs = 3
     fused = rf"random|{STATE}"
     production = rf"random|{STATE}"
@@ -96,6 +100,7 @@ CALLS = [0]
 class GlobalCounter(Vectors):
     """The number of calls so far, of all models of this process, decides the output."""
 
+    unsaved = "the global CALLS changes"
     fused = rf"{STATE}|vmap does not follow"
     production = rf"{STATE}|global"
     repeats = False
@@ -112,6 +117,7 @@ class GlobalCounter(Vectors):
 class CachedTensor(Vectors):
     """Keeps a tensor of its first batch, as caches of positions and masks do."""
 
+    unsaved = "Model.kept changes"
     fused = rf"{STATE}|cache|escaped|already been freed|does not read"
     production = rf"{STATE}|cache"
 
@@ -147,6 +153,7 @@ class CachedConstant(Vectors):
 class PlainMovingAverage(Vectors):
     """A moving average of activations in a plain attribute."""
 
+    unsaved = "Model.average changes"
     fused = rf"{STATE}|escaped|attribute"
     production = rf"{STATE}|attribute"
 
@@ -165,6 +172,7 @@ class PlainMovingAverage(Vectors):
 class MovingAverageOfNumbers(Vectors):
     """The same as a Python number, by `.item()`."""
 
+    unsaved = "Model.average changes"
     fused = rf"item|a number|{STATE}"
     production = rf"{STATE}|attribute"
 
@@ -210,6 +218,7 @@ class SharedFrozenModule(Vectors):
 class LossWithRunningMean(Vectors):
     """The experiment's loss divides by a running mean that it keeps."""
 
+    unsaved = "LossWithRunningMean.mean changes"
     fused = rf"loss|{STATE}|escaped|self"
     production = rf"loss|{STATE}"
     repeats = False
@@ -229,6 +238,7 @@ class LossWithRunningMean(Vectors):
 class AnnealedLoss(Vectors):
     """The experiment's loss counts its calls, and weighs a term by them."""
 
+    unsaved = "AnnealedLoss.calls changes"
     fused = rf"loss|{STATE}|self"
     production = rf"loss|{STATE}"
     repeats = False
@@ -247,6 +257,7 @@ class AnnealedLoss(Vectors):
 class AnnealedInModel(Vectors):
     """The model counts its steps in a Python number, which scales its output: made anew with each model."""
 
+    unsaved = "Model.steps changes"
     fused = STATE
     production = STATE
 
@@ -264,6 +275,7 @@ class AnnealedInModel(Vectors):
 class StateInAList(Vectors):
     """The counter lies in a list, which is the same object before and after."""
 
+    unsaved = "Model.seen changes"
     fused = STATE
     production = STATE
 
@@ -284,6 +296,7 @@ class StateInAList(Vectors):
 class StateInAClosure(Vectors):
     """The counter lies in a closure, out of any attribute's reach: no more is known than that the results differ."""
 
+    unsaved = "the variable steps changes"
     fused = rf"{STATE}|vmap does not follow"
     production = STATE
 

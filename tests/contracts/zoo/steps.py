@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from raygpu.experiment import Mean, Sum
@@ -191,6 +192,7 @@ class CopiedInStep(Perceptron):
 class CountsSteps(Perceptron):
     """Counts its steps in the experiment."""
 
+    unsaved = "CountsSteps.count changes"
     fused = r"changes while it trains|keeps|is set"
     production = r"changes while it trains|state|call to call"
     repeats = False
@@ -206,7 +208,7 @@ class CountsSteps(Perceptron):
 class PenaltyOnGradient(Vectors):
     """The norm of the gradient of its outputs by the inputs, as critics of GANs have it: a gradient within the loss."""
 
-    fused = r"."
+    fused = r"torch\.func\.grad"
 
     def model(self, hp: Any) -> nn.Module:
         return nn.Sequential(nn.Linear(WIDTH, 8), nn.Softplus(), nn.Linear(8, CLASSES))
@@ -226,3 +228,48 @@ class PenaltyOnGradientByFunc(PenaltyOnGradient):
     def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Any) -> Any:
         gradient = torch.func.grad(lambda given: model(given).sum())(inputs)
         return functional.cross_entropy(model(inputs), targets) + gradient.square().sum(1).mean()
+
+
+class LearnsToLearn(Perceptron):
+    """The loss of one half of a batch after a step on the other half, as MAML has it."""
+
+    fused = r"torch\.func\.grad"
+    production = r"no mean over samples"
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Any) -> Any:
+        half = len(inputs) // 2
+        before = dict(model.named_parameters())
+        gradients = self.gradients(model, before, inputs[:half], targets[:half])
+        after = {name: value - 0.1 * gradients[name] for name, value in before.items()}
+        return functional.cross_entropy(functional_call(model, after, (inputs[half:],)), targets[half:])
+
+    def gradients(self, model: nn.Module, before: Any, inputs: Any, targets: Any) -> Any:
+        loss = functional.cross_entropy(functional_call(model, before, (inputs,)), targets)
+        return dict(zip(before, torch.autograd.grad(loss, before.values(), create_graph=True), strict=True))
+
+
+class LearnsToLearnByFunc(LearnsToLearn):
+    """The same by torch.func, which vmap knows."""
+
+    fused = None
+
+    def gradients(self, model: nn.Module, before: Any, inputs: Any, targets: Any) -> Any:
+        def loss(parameters: Any) -> torch.Tensor:
+            return functional.cross_entropy(functional_call(model, parameters, (inputs,)), targets)
+
+        return torch.func.grad(loss)(before)
+
+
+class SharpnessAware(Perceptron):
+    """The loss at parameters a step uphill, as SAM has it."""
+
+    production = r"no mean over samples"
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Any) -> Any:
+        def loss(parameters: Any) -> torch.Tensor:
+            return functional.cross_entropy(functional_call(model, parameters, (inputs,)), targets)
+
+        before = dict(model.named_parameters())
+        uphill = torch.func.grad(loss)({name: value.detach() for name, value in before.items()})
+        norm = torch.stack([each.square().sum() for each in uphill.values()]).sum().sqrt()
+        return loss({name: value + 0.05 * uphill[name] / norm for name, value in before.items()})

@@ -1,7 +1,8 @@
-"""Where a worker's seconds go: to training, evaluation, a program's own loop, the making of arrays."""
+"""Where a worker's seconds go: to training, evaluation, a program's own loop, making arrays; and its warnings."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ class Made(ArraySequence):
 
     def _make(self, trials: list[Trial]) -> Any:
         self.spend(members=1.0)
-        return SimpleNamespace(trials=trials)
+        return SimpleNamespace(trials=trials, load=lambda folder: None, notes=["a counter is not kept"])
 
 
 @pytest.fixture
@@ -44,3 +45,10 @@ def test_what_an_array_counts_itself_is_not_counted_twice(arrays: Made) -> None:
     arrays.next_array()
     assert arrays.seconds["members"] == 1.0
     assert arrays.seconds["setup"] < 0.5
+
+
+def test_what_a_checkpoint_does_not_hold_is_a_warning(arrays: Made, tmp_path: Path) -> None:
+    arrays.begin([Trial("t0000", 0, {})])
+    assert not arrays.warnings
+    arrays.begin([Trial("t0000", 0, {})], tmp_path)
+    assert arrays.warnings == ["a counter is not kept"]

@@ -1,4 +1,4 @@
-"""The note of a worker for `raygpu gpus`."""
+"""A worker: its note for `raygpu gpus`, and what one trial leaves to the next."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from raygpu.engines.tune import trainable
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.planning.gpu_shares import Share
 from raygpu.planning.training_need import Need
 from raygpu.records import activity
+from raygpu.training.modes import torch_modes_kept
 
 
 @pytest.mark.parametrize(("fused", "way"), [(False, "process"), (True, "fused")])
@@ -33,3 +36,34 @@ def test_a_note_has_the_need_of_its_device_and_kind(
         noted = activity.living()[os.getpid()]
         assert (noted.run, noted.trials, noted.share, noted.need) == ("digits-1", ("t0001",), 0.25, expected)
         assert expected is None or expected.way == way
+
+
+def test_a_trial_does_not_find_the_modes_and_the_folder_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # and back at the end
+    found = []
+
+    def arrays_of(*_: object) -> SimpleNamespace:
+        found.append((torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), Path.cwd()))
+        os.chdir("/")
+        torch.set_default_dtype(torch.float64)
+        torch.set_autocast_enabled("cpu", True)
+        return SimpleNamespace(seconds={}, spend=lambda **_: None)
+
+    monkeypatch.setattr(trainable, "arrays_of", arrays_of)
+    source = SimpleNamespace(kind="torch", resolve=object, folder=str(tmp_path))
+    worker = SimpleNamespace(
+        shared=SimpleNamespace(source=source),
+        cap=SimpleNamespace(set=lambda share: None),
+        array_config=ArrayConfig("t0001", ("t0001",), False, "L4", Share(4)),
+        code=None,
+        splits=None,
+        trials=[],
+        _restore_modes=lambda: None,
+        _note_activity=lambda: None,
+    )
+    with torch_modes_kept():
+        for _ in range(2):
+            ArrayTrainable._begin(worker)  # type: ignore[arg-type]
+    assert found == [(torch.float32, False, tmp_path)] * 2

@@ -190,6 +190,24 @@ def few_samples() -> list[Any]:
     return list(zip(np.asarray(splits.validation_inputs), np.asarray(splits.validation_targets), strict=True))
 
 
+class Counting(Mlp):
+    """Counts its losses."""
+
+    count = 0
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        self.count += 1
+        return super().loss(outputs, targets) / self.count
+
+
+def test_a_counter_in_python_is_told_where_a_training_goes_on(tmp_path: Path) -> None:
+    first, again = (training(Counting(), few(), HP, ParallelSettings(40)) for _ in range(2))
+    first.advance()
+    first.save(tmp_path)
+    again.load(tmp_path)
+    assert any(note.startswith("Counting.count changes while it trains, and a checkpoint") for note in again.notes)
+
+
 def test_samples_that_are_read_go_on_within_an_epoch(tmp_path: Path) -> None:
     whole = run(training(Noisy(), Noisy().data(), HP, ParallelSettings(20), epochs=2))
     first = training(Noisy(), Noisy().data(), HP, ParallelSettings(20), epochs=2)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from torch import nn
 
 from raygpu import Splits, TorchExperiment
 from raygpu.search.signature import ITS_OWN
@@ -14,7 +16,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.folds import Folds
 from raygpu.training.fused.dry_run import obstacle
 from raygpu.training.fused.groups import TorchGrouper
-from tests.models import MODELS
+from tests.models import MODELS, Mlp, few
 from tests.training.fused.refusals import If, Of, ids, trials
 
 
@@ -83,3 +85,19 @@ def test_trials_of_folds_share_an_array_where_the_folds_have_one_size() -> None:
     assert len({group.signature for group in groups}) == 2
     grouper.refuse(each[0], "audited")
     assert [group.reason for group in grouper.groups(each)] == ["audited", "audited"], "it is the model's, in any fold"
+
+
+class Exits(Mlp):
+    """Ends the program for some hyper-parameters."""
+
+    def model(self, hp: Any) -> nn.Module:
+        if hp["hidden"] == 3:
+            sys.exit(4)
+        return super().model(hp)
+
+
+def test_a_model_that_exits_is_a_fault_of_its_trial_alone() -> None:
+    trials = [Trial(Trial.name(i), i, {"hidden": hidden, "lr": 0.1 * (1 + i)}) for i, hidden in enumerate((4, 3, 4))]
+    good, bad = TorchGrouper(Exits(), few()).groups(trials)
+    assert (len(good.trials), good.reason) == (2, None)
+    assert bad.reason == "RuntimeError: model(hp) exits, by SystemExit: 4"

@@ -141,13 +141,22 @@ class NeedsClosure(Mlp):
         return torch.optim.LBFGS(model.parameters())
 
 
+class OnPlateau(Mlp):
+    def optimizer(self, model: nn.Module, hp: Mapping[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.RMSprop(model.parameters())
+
+    def scheduler(self, optimizer: torch.optim.Optimizer, hp: Mapping[str, Any], num_steps: int) -> Any:
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+
 @pytest.mark.parametrize(
     ("experiment", "line"),
     [
         (NoOptimizer, r"optimizer\(model, hp\) returned str; a torch.optim.Optimizer is wanted"),
         (OfAnother, "parameters that are not the model's"),
         (SchedulerAlone, r"scheduler\(\) steps an optimizer of the experiment's own, and optimizer\(\) returned none"),
-        (NeedsClosure, "closure"),
+        (NeedsClosure, r"optimizer\(model, hp\) returned LBFGS, whose step\(\) needs a closure"),
+        (OnPlateau, r"scheduler\(\) returned ReduceLROnPlateau, whose step\(\) needs a metric"),
     ],
 )
 def test_what_the_first_step_refuses(experiment: type[Mlp], line: str) -> None:

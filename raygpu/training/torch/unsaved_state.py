@@ -1,0 +1,64 @@
+"""State that training changes and no checkpoint holds, told where a training goes on from a checkpoint."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from raygpu.experiment import Experiment
+from raygpu.training.data.generators import random_state_kept
+from raygpu.training.torch.python_state import changed_attribute, plain_state
+from raygpu.training.torch.seeding import seed_all
+
+Step = Callable[[Experiment, nn.Module, int], Any]
+"""Function that runs a training step without the optimizer, on one of two small batches: 0 or 1."""
+
+
+def unsaved(model: nn.Module, experiment: Experiment, saved: Mapping[str, torch.Tensor], step: Step) -> str | None:
+    """Return a line on an attribute or a buffer that training changes and the checkpoint does not hold; None without
+    one.
+
+    model: as it was made, without earlier steps; it is copied. saved: the checkpoint's state dict of the model.
+    """
+    try:
+        with random_state_kept():
+            name = _unsaved(model, experiment, saved, step)
+    except Exception:  # noqa: BLE001 - it shows in the training, or cannot be copied
+        return None
+    if name is None:
+        return None
+    return (
+        f"{name} changes while it trains, and a checkpoint does not hold it: from here on the numbers are not those"
+        " of a training that was never stopped; persistent buffers are kept"
+    )
+
+
+def _unsaved(model: nn.Module, experiment: Experiment, saved: Mapping[str, torch.Tensor], step: Step) -> str | None:
+    """Return the name of an attribute, buffer or parameter that a training has after a step, and one that went on from
+    a checkpoint right before that step has not."""
+    trained, going_on = (copy.deepcopy((experiment, model.train())) for _ in range(2))
+    trained[1].load_state_dict(saved)
+    _seeded(step, *trained, 0)
+    going_on[1].load_state_dict(trained[1].state_dict())
+    states, tensors = [], []
+    for each, own in (trained, going_on):
+        _seeded(step, each, own, 1)
+        states.append(plain_state(own, each))
+        tensors.append({**dict(own.named_parameters()), **dict(own.named_buffers())})
+    differ = (name for name, value in tensors[0].items() if not _alike(value, tensors[1].get(name)))
+    return changed_attribute(*states) or next(differ, None)
+
+
+def _seeded(step: Step, experiment: Experiment, model: nn.Module, place: int) -> None:
+    seed_all(place)
+    step(experiment, model, place)
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    if other is None or one.shape != other.shape:
+        return False
+    return torch.equal(one, other) or (one.is_floating_point() and torch.allclose(one, other, equal_nan=True))

@@ -1,0 +1,62 @@
+"""Modes of torch that hold for a whole process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from raygpu.search.trials import Trial
+from raygpu.training.fused.dry_run import names_read
+from raygpu.training.modes import torch_modes_kept
+from tests.contracts.zoo.entry import Vectors, mlp
+
+SETTERS: dict[str, Callable[[], Any]] = {
+    "dtype": lambda: torch.set_default_dtype(torch.float64),
+    "device": lambda: torch.set_default_device("meta"),
+    "gradients": lambda: torch.set_grad_enabled(False),
+    "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
+    "deterministic": lambda: torch.use_deterministic_algorithms(True),
+    "cudnn": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "autocast dtype": lambda: torch.set_autocast_dtype("cpu", torch.float16),
+}
+
+
+def modes() -> list[Any]:
+    return [
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.is_grad_enabled(),
+        torch.is_anomaly_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cudnn.benchmark,
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+    ]
+
+
+@pytest.mark.parametrize("name", SETTERS)
+def test_modes_are_restored(name: str) -> None:
+    before = modes()
+    with torch_modes_kept():
+        SETTERS[name]()
+        assert modes() != before
+    assert modes() == before
+
+
+class Double(Vectors, base=True):
+    """A model that asks for another precision of everything that is made later."""
+
+    def model(self, hp: Any) -> nn.Module:
+        torch.set_default_dtype(torch.float64)
+        return nn.Sequential(nn.Flatten(), mlp(nn.ReLU()).float())
+
+
+def test_a_look_at_an_experiment_leaves_the_modes_alone() -> None:
+    before = modes()
+    names_read(Double(), Trial("t0", 0, {"batch_size": 4}), Double().data())
+    assert modes() == before
