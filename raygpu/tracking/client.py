@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -60,9 +61,23 @@ def connect(uri: str, experiment: str, artifact_dir: Path | None) -> tuple[Any, 
     raise AssertionError("unreachable")
 
 
-def _connect(uri: str, experiment: str, location: Path | None) -> tuple[Any, str, str]:
-    from mlflow.tracking import MlflowClient
+def _client_class() -> Any:
+    """Import MLflow's client, anew if that fails.
 
+    Where threads import at once, importlib may give one of them a half-made module rather than wait for ever. MLflow's
+    modules that are left by such a failure import each other in another order, in which they never succeed.
+    """
+    try:
+        from mlflow.tracking import MlflowClient
+    except (ImportError, AttributeError):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "mlflow"]:
+            del sys.modules[name]
+        from mlflow.tracking import MlflowClient
+    return MlflowClient
+
+
+def _connect(uri: str, experiment: str, location: Path | None) -> tuple[Any, str, str]:
+    client_class = _client_class()
     # MLflow's own errors reach the user through `fault`; its log would add tracebacks, with the URI in them.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -72,7 +87,7 @@ def _connect(uri: str, experiment: str, location: Path | None) -> tuple[Any, str
             sqlite_file.create(sqlite_path(uri))
             sqlite_file.defer_syncs(sqlite_path(uri))
         _try_database(uri)
-    mlflow = MlflowClient(uri)
+    mlflow = client_class(uri)
     known = mlflow.get_experiment_by_name(experiment)
     if known is None:
         place = location.absolute().as_uri() if location is not None and not served else None

@@ -62,12 +62,12 @@ class Project:
         )
 
     def sweep(
-        self, seen: str, *words: str, reports: int = 2, by: tuple[str, ...] = ("raygpu", "sweep")
+        self, seen: str, *words: str, reports: int = 2, by: tuple[str, ...] = ("raygpu", "sweep"), **variables: str
     ) -> subprocess.Popen[str]:
         lines = ['experiment = "mine.py:train"', "trials = 1", 'metric = "score"', 'direction = "max"']
         lines += ["[space]", "x = { uniform = [0.0, 1.0] }", f"reports = {reports}", "[tracking]", "enabled = false"]
         (self.folder / f"{seen}.toml").write_text("\n".join(lines))
-        return self.start(f"{seen}.toml", "--name", seen, "-v", *words, by=by, SEEN=seen)
+        return self.start(f"{seen}.toml", "--name", seen, "-v", *words, by=by, SEEN=seen, **variables)
 
     def told(self, seen: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / f"told-{seen}.json").read_text())
@@ -194,8 +194,7 @@ def test_two_sweeps_share_it_and_a_third_waits(project: Project) -> None:
 
 @pytest.mark.slow
 def test_a_command_that_cannot_use_it_says_so_and_runs(project: Project) -> None:
-    running = project.start("sweep", "one.toml", "--name", "other", "-v", SEEN="other", OMP_PROC_BIND="true")
-    code, said = ended(running)
+    code, said = ended(project.sweep("other", OMP_PROC_BIND="true"))
     assert code == 0, said
     assert "service: not used: OMP_PROC_BIND differs from its environment" in said
     assert "workers were idle" not in said

@@ -1,0 +1,36 @@
+"""MLflow's client, where its import fails for a moment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FAILS_ONCE = """
+import importlib.abc, sys
+from pathlib import Path
+from raygpu.tracking.client import connect
+
+class FailsOnce(importlib.abc.MetaPathFinder):
+    left = 1
+
+    def find_spec(self, name, path, target=None):
+        if name == {module!r} and self.left:
+            self.left = 0
+            raise ImportError("half a module")
+
+sys.meta_path.insert(0, FailsOnce())
+client, uri, number = connect("sqlite:///store.db", "search", Path("artifacts"))
+print(FailsOnce.left, sys.meta_path[0].left, client.get_experiment(number).name)
+"""
+
+
+@pytest.mark.parametrize("module", ["requests", "mlflow.tracking._tracking_service.registry"])
+def test_an_import_that_fails_for_a_moment_is_done_anew(module: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS_ONCE.format(module=module)],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.split() == ["1", "0", "search"], done.stderr
