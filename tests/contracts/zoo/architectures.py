@@ -15,7 +15,6 @@ from tests.contracts.zoo.entry import (
     LENGTH,
     Entry,
     Inside,
-    Numbers,
     Series,
     Vectors,
     classes,

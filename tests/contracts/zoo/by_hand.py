@@ -33,6 +33,23 @@ class BufferThatViewsAParameter(Vectors):
         return Model()
 
 
+class InterleavedBuffers(Vectors):
+    """Two buffers of one memory that share no element, as views of complex numbers are."""
+
+    def model(self, hp: Any) -> nn.Module:
+        class Model(Inside):
+            def __init__(self) -> None:
+                super().__init__()
+                cosine, sine = torch.view_as_real(torch.randn(8, dtype=torch.complex64)).unbind(-1)
+                self.register_buffer("cosine", cosine)
+                self.register_buffer("sine", sine)
+
+            def inside(self, x: torch.Tensor) -> torch.Tensor:
+                return x * self.cosine + x.roll(1, 1) * self.sine
+
+        return Model()
+
+
 class TiedByData(Vectors):
     """Two parameters in one memory, which takes the steps of both."""
 
