@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Sum
 from raygpu.training.data.generators import random_state_kept
-from raygpu.training.distributed.loss_check import Value
+from raygpu.training.distributed.loss_check import DOUBLE, HALF, SINGLE, Value
 from raygpu.training.torch.data import Tensors, cast, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, training_loss
 from raygpu.training.torch.python_state import changed_attribute, plain_state
@@ -61,6 +61,8 @@ class TorchLook:
 
     def _prepare(self, dtype: torch.dtype | None) -> None:
         model = initial_model(self._experiment, Hyperparameters.of(self._hp), seed=0)
+        half = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
+        self.rounding = DOUBLE if self.exact else HALF if half else SINGLE
         self.model: nn.Module = (model if dtype is None else model.double()).eval()
         self._inputs, self._targets = (cast(tensors(part), dtype) for part in self._arrays)
 
@@ -230,7 +232,8 @@ class TorchLook:
         return self._near(self._gradient(chosen, training=training), [sum(each) for each in zip(*parts, strict=True)])
 
     def _near(self, whole: list[torch.Tensor], other: list[Any]) -> bool:
-        most = (1e-6 if self.exact else 1e-3) * max((float(each.norm()) for each in whole), default=0.0)
+        rounding = self.rounding if self.exact else 10 * self.rounding
+        most = rounding * max((float(each.norm()) for each in whole), default=0.0)
         return all(float((one - another).norm()) <= most for one, another in zip(whole, other, strict=True))
 
     def _gradient(self, chosen: torch.Tensor, *, training: bool) -> list[torch.Tensor]:

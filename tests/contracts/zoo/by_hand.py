@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Mean, Sum
-from tests.contracts.zoo.entry import CLASSES, WIDTH, Inside, Vectors, mlp
+from tests.contracts.zoo.entry import CLASSES, WIDTH, Call, Inside, Vectors, mlp
 
 
 class BufferThatViewsAParameter(Vectors):
@@ -184,3 +184,13 @@ class MeansOfCounts(Vectors):
             "half": Mean(hits.sum().bfloat16(), 257),
             "all": Sum(hits.sum()),
         }
+
+
+class InHalfPrecision(Vectors):
+    """Parameters, outputs and loss in bfloat16, whose rounding is no fault of the loss."""
+
+    fused = "must have the same dtype"
+    dtype, tolerance = None, 0.1
+
+    def model(self, hp: Any) -> nn.Module:
+        return nn.Sequential(Call(lambda x: x.to(torch.bfloat16)), mlp(nn.Tanh()).bfloat16())
