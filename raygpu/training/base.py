@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raygpu.errors import one_line
-from raygpu.experiment import Experiment
 from raygpu.search.trials import EpochResult
 
 if TYPE_CHECKING:
     import numpy as np
 
     from raygpu.config.sections import Precision
+    from raygpu.experiment import Experiment
     from raygpu.records.training_progress import Progress
     from raygpu.search.trials import Trial
     from raygpu.training.hyperparameters import OptimizerSettings

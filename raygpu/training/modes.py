@@ -19,7 +19,8 @@ def torch_modes() -> Callable[[], None]:
     if torch is None:
         return lambda: None
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
-    gradients, anomaly = torch.is_grad_enabled(), torch.is_anomaly_enabled()
+    gradients = torch.is_grad_enabled()
+    anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     deterministic = torch.get_deterministic_debug_mode()
     cudnn = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
     casts = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in DEVICES]
@@ -30,7 +31,7 @@ def torch_modes() -> Callable[[], None]:
         if torch.get_default_device() != device:
             torch.set_default_device(None if device.type == "cpu" else device)
         torch.set_grad_enabled(gradients)
-        torch.autograd.set_detect_anomaly(anomaly, torch.is_anomaly_check_nan_enabled())
+        torch.autograd.set_detect_anomaly(*anomaly)
         torch.set_deterministic_debug_mode(deterministic)
         torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = cudnn
         for kind, enabled, cast in casts:

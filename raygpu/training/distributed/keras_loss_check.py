@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, take
-from raygpu.training.distributed.loss_check import Value
+from raygpu.training.distributed.loss_check import DOUBLE, SINGLE, Value
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.solo import EVALUATION_BATCH, in_float32, initial_model, no_gpu, tensors
 
@@ -28,14 +28,14 @@ class KerasLook:
     ) -> None:
         self._experiment, self._with_metrics = experiment, with_metrics
         self._hp, self._inputs, self._targets = hp, inputs, targets
-        self.exact = True
+        self.rounding = DOUBLE
         self._held: tuple[Any, Arrays, Any] | None = None
         before = keras.config.floatx(), keras.config.dtype_policy()
         try:
             self._prepare("float64", "float64")
             self.values(np.arange(2))
         except Exception:  # noqa: BLE001 - code that names float32; what else it raises, it raises again
-            self.exact = False
+            self.rounding = SINGLE
             self._prepare(*before)
         finally:
             self._set_types(*before)

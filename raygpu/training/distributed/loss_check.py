@@ -29,8 +29,8 @@ SEARCHED = 200_000_000
 """Largest number of array elements to search for the smallest and the largest one."""
 BUDGET_S = 10.0
 """Approximate seconds of a comparison."""
-TOLERANCE = {True: 1e-6, False: 1e-4}
-"""Largest relative difference from rounding, in float64 (True) and in float32."""
+DOUBLE, SINGLE, HALF = 1e-6, 1e-4, 3e-2
+"""Largest relative difference from rounding: in float64, in float32, and in bfloat16 or float16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class Value:
 class LossEvaluator(Protocol):
     """An experiment's untrained model on some of its samples."""
 
-    exact: bool
-    """Whether the values are computed in float64."""
+    rounding: float
+    """Largest relative difference that is rounding: DOUBLE, SINGLE or HALF."""
 
     def values(self, rows: np.ndarray) -> Mapping[str, Value]:
         """Return the loss and the metrics of these samples, from a forward pass of these alone."""
@@ -185,7 +185,7 @@ def _blamed(look: LossEvaluator, rows: np.ndarray, found: Difference) -> Differe
         other = _compared(look, found.name, whole, _held_parts(look, found.name, found.sizes), found.sizes)
     except Exception:  # noqa: BLE001 - the outputs cannot be cut, so the loss has to be what differs
         return found
-    if other is not None or not _near(whole.result, found.whole, TOLERANCE[look.exact]):
+    if other is not None or not _near(whole.result, found.whole, look.rounding):
         return found
     return Difference(found.name, "outputs", found.whole, found.together, found.sizes, found.value)
 
@@ -226,15 +226,13 @@ def _compared(
     weight = sum(weight for _, weight in pairs) or 1.0
     together, scale = sum(total for total, _ in pairs) / weight, sum(abs(total) for total, _ in pairs) / weight
     alike = all(value.kind == whole.kind for value in values)
-    if alike and abs(together - whole.result) <= TOLERANCE[look.exact] * max(scale, abs(whole.result)):
+    if alike and abs(together - whole.result) <= look.rounding * max(scale, abs(whole.result)):
         return None
     return Difference(name, "parts", whole.result, together, tuple(sizes), whole)
 
 
 def _same(one: Value, other: Value, look: LossEvaluator) -> bool:
-    return (math.isnan(one.result) and math.isnan(other.result)) or _near(
-        one.result, other.result, TOLERANCE[look.exact] / 10
-    )
+    return (math.isnan(one.result) and math.isnan(other.result)) or _near(one.result, other.result, look.rounding / 10)
 
 
 def _near(one: float, other: float, tolerance: float) -> bool:

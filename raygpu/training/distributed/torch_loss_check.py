@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, Mean, Sum
 from raygpu.training.data.generators import random_state_kept
-from raygpu.training.distributed.loss_check import Value
+from raygpu.training.distributed.loss_check import DOUBLE, HALF, SINGLE, Value
 from raygpu.training.torch.data import Tensors, cast, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, training_loss
 from raygpu.training.torch.python_state import changed_attribute, plain_state
@@ -61,6 +61,8 @@ class TorchLook:
 
     def _prepare(self, dtype: torch.dtype | None) -> None:
         model = initial_model(self._experiment, Hyperparameters.of(self._hp), seed=0)
+        half = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
+        self.rounding = DOUBLE if self.exact else HALF if half else SINGLE
         self.model: nn.Module = (model if dtype is None else model.double()).eval()
         self._inputs, self._targets = (cast(tensors(part), dtype) for part in self._arrays)
 
@@ -214,35 +216,43 @@ class TorchLook:
         chosen = torch.arange(min(GRADIENT_SAMPLES, len(next(iter(tree_leaves(self._targets))))))
         if not self._with_gradient or len(chosen) < 4:
             return True
-        cut = [len(chosen) // 4, len(chosen) - len(chosen) // 4]
         try:
-            whole, again = self._gradient(chosen), self._gradient(chosen)
-            together = [sum(each) for each in zip(*map(self._gradient, chosen.split(cut)), strict=True)]
+            steady = next((each for each in (True, False) if self._is_steady(chosen, training=each)), None)
+            return steady is None or self._adds_up(chosen, training=steady)
         except Exception:  # noqa: BLE001 - it shows in the training
             return True
-        scale = max((float(each.norm()) for each in whole), default=0.0)
-        most = (1e-6 if self.exact else 1e-3) * scale
-        if any(float((one - other).norm()) > most for one, other in zip(whole, again, strict=True)):
-            return True  # drawn by chance
-        return all(float((one - other).norm()) <= most for one, other in zip(whole, together, strict=True))
 
-    def _gradient(self, chosen: torch.Tensor) -> list[torch.Tensor]:
-        """Return the gradient of the sum of these samples' losses, or of the numerator of their mean, in training
-        mode."""
-        experiment, model = copy.deepcopy(self._experiment), _steady(self._model())
+    def _is_steady(self, chosen: torch.Tensor, *, training: bool) -> bool:
+        """Return whether the gradient is the same twice: nothing in it is drawn by chance."""
+        return self._near(*(self._gradient(chosen, training=training) for _ in range(2)))
+
+    def _adds_up(self, chosen: torch.Tensor, *, training: bool) -> bool:
+        cut = [len(chosen) // 4, len(chosen) - len(chosen) // 4]
+        parts = [self._gradient(part, training=training) for part in chosen.split(cut)]
+        return self._near(self._gradient(chosen, training=training), [sum(each) for each in zip(*parts, strict=True)])
+
+    def _near(self, whole: list[torch.Tensor], other: list[Any]) -> bool:
+        rounding = self.rounding if self.exact else 10 * self.rounding
+        most = rounding * max((float(each.norm()) for each in whole), default=0.0)
+        return all(float((one - another).norm()) <= most for one, another in zip(whole, other, strict=True))
+
+    def _gradient(self, chosen: torch.Tensor, *, training: bool) -> list[torch.Tensor]:
+        """Return the gradient of the sum of these samples' losses, or of the numerator of their mean."""
+        experiment, model = copy.deepcopy(self._experiment), self._model()
+        if training:
+            _train_steadily(model)
         loss = self._loss(experiment, model, chosen)
         (loss.total if isinstance(loss, Mean | Sum) else loss * len(chosen)).backward()
         found = [torch.zeros(()) if p.grad is None else p.grad for p in model.parameters()]
         return [each.to_dense() if each.is_sparse else each for each in found]
 
 
-def _steady(model: nn.Module) -> nn.Module:
+def _train_steadily(model: nn.Module) -> None:
     """Set training mode, but for layers that then draw random numbers, and BatchNorm, of which another line tells."""
     model.train()
     for module in model.modules():
         if isinstance(module, _BatchNorm | _DropoutNd):
             module.eval()
-    return model
 
 
 def buffers(model: nn.Module) -> dict[str, torch.Tensor]:

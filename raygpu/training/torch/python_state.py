@@ -6,13 +6,15 @@ An array runs one member's Python code for all members, so such state is shared 
 from __future__ import annotations
 
 import hashlib
+import math
 import pickle
 import random
 import re
 import sysconfig
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
+from itertools import combinations
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -74,20 +76,29 @@ def sharing(model: nn.Module) -> str | None:
 
     A step that writes to one of them changes the other. In an array each of the two has memory of its own.
     """
-    tensors = {id(tensor): (name, tensor) for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-    spans = sorted((*_span(tensor), name) for name, tensor in tensors.values() if type(tensor) in PLAIN)
-    for (_, end, one), (start, _, other) in pairwise(spans):
-        if start < end:
-            return (
-                f"{one} and {other} are different tensors in the same memory, and a step that changes one changes both"
-            )
+    by_memory: dict[int, list[tuple[str, torch.Tensor]]] = defaultdict(list)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if type(tensor) in PLAIN and tensor.layout == torch.strided and tensor.numel():
+            by_memory[tensor.untyped_storage().data_ptr()].append((name, tensor))
+    for group in by_memory.values():
+        for (one, first), (other, second) in combinations(group, 2):
+            if first is not second and _overlap(first, second):
+                return f"{one} and {other} are different tensors in the same memory: a step changes both by either"
     return None
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors of one storage may have an element in common: not where one ends before the other
+    begins, or where both step over the other's elements, as real and imaginary parts do."""
+    (start, end), (first, last) = _span(one), _span(other)
+    if end <= first or last <= start or one.dtype != other.dtype:
+        return start < last and first < end
+    step = math.gcd(*(stride for t in (one, other) for n, stride in zip(t.shape, t.stride(), strict=True) if n > 1))
+    return (start - first) % (max(step, 1) * one.element_size()) == 0
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the first address of a tensor's memory, and the one behind its last element."""
-    if tensor.numel() == 0 or tensor.is_sparse:
-        return 0, 0
     places = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     return tensor.data_ptr(), tensor.data_ptr() + places * tensor.element_size()
 

@@ -228,6 +228,9 @@ class TorchSolo:
 
         if (line := unsaved(self.model, self.experiment, saved, step)) is not None:
             self.notes.append(line)
+        if self.device.type == "cuda":  # the copies are no measure of a training's memory
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(self.device)
 
     def load_parameters(self, folder: Path) -> None:
         """Take over the model of a folder that `save` wrote, to evaluate it."""

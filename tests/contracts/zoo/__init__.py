@@ -1,6 +1,7 @@
 """The zoo: small experiments on which every way of training is compared with one trial alone; `entry.py` tells more."""
 
 from tests.contracts.zoo import (
+    architectures,
     averages,
     by_hand,
     chance,
@@ -27,6 +28,7 @@ from tests.contracts.zoo.entry import ZOO, Entry, cases
 __all__ = [
     "ZOO",
     "Entry",
+    "architectures",
     "averages",
     "by_hand",
     "cases",

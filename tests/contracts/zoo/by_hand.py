@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from raygpu.experiment import Mean, Sum
-from tests.contracts.zoo.entry import CLASSES, WIDTH, Inside, Vectors, mlp
+from tests.contracts.zoo.entry import CLASSES, WIDTH, Call, Inside, Vectors, mlp
 
 
 class BufferThatViewsAParameter(Vectors):
@@ -29,6 +29,23 @@ class BufferThatViewsAParameter(Vectors):
 
             def inside(self, x: torch.Tensor) -> torch.Tensor:
                 return torch.relu(self.middle(x)) + (x @ self.view.t()).repeat(1, 2)
+
+        return Model()
+
+
+class InterleavedBuffers(Vectors):
+    """Two buffers of one memory that share no element, as views of complex numbers are."""
+
+    def model(self, hp: Any) -> nn.Module:
+        class Model(Inside):
+            def __init__(self) -> None:
+                super().__init__()
+                cosine, sine = torch.view_as_real(torch.randn(8, dtype=torch.complex64)).unbind(-1)
+                self.register_buffer("cosine", cosine)
+                self.register_buffer("sine", sine)
+
+            def inside(self, x: torch.Tensor) -> torch.Tensor:
+                return x * self.cosine + x.roll(1, 1) * self.sine
 
         return Model()
 
@@ -167,3 +184,13 @@ class MeansOfCounts(Vectors):
             "half": Mean(hits.sum().bfloat16(), 257),
             "all": Sum(hits.sum()),
         }
+
+
+class InHalfPrecision(Vectors):
+    """Parameters, outputs and loss in bfloat16, whose rounding is no fault of the loss."""
+
+    fused = "must have the same dtype"
+    dtype, tolerance = None, 0.1
+
+    def model(self, hp: Any) -> nn.Module:
+        return nn.Sequential(Call(lambda x: x.to(torch.bfloat16)), mlp(nn.Tanh()).bfloat16())
