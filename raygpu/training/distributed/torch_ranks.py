@@ -45,12 +45,13 @@ class TorchRanks:
 
     def __init__(self) -> None:
         self.rank, self.local, self.world = dist.get_rank(), 1, dist.get_world_size()
-        self._group = dist.new_group(backend="gloo", timeout=A_DAY)
+        self.group = dist.new_group(backend="gloo", timeout=A_DAY)
+        """Group of the ranks' processors."""
 
     def gather(self, values: Sequence[Any]) -> list[Any]:
         """Return each rank's value, by rank. All processes call it, and each waits."""
         found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, values[0], self._group)
+        dist.all_gather_object(found, values[0], self.group)
         return found
 
 
@@ -76,7 +77,7 @@ class TorchParallel(ParallelTraining):
         if ranks.world > 1:
             self._spread(solo.model)
         solo.num_steps = len(self._bounds) * self.epochs
-        self._gradient = StepGradient(solo.optimizer.parameters, ranks, solo.device)
+        self._gradient = self._step_gradient()
         if parallel.accumulate > 1 and _has_batch_norm(solo.model):
             self.notes.append("BatchNorm: each part of a batch is normalised by itself")
         if parallel.compile:
@@ -94,6 +95,9 @@ class TorchParallel(ParallelTraining):
 
     def _spread(self, model: nn.Module) -> None:
         start_alike(model, self.ranks)
+        self._join_batch_norm(model)
+
+    def _join_batch_norm(self, model: nn.Module) -> None:
         # Statistics of BatchNorm are rank 0's, as it evaluates and saves: waiting for them would spoil the speeds.
         if _has_batch_norm(model):
             if self.solo.device.type == "cuda":
@@ -102,6 +106,9 @@ class TorchParallel(ParallelTraining):
                 self.notes.append(
                     "BatchNorm: torch synchronises it on GPUs only; here each rank normalises its share by itself"
                 )
+
+    def _step_gradient(self) -> StepGradient:
+        return StepGradient(self.solo.optimizer.parameters, self.ranks, self.solo.device)
 
     # An epoch
 
@@ -162,7 +169,7 @@ class TorchParallel(ParallelTraining):
         if self._moving is not None:
             self._moving.end_step()
         self._stopwatch.lap(whole=end - start == self.parallel.global_batch)
-        measured = square is not None and gradient.is_plain_mean
+        measured = square is not None and gradient.has_square
         norm = self._clip() if solo.optimizer.settings.clip_norm is not None or measured else None
         if measured:
             assert square is not None
@@ -241,11 +248,12 @@ class TorchParallel(ParallelTraining):
         generators = torch.cuda.get_rng_state(solo.device) if solo.device.type == "cuda" else None
         drawn = torch.get_rng_state(), generators, _host_generators()
         told = self.ranks.gather([(drawn, self._loss_parts())])
+        model, optimizer = self._model_state(), solo.optimizer.state_dict()
         if self.ranks.rank:
             return
         state = self._state() | {
-            "model": solo.model.state_dict(),
-            "optimizer": solo.optimizer.state_dict(),
+            "model": model,
+            "optimizer": optimizer,
             "random": [drawn for drawn, _ in told],
             "loss_sum": sum(loss_sum for _, (loss_sum, _) in told),
             "loss_weight": sum(weight for _, (_, weight) in told),
@@ -255,9 +263,9 @@ class TorchParallel(ParallelTraining):
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote; with another number of ranks, random numbers are drawn anew."""
         solo = self.solo
-        state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+        state = self._read(folder)
         self._set_state(state)
-        solo.model.load_state_dict(state["model"])
+        self._load_model(state["model"])
         solo.optimizer.use(self.optimizer_settings.in_epoch(self.epoch + 1))
         solo.optimizer.load_state_dict(state["optimizer"])
         if self.step:
@@ -281,8 +289,18 @@ class TorchParallel(ParallelTraining):
 
     def load_parameters(self, folder: Path) -> None:
         """Begin with a trial's parameters: a warm start."""
-        state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
-        self.solo.model.load_state_dict(state["model"])
+        self._load_model(self._read(folder)["model"])
+
+    def _model_state(self) -> dict[str, Any]:
+        """Return the model's state dict, on rank 0 at least. All ranks call it."""
+        return self.solo.model.state_dict()
+
+    def _load_model(self, state: dict[str, Any]) -> None:
+        self.solo.model.load_state_dict(state)
+
+    def _read(self, folder: Path) -> dict[str, Any]:
+        state: dict[str, Any] = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+        return state
 
     def close(self) -> None:
         """Remove the hooks and free memory."""
