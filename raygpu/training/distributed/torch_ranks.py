@@ -248,7 +248,7 @@ class TorchParallel(ParallelTraining):
         generators = torch.cuda.get_rng_state(solo.device) if solo.device.type == "cuda" else None
         drawn = torch.get_rng_state(), generators, _host_generators()
         told = self.ranks.gather([(drawn, self._loss_parts())])
-        model, optimizer = self._model_state(), solo.optimizer.state_dict()
+        model, optimizer = self.model_state(), solo.optimizer.state_dict()
         if self.ranks.rank:
             return
         state = self._state() | {
@@ -291,7 +291,7 @@ class TorchParallel(ParallelTraining):
         """Begin with a trial's parameters: a warm start."""
         self._load_model(self._read(folder)["model"])
 
-    def _model_state(self) -> dict[str, Any]:
+    def model_state(self) -> dict[str, Any]:
         """Return the model's state dict, on rank 0 at least. All ranks call it."""
         return self.solo.model.state_dict()
 

@@ -109,7 +109,7 @@ class TorchSharded(TorchParallel):
         self._shards.lockstep.check("the end of an evaluation")
         return found if self.ranks.rank == 0 else {}
 
-    def _model_state(self) -> dict[str, Any]:
+    def model_state(self) -> dict[str, Any]:
         return self._shards.model_state()
 
     def _load_model(self, state: dict[str, Any]) -> None:
