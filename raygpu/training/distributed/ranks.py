@@ -69,12 +69,12 @@ class ParallelSettings:
     auto_shares: bool = False
     """Whether the devices' speeds are measured, and the shares follow them."""
     compile: bool = False
-    sharded: bool = False
-    """Whether parameters, gradients and the optimizer's state are sharded over the ranks."""
     optimizer_settings: OptimizerSettings | None = None
     """Settings of the optimizer steps, with the learning rate scaled; None for the hyper-parameters' own."""
     least: int = 1
     """Smallest number of samples on which the model can be trained at once."""
+    sharded: bool = False
+    """Whether parameters, gradients and the optimizer's state are sharded over the ranks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,9 @@ def _configured(config: TrainConfig, framework: str) -> str | None:
     if config.compile:
         return "a sharded model is not compiled: leave compile out"
     if config.ratios == "auto":
-        return "a device's own speed cannot be measured while it waits for parts of the others: --ratios equal, or numbers"
+        return (
+            "a device's own speed cannot be measured while it waits for parts of the others: --ratios equal, or numbers"
+        )
     return None
 
 

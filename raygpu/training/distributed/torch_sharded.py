@@ -28,6 +28,11 @@ from raygpu.training.torch.experiment import own_methods
 from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
 from raygpu.training.torch.solo import CHECKPOINT, TorchSolo
 
+OUTSIDE = (
+    "training_step() or the loss reads parameters of the model outside its forward pass, where a sharded model has no"
+    f" whole ones: {WITHOUT}"
+)
+
 
 class UnplacedSolo(TorchSolo):
     """A training whose model is still on the CPU: the device may not have room for all of it."""
@@ -86,14 +91,15 @@ class TorchSharded(TorchParallel):
         lockstep.in_loss = True
         try:
             loss = super()._loss()
+        except RuntimeError as error:
+            if "DTensor" in str(error):
+                raise RuntimeError(OUTSIDE) from error
+            raise
         finally:
             lockstep.in_loss = False
         values = (loss.total, getattr(loss, "weight", None)) if isinstance(loss, Mean | Sum) else (loss,)
         if any(isinstance(value, DTensor) for value in values):
-            raise RuntimeError(
-                "the loss reads parameters of the model outside its forward pass, where a sharded model has no whole"
-                f" ones: {WITHOUT}"
-            )
+            raise RuntimeError(OUTSIDE)
         return loss
 
     def _clip(self) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from raygpu import Mean, Splits
+from raygpu import Mean
 from tests.training.distributed.parallel_cases import Plain, Sparse
 
 
@@ -50,7 +50,9 @@ class TiedTokens(Sparse):
         class Model(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.parts = nn.ModuleDict({"tokens": nn.Embedding(31, 9), "row": nn.ModuleList([_Block(9), _Block(9)])})
+                self.parts = nn.ModuleDict(
+                    {"tokens": nn.Embedding(31, 9), "row": nn.ModuleList([_Block(9), _Block(9)])}
+                )
                 self.out, self.last = nn.Linear(9, 31, bias=False), nn.Linear(31, 10)
                 self.out.weight = self.parts["tokens"].weight  # type: ignore[assignment]
 
@@ -118,7 +120,9 @@ class OwnStep(Deep):
 
     def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
         one, other = model(inputs), model(0.9 * inputs)
-        return Mean(functional.cross_entropy(one, targets, reduction="sum") + (one - other).square().sum(), len(targets))
+        return Mean(
+            functional.cross_entropy(one, targets, reduction="sum") + (one - other).square().sum(), len(targets)
+        )
 
 
 class ByParts(Deep):
@@ -240,7 +244,7 @@ class NoGradient(Deep):
 REFUSED: dict[str, tuple[type[Plain], str]] = {
     kind.__name__: (kind, line)
     for kind, line in (
-        (ByMethod, "DTensor"),
+        (ByMethod, "the loss reads parameters of the model outside its forward pass"),
         (BlockPenalty, "the loss reads parameters of the model outside its forward pass"),
         (Listed, "is held outside the modules of the model"),
         (Hooked, r"the hook of last\.weight would not see its gradient"),

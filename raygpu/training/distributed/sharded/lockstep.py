@@ -70,7 +70,7 @@ class Lockstep:
             )
 
 
-class CheckedAllGather(DefaultAllGather):  # type: ignore[misc]
+class CheckedAllGather(DefaultAllGather):
     """Gathers the parameters of a block, if all ranks gather that one."""
 
     def __init__(self, lockstep: Lockstep, name: str) -> None:
@@ -84,7 +84,7 @@ class CheckedAllGather(DefaultAllGather):  # type: ignore[misc]
         return super().__call__(output_tensor, input_tensor, group, async_op)
 
 
-class CheckedReduceScatter(DefaultReduceScatter):  # type: ignore[misc]
+class CheckedReduceScatter(DefaultReduceScatter):
     """Sums the gradients of a block, each rank's times its weight, if all ranks sum those of that one."""
 
     def __init__(self, lockstep: Lockstep, name: str) -> None:

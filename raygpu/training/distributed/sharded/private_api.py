@@ -1,5 +1,6 @@
-"""What raygpu takes of FSDP2 beside its public functions. `tests/training/distributed/sharded/test_private_api.py` tells
-when it changes.
+"""What raygpu takes of FSDP2 beside its public functions.
+
+`tests/training/distributed/sharded/test_private_api.py` tells when it changes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceS
 
 def make_root(model: nn.Module) -> None:
     """Make a sharded model the root of its blocks, which else is the first one that is called."""
-    fully_shard.state(model)._lazy_init()  # type: ignore[attr-defined]
+    fully_shard.state(model)._lazy_init()
 
 
 def late_gradient(model: nn.Module) -> str | None:
@@ -27,7 +28,7 @@ def late_gradient(model: nn.Module) -> str | None:
 
 
 def _parameters(module: FSDPModule) -> list[object]:
-    state = fully_shard.state(module)  # type: ignore[attr-defined]
+    state = fully_shard.state(module)
     groups = getattr(state, "_fsdp_param_groups", None)  # one, and none with "s", before torch 2.12
     if groups is None:
         groups = [group] if (group := state._fsdp_param_group) is not None else []
