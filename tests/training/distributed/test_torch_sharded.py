@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import resource
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.benchmarks.ranks import Group
+from experiments.benchmarks.sharded import training as layers
 from raygpu.errors import one_line
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.sharded.optimizer import EXACT as OPTIMIZERS
@@ -271,3 +275,31 @@ def test_each_rank_holds_a_part() -> None:
     parts = on_ranks(2, held, "sharded")
     assert sum(parts) == whole[0] == whole[1]
     assert max(parts) < 0.65 * whole[0]  # first dimensions of 7 are cut into 4 and 3
+
+
+def within(ranks: Any, kind: Any, limit_mib: int) -> str:
+    """Train for an epoch in a process whose memory may grow by so much."""
+    hp = {"layers": 16, "optimizer": "adam"}
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    used = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if "VmData" in line)
+    resource.setrlimit(resource.RLIMIT_DATA, (used * 1024 + limit_mib * 2**20, hard))
+    try:
+        own = layers(ranks, kind, hp)
+        while own.advance() is not None:
+            pass
+    except (RuntimeError, MemoryError) as error:
+        return one_line(error)
+    return "trained"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
+def test_a_model_that_a_process_cannot_hold_trains_sharded() -> None:
+    """64 MiB of parameters: whole, it takes five times that (gradients, their sums, two buffers); sharded, half of four
+    times, and the model as it is made."""
+    found = {}
+    for kind in ("whole", "sharded"):
+        with closing(Group.torch(2)) as group:
+            found[kind] = group.run(within, kind, 4 * 64)
+    assert found["sharded"] == ["trained", "trained"]
+    assert all("memory" in line for line in found["whole"])
