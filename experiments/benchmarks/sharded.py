@@ -2,8 +2,9 @@
 
     python -m experiments.benchmarks.sharded
 
-Of each rank: the bytes of its parameters, gradients, sums and optimizer's buffers, and by how much the peak of its resident
-memory grew in two steps, the making of the model included. Each training has new processes, on the CPU over gloo.
+Of each rank: the bytes of its parameters, gradients, sums and optimizer's buffers, and by how much the peak of its
+resident memory grew in two steps, the making of the model included. Each training has new processes, on the CPU over
+gloo.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
-from raygpu.errors import BadInput, one_line
+from raygpu.errors import BadInput
 from raygpu.experiment import Hyperparameters, Splits
 from raygpu.planning.sharding import Parameter, TrainingState, choose_sharding
 from raygpu.training.distributed.batch_split import BatchPlan
@@ -53,7 +53,7 @@ def with_sharding(
             hindrance = hindrance or (_hindrance(code, config, splits) if devices > 1 else None)
             choice = choose_sharding(config.sharding, state, devices, device_gib, hindrance=hindrance)
     except ValueError as error:
-        raise BadInput(f"sharding: read {config.sharding}; {one_line(error)}") from error
+        raise BadInput(f"sharding: read {config.sharding}; {error}") from error
     lines = (*plan.lines, *([choice.line] if choice.line else []))
     return replace(plan, parallel=replace(plan.parallel, sharded=choice.sharded), lines=lines)
 
@@ -91,7 +91,7 @@ def _hindrance(code: Any, config: TrainConfig, splits: Splits) -> str | None:
     try:
         require_shardable(initial_model(code, Hyperparameters.of(config.hyperparameters), seed=0))
     except ValueError as error:
-        return one_line(error)
+        return str(error)
     few = splits.first(MOST)
     look = TorchLook(code, config.hyperparameters, few.train_inputs, few.train_targets, with_metrics=False)
     if written := look.written_parameters():

@@ -22,9 +22,9 @@ WITHOUT = 'sharding = "none" trains it'
 class Lockstep:
     """What this rank does, compared with the others' at each message."""
 
-    def __init__(self, ranks: Any) -> None:
-        """ranks: `TorchRanks`, whose group of the processors carries the check."""
-        self._ranks = ranks
+    def __init__(self, ranks: Any, names: Sequence[str]) -> None:
+        """ranks: `TorchRanks`, whose group of the processors carries the check. names: of the model's parameters."""
+        self._ranks, self.names = ranks, names
         self.arrived: list[int] = []
         """Parameters whose gradients have been summed since the last check of an end, by index, in their order."""
         self.in_loss = False
@@ -44,20 +44,19 @@ class Lockstep:
         dist.all_reduce(told, dist.ReduceOp.MAX, group=self._ranks.group)
         if told[0] == -told[1]:
             return
-        places = self._ranks.gather([what])
-        where = ", ".join(f"rank {rank} at {place}" for rank, place in enumerate(places))
-        if len(set(places)) == 1:
-            where = f"{where}, with gradients of other parameters"
+        told_all = self._ranks.gather([(what, self.arrived)])
+        where = ", ".join(f"rank {rank} at {place}" for rank, (place, _) in enumerate(told_all))
+        if len({place for place, _ in told_all}) == 1:
+            own, other = (set(told_all[rank][1]) for rank in (0, -1))
+            name = self.names[min(own ^ other, default=0)]
+            where = f"at {what}, with gradients of other parameters, such as {name}"
         raise RuntimeError(
             f"the ranks' samples take other ways through the model ({where}); a sharded one needs the same: {WITHOUT}"
         )
 
-    def end(self, names: Sequence[str]) -> list[int]:
-        """Compare the gradients of the backward pass that has ended; return the indices of their parameters.
-
-        names: of the parameters, for the message.
-        """
-        self.check(f"{END}, after gradients of {_named(self.arrived, names)}")
+    def end(self) -> list[int]:
+        """Compare the gradients of the backward pass that has ended; return the indices of their parameters."""
+        self.check(END)
         arrived, self.arrived = self.arrived, []
         return arrived
 
@@ -101,8 +100,3 @@ class CheckedReduceScatter(DefaultReduceScatter):
         if lockstep.weight != 1:
             input_tensor.mul_(lockstep.weight)
         return super().__call__(output_tensor, input_tensor, group, op, async_op)
-
-
-def _named(indices: Sequence[int], names: Sequence[str]) -> str:
-    chosen = [names[index] for index in indices]
-    return ", ".join(chosen[:3]) + (f" and {len(chosen) - 3} more" if len(chosen) > 3 else "") or "no parameter"

@@ -36,8 +36,7 @@ class Shards:
         """
         require_shardable(model)
         self.model, self.device, self._ranks = model, device, ranks
-        self.lockstep = Lockstep(ranks)
-        self.names = [name for name, _ in model.named_parameters()]
+        self.lockstep = Lockstep(ranks, [name for name, _ in model.named_parameters()])
         attributes = [dict(vars(parameter)) for parameter in model.parameters()]
         sharded = [weakref.ref(parameter) for parameter in model.parameters() if not _stays_whole(parameter)]
         self._shard(blocks(model))
@@ -112,7 +111,7 @@ class Shards:
 
         Returns whether each has been summed at once. Raises RuntimeError if ranks have gradients of other parameters.
         """
-        arrived = self.lockstep.end(self.names)
+        arrived = self.lockstep.end()
         if (late := late_gradient(self.model)) is not None:
             raise RuntimeError(
                 f"{late}: its parameters get a gradient from outside its forward pass, after the gradients of the block"
