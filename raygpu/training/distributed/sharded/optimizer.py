@@ -129,9 +129,13 @@ class ShardedOwnOptimizer(OwnOptimizer):
         saved = state["optimizer"]
         order = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         cut = {
-            place: {name: self._shards.cut(order[place], value)
-                    if isinstance(value, torch.Tensor) and value.shape == order[place].shape else value
-                    for name, value in values.items()}
+            place: {name: self._cut(order[place], value) for name, value in values.items()}
             for place, values in saved["state"].items()
-        }  # fmt: skip
+        }
         super().load_state_dict(state | {"optimizer": saved | {"state": cut}})
+
+    def _cut(self, parameter: torch.Tensor, value: Any) -> Any:
+        """Return this rank's part of a value of an optimizer's state, not in the memory of the checkpoint."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        return self._shards.cut(parameter, value) if value.shape == parameter.shape else value.clone()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
+from torch.utils._pytree import tree_leaves
 
 from raygpu.training.distributed.gradients import dense
 from raygpu.training.distributed.sharded.blocks import blocks
@@ -96,7 +98,7 @@ class Shards:
 
     def _guard(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         """Have the outputs of a block tell when a gradient flows back to them."""
-        for leaf in torch.utils._pytree.tree_leaves(outputs):
+        for leaf in tree_leaves(outputs):
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
                 leaf.register_hook(self._flows)
 
@@ -221,14 +223,14 @@ class Shards:
     def cut(self, parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
         """Return a whole tensor of a parameter's shape as one that is sharded as the parameter is, on its device."""
         if not isinstance(parameter, DTensor):
-            return whole
+            return whole.clone()
         return self.like(parameter, self.part_of(whole).to(self.device, copy=True))
 
     def model_state(self) -> dict[str, Any]:
         """Return the model's state dict with whole tensors on the CPU on rank 0, and an empty one on the others."""
-        found: dict[str, Any] = {}
-        known: dict[int, Any] = {}
-        for name, value in self.model.state_dict(keep_vars=True).items():
+        state = self.model.state_dict(keep_vars=True)
+        found, known = _with_versions({}, state), dict[int, Any]()
+        for name, value in state.items():
             if isinstance(value, torch.Tensor):
                 if id(value) not in known:  # tied parameters have one
                     known[id(value)] = self.gathered(value.detach() if not isinstance(value, DTensor) else value)
@@ -239,7 +241,7 @@ class Shards:
     def load_model_state(self, state: dict[str, Any]) -> None:
         """Load a state dict of whole tensors, of which this rank takes its parts. Raises RuntimeError as torch does."""
         own = self.model.state_dict(keep_vars=True)
-        cut = {}
+        cut = _with_versions({}, state)
         for name, value in state.items():
             mine = own.get(name)
             if isinstance(mine, DTensor) and value.shape == mine.shape:
@@ -273,6 +275,14 @@ def require_shardable(model: nn.Module) -> None:
 
 def _within(inner: nn.Module, outer: nn.Module) -> bool:
     return any(module is inner for module in outer.modules())
+
+
+def _with_versions(values: dict[str, Any], state: Any) -> dict[str, Any]:
+    """Return values as a state dict with the versions of modules that another one has."""
+    found: Any = OrderedDict(values)
+    if hasattr(state, "_metadata"):
+        found._metadata = state._metadata
+    return found  # type: ignore[no-any-return]
 
 
 def _stays_whole(parameter: nn.Parameter) -> bool:

@@ -1,0 +1,37 @@
+"""The zoo over ranks that share one model: equal to the trial alone, or raygpu says why it cannot be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from raygpu.training.distributed.sharded.lockstep import WITHOUT
+from tests.contracts.test_zoo_ranks import TRAINED, judge
+from tests.contracts.zoo import cases
+from tests.contracts.zoo.ranks import Part, on_several
+
+NAMED = rf"{re.escape(WITHOUT)}|^sharding: read full; |^optimizer\(\) returned "
+"""What a refusal says that whole models do not need."""
+
+
+def judge_sharded(name: str, ranks: Sequence[Part]) -> None:
+    """Fails where a refusal does not name its cause, or the training is neither equal nor refused by name."""
+    errors = [rank.error for rank in ranks if rank.error]
+    if len(errors) == len(ranks) and all(re.search(NAMED, error) for error in errors):
+        return
+    judge(name, ranks[:1] if not errors else ranks)  # the others have no whole state
+
+
+@pytest.fixture(scope="module")
+def several(request: pytest.FixtureRequest) -> dict[str, list[Part]]:
+    asked = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
+    return on_several(2, [name for name in TRAINED if name in asked], sharded=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", cases("test_sharded_ranks", TRAINED))
+def test_sharded_ranks(name: str, several: dict[str, list[Part]]) -> None:
+    """Of unequal shares, each of them in two parts."""
+    judge_sharded(name, several[name])
