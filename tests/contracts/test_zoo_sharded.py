@@ -23,6 +23,8 @@ def judge_sharded(name: str, ranks: Sequence[Part]) -> None:
     errors = [rank.error for rank in ranks if rank.error]
     if len(errors) == len(ranks) and all(re.search(NAMED, error) for error in errors):
         return
+    for rank in ranks:
+        rank.notes = [note for note in rank.notes if not note.startswith("sharded: the gradient noise scale")]
     judge(name, ranks[:1] if not errors else ranks)  # the others have no whole state
 
 

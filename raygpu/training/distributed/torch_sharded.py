@@ -91,9 +91,13 @@ class TorchSharded(TorchParallel):
         lockstep.in_loss = True
         try:
             loss = super()._loss()
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError) as error:
             if "DTensor" in str(error):
                 raise RuntimeError(OUTSIDE) from error
+            if "does not support deepcopy" in str(error):
+                raise RuntimeError(
+                    f"training_step() copies the model, and a sharded one has no copy: {WITHOUT}"
+                ) from error
             raise
         finally:
             lockstep.in_loss = False

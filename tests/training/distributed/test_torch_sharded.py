@@ -218,13 +218,13 @@ def test_checkpoints_go_from_any_number_of_ranks_to_any_other_sharded_or_not(tmp
 
 
 def with_buffers(ranks: Ranks, kind: str, precision: Any) -> Any:
-    """BatchNorm and dropout of each rank's own, and the noise scale."""
+    """BatchNorm of each rank's own, and the estimates of the noise scale."""
     make = sharded if kind == "sharded" else training
     options: dict[str, Any] = {"precision": precision} if kind == "sharded" else {}
     hp = {"channels": 4, "blocks": 1, "lr": 0.05, "momentum": 0.9}
     own = make(Cnn(), few(), hp, ParallelSettings(20, 1, (3.0, 2.0)), ranks, **options)
     metrics = [each.result.metrics for each in iter(own.advance, None) if each.result is not None]
-    return own.model_state(), metrics, own.coordinator.noise.scale(), own.notes
+    return own.model_state(), metrics, own.coordinator.noise._estimates, own.notes
 
 
 @pytest.mark.slow
@@ -235,8 +235,9 @@ def test_buffers_noise_scale_and_notes_are_those_of_whole_models() -> None:
         torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
     for one, other in zip(own_metrics, metrics, strict=True):
         assert dict(one) == pytest.approx(dict(other), rel=1e-3)
-    assert noise is not None
-    assert own_noise.samples == pytest.approx(noise.samples, rel=1e-2)
+    assert noise
+    for one, other in zip(own_noise, noise, strict=True):
+        assert one == pytest.approx(other, rel=1e-3)
     assert own_notes == notes
 
 
@@ -295,11 +296,11 @@ def within(ranks: Any, kind: Any, limit_mib: int) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
 def test_a_model_that_a_process_cannot_hold_trains_sharded() -> None:
-    """64 MiB of parameters: whole, it takes five times that (gradients, their sums, two buffers); sharded, half of four
-    times, and the model as it is made."""
+    """64 MiB of parameters: alone, with gradients and two buffers, they take four times that; sharded, half of it, and
+    the model as it is made."""
     found = {}
-    for kind in ("whole", "sharded"):
-        with closing(Group.torch(2)) as group:
-            found[kind] = group.run(within, kind, 4 * 64)
+    for world, kind in ((1, "whole"), (2, "sharded")):
+        with closing(Group.torch(world)) as group:
+            found[kind] = group.run(within, kind, 224)
     assert found["sharded"] == ["trained", "trained"]
-    assert all("memory" in line for line in found["whole"])
+    assert "memory" in found["whole"][0]
