@@ -25,7 +25,10 @@ def judge_sharded(name: str, ranks: Sequence[Part]) -> None:
         return
     for rank in ranks:
         rank.notes = [note for note in rank.notes if not note.startswith("sharded: the gradient noise scale")]
-    judge(name, ranks[:1] if not errors else ranks)  # the others have no whole state
+    if not errors:
+        for rank in ranks[1:]:
+            rank.outcome = ranks[0].outcome  # which has the whole state
+    judge(name, ranks)
 
 
 @pytest.fixture(scope="module")

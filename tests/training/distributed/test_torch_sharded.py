@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from experiments.benchmarks.ranks import Group
+from experiments.benchmarks.sharded import THRESHOLD
 from experiments.benchmarks.sharded import training as layers
 from raygpu.errors import one_line
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
@@ -295,9 +296,10 @@ def within(ranks: Any, kind: Any, limit_mib: int) -> str:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
-def test_a_model_that_a_process_cannot_hold_trains_sharded() -> None:
+def test_a_model_that_a_process_cannot_hold_trains_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB of parameters: alone, with gradients and two buffers, they take four times that; sharded, half of it, and
     the model as it is made."""
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", THRESHOLD)
     found = {}
     for world, kind in ((1, "whole"), (2, "sharded")):
         with closing(Group.torch(world)) as group:
