@@ -128,6 +128,8 @@ def _placed(config: BalanceConfig, framework: str, nodes: Sequence[Node], *, sim
         raise BadInput(f"cluster.max_gpus: a balance measures all {devices} devices; leave it out")
     if chosen is not None and len(chosen) != ranks:
         raise BadInput(f"batches: read {config.batches}, {len(chosen)} numbers for {ranks} devices")
+    if config.sharding == "full":
+        raise BadInput("sharding: a balance measures devices that each have the whole model; leave it out")
     if where.each > 1:
         raise BadInput("devices_per_worker: a balance measures workers of one device each; leave it at 1")
     if ranks % devices:

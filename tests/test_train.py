@@ -195,14 +195,17 @@ def test_a_training_that_diverges_ends_and_its_best_model_of_named_inputs_is_reg
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["none", "full"])
 def test_killed_interrupted_and_resumed_it_comes_to_the_same_end(
-    config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sharding: str, config: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(name: str, **hp: Any) -> train.Result:
         # The score of the first epoch stays the best: a later one need not beat it.
         wanted = {"experiment": "tests.train_cases:Disturbed", "metric": "size", "direction": "min", "name": name}
         source = {"sweep": "search", "trial_id": "t0003", "score": 0.0}
-        return train.run(config(**wanted, registered_name="worse", source=source, hyperparameters=hp))
+        return train.run(
+            config(**wanted, registered_name="worse", source=source, sharding=sharding, hyperparameters=hp)
+        )
 
     def resumed(folder: RunDirectory, **values: Any) -> train.Result:
         settings = load(folder.config, {}, TrainConfig).model_copy(update=values)

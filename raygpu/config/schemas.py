@@ -147,6 +147,9 @@ class TrainConfig(StoredConfig):
     Sum, as one that compares samples with each other."""
     compile: bool = False
     """torch: compile the model (torch.compile)."""
+    sharding: Literal["auto", "none", "full"] = "auto"
+    """torch: none has the whole model on each device; full shards parameters, gradients and the optimizer's state over
+    the devices (FSDP2); auto does so where they would leave little of a GPU's memory."""
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
     """Multiply the learning rate by global batch / batch_size, or by its root."""
     warmup_epochs: Annotated[float, Field(ge=0)] | None = None

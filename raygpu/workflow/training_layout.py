@@ -10,6 +10,7 @@ from raygpu.planning.gpu_shares import Node
 from raygpu.planning.worker_placement import Placing, place_workers
 from raygpu.training.distributed.batch_split import BatchPlan, checked, require_batch, spread
 from raygpu.training.distributed.ranks import ParallelSettings
+from raygpu.training.distributed.sharding_plan import require_sharding, with_sharding
 from raygpu.workflow.user_code import Problem
 
 
@@ -43,6 +44,7 @@ class Layout:
 def require_layout(config: TrainConfig, framework: str, nodes: Sequence[Node], *, simulated: bool) -> None:
     """Raise BadInput for what can be seen to be wrong before the data is loaded. See `layout`."""
     placing = place_workers(nodes, config, framework, simulated=simulated)
+    require_sharding(config, framework)
     if framework != "function":
         require_batch(config, placing.ranks)
 
@@ -56,7 +58,20 @@ def layout(
     run. Raises BadInput with a line for each fault.
     """
     placing = place_workers(nodes, config, found.source.kind, simulated=simulated)
+    require_sharding(config, found.source.kind)
     if found.splits is None:
         return Layout(placing, None)
     batches = spread(config, placing.ranks, found.splits.samples_per_epoch, global_batch=global_batch)
-    return Layout(placing, checked(config, batches, placing.ranks, found.source, found.code, found.splits))
+    batches = checked(config, batches, placing.ranks, found.source, found.code, found.splits)
+    sizes = [node.device_gib for node in nodes if node.num_gpus and node.device_gib is not None]
+    batches = with_sharding(
+        config,
+        batches,
+        placing.ranks,
+        found.source,
+        found.code,
+        found.splits,
+        device_gib=min(sizes) if sizes and not simulated else None,
+        shared=placing.per_gpu > 1,
+    )
+    return Layout(placing, batches)

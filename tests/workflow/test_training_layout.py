@@ -50,6 +50,8 @@ def no_ray(*arguments: Any, wanted: bool = True, **values: Any) -> Iterator[None
         (["--hyperparameters.batch-size", "0"], "hyperparameters: batch_size: read 0; a whole number of at least 1"),
         (["--register", "a/b:c"], "--registered-name: read 'a/b:c'; no / and no : is allowed in"),
         (["--register", "digits", "--no-tracking.enabled"], "registered_name: the registry is MLflow's, and tracking"),
+        (["--sharding", "full", "--compile"], "sharding: read full; a sharded model is not compiled"),
+        (["--sharding", "full", "--ratios", "auto"], "sharding: read full; a device's own speed cannot be measured"),
         (["--devices-per-worker", "2"], "devices_per_worker: read 2; a worker of torch drives one"),
     ],
 )

@@ -115,7 +115,13 @@ class RankGroup:
             from ray.train.torch import get_device
 
             device = get_device()
-        solo = TorchSolo(code, splits, task.trial, settings, device, optimizer_settings=parallel.optimizer_settings)
+        chosen = parallel.optimizer_settings
+        if parallel.sharded:
+            from raygpu.training.distributed.torch_sharded import TorchSharded, UnplacedSolo
+
+            unplaced = UnplacedSolo(code, splits, task.trial, settings, device, optimizer_settings=chosen)
+            return TorchSharded(unplaced, parallel, ranks, wish=wish)
+        solo = TorchSolo(code, splits, task.trial, settings, device, optimizer_settings=chosen)
         return TorchParallel(solo, parallel, ranks, wish=wish)
 
     def begin_function(self, wish: Callable[[], Wish]) -> FunctionRank:

@@ -190,23 +190,26 @@ def dense(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-def start_alike(model: nn.Module, ranks: Ranks) -> None:
-    """Copy the parameters and buffers of rank 0 to all ranks. Raises ValueError if the models differ in shape."""
+def start_alike(model: nn.Module, ranks: Ranks, group: Any = None) -> None:
+    """Copy the parameters and buffers of rank 0 to all ranks. Raises ValueError if the models differ in shape.
+
+    group: of torch.distributed, which takes tensors of the model's device; by default that of all ranks' devices.
+    """
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shapes = {name: (tuple(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items()}
     for rank, other in enumerate(ranks.gather([shapes])):
         if other != shapes:
             names = sorted({name for name, _ in set(shapes.items()) ^ set(other.items())})
             raise ValueError(f"model(hp) made another model on rank {rank}: see {', '.join(names[:3])}")
-    broadcast(tensors.values())
+    broadcast(tensors.values(), group)
 
 
 @torch.no_grad()
-def broadcast(tensors: Any) -> None:
-    """Copy these tensors of rank 0, of any dtype, to all ranks, exactly."""
+def broadcast(tensors: Any, group: Any = None) -> None:
+    """Copy these tensors of rank 0, of any dtype, to all ranks, exactly. group: see `start_alike`."""
     for tensor in tensors:
         sent = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-        dist.broadcast(sent, 0)
+        dist.broadcast(sent, 0, group)
         tensor.copy_(sent.view(tensor.dtype).view(tensor.shape))
 
 

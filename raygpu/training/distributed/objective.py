@@ -27,7 +27,7 @@ class StepGradient:
 
     def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks, device: torch.device) -> None:
         self._parameters, self._ranks, self._device = parameters, ranks, device
-        self._sum = GradientSum(parameters, ranks) if ranks.world > 1 else None
+        self._sum = self._make_sum()
         self._kind: Kind | None = None
         self._is_fraction = False
         """Whether the denominator of a `Mean` has a gradient too, as in the Dice loss."""
@@ -42,9 +42,13 @@ class StepGradient:
         for parameter in parameters:
             parameter.grad = None
 
+    def _make_sum(self) -> Any:
+        """Return what sums the gradients over the ranks; None for one rank."""
+        return GradientSum(self._parameters, self._ranks) if self._ranks.world > 1 else None
+
     @property
-    def is_plain_mean(self) -> bool:
-        """Whether the loss is a mean over samples, so that |g|^2 of a part depends on its number of samples."""
+    def has_square(self) -> bool:
+        """Whether |g|^2 of each rank's part was measured, and depends on its samples: the loss is a mean over them."""
         return self._kind == "a plain number"
 
     def begin(self, own: int, share: float, square: torch.Tensor | None) -> None:

@@ -73,6 +73,8 @@ class ParallelSettings:
     """Settings of the optimizer steps, with the learning rate scaled; None for the hyper-parameters' own."""
     least: int = 1
     """Smallest number of samples on which the model can be trained at once."""
+    sharded: bool = False
+    """Whether parameters, gradients and the optimizer's state are sharded over the ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,8 @@ class ParallelTraining(ABC):
     """Last epoch that has ended."""
     step = 0
     """Number of steps done in the epoch that runs."""
+    evaluates_together = False
+    """Whether all ranks take part in an evaluation."""
 
     def __init__(
         self,
@@ -298,7 +302,7 @@ class ParallelTraining(ABC):
         reports, norms = self._report(self._wish() if self.ranks.rank == 0 else "")
         waited_s = self._take_waited() if ended else None
         began = time.perf_counter()
-        validation = self._evaluate() if ended and self.ranks.rank == 0 else {}
+        validation = self._evaluate() if ended and (self.ranks.rank == 0 or self.evaluates_together) else {}
         validate_s = time.perf_counter() - began
         told = self.coordinator.exchange(reports, norms, wall_s)
         lr, step, result = self._lr(self.step - 1), self.step, None
@@ -369,7 +373,7 @@ class ParallelTraining(ABC):
 
     @abstractmethod
     def _evaluate(self) -> dict[str, float]:
-        """Return means over the validation data. Called on rank 0 alone."""
+        """Return means over the validation data. Called on rank 0 alone, unless all evaluate together."""
 
     @abstractmethod
     def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:

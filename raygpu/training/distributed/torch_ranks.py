@@ -46,12 +46,13 @@ class TorchRanks:
 
     def __init__(self) -> None:
         self.rank, self.local, self.world = dist.get_rank(), 1, dist.get_world_size()
-        self._group = dist.new_group(backend="gloo", timeout=A_DAY)
+        self.group = dist.new_group(backend="gloo", timeout=A_DAY)
+        """Group of the ranks' processors."""
 
     def gather(self, values: Sequence[Any]) -> list[Any]:
         """Return each rank's value, by rank. All processes call it, and each waits."""
         found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, values[0], self._group)
+        dist.all_gather_object(found, values[0], self.group)
         return found
 
 
@@ -77,7 +78,7 @@ class TorchParallel(ParallelTraining):
         if ranks.world > 1:
             self._spread(solo.model)
         solo.num_steps = len(self._bounds) * self.epochs
-        self._gradient = StepGradient(solo.optimizer.parameters, ranks, solo.device)
+        self._gradient = self._step_gradient()
         if parallel.accumulate > 1 and _has_batch_norm(solo.model):
             self.notes.append("BatchNorm: each part of a batch is normalised by itself")
         if parallel.compile:
@@ -95,6 +96,9 @@ class TorchParallel(ParallelTraining):
 
     def _spread(self, model: nn.Module) -> None:
         start_alike(model, self.ranks)
+        self._join_batch_norm(model)
+
+    def _join_batch_norm(self, model: nn.Module) -> None:
         # Statistics of BatchNorm are rank 0's, as it evaluates and saves: waiting for them would spoil the speeds.
         if _has_batch_norm(model):
             if self.solo.device.type == "cuda":
@@ -103,6 +107,9 @@ class TorchParallel(ParallelTraining):
                 self.notes.append(
                     "BatchNorm: torch synchronises it on GPUs only; here each rank normalises its share by itself"
                 )
+
+    def _step_gradient(self) -> StepGradient:
+        return StepGradient(self.solo.optimizer.parameters, self.ranks, self.solo.device)
 
     # An epoch
 
@@ -163,7 +170,7 @@ class TorchParallel(ParallelTraining):
         if self._moving is not None:
             self._moving.end_step()
         self._stopwatch.lap(whole=end - start == self.parallel.global_batch)
-        measured = square is not None and gradient.is_plain_mean
+        measured = square is not None and gradient.has_square
         norm = self._clip() if solo.optimizer.settings.clip_norm is not None or measured else None
         if measured:
             assert square is not None
@@ -242,10 +249,11 @@ class TorchParallel(ParallelTraining):
         generators = torch.cuda.get_rng_state(solo.device) if solo.device.type == "cuda" else None
         drawn = torch.get_rng_state(), generators, _host_generators()
         told = self.ranks.gather([(drawn, self._loss_parts())])
+        states = self.states()
         if self.ranks.rank:
             return
         state = self._state() | {
-            **solo.state(),
+            **states,
             "random": [drawn for drawn, _ in told],
             "loss_sum": sum(loss_sum for _, (loss_sum, _) in told),
             "loss_weight": sum(weight for _, (_, weight) in told),
@@ -255,11 +263,9 @@ class TorchParallel(ParallelTraining):
     def load(self, folder: Path) -> None:
         """Go on from a folder that `save` wrote; with another number of ranks, random numbers are drawn anew."""
         solo = self.solo
-        state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
-        solo.note_unsaved(unaveraged(state))
-        self.notes += solo.notes
+        state = self._read(folder)
         self._set_state(state)
-        solo.load_state(state, self.epoch + 1)
+        self._load_states(state)
         if self.step:
             self._set_order()
             self._losses, self._earlier = Accumulator(solo.device), (0.0, 0.0)
@@ -281,8 +287,23 @@ class TorchParallel(ParallelTraining):
 
     def load_parameters(self, folder: Path) -> None:
         """Begin with a trial's parameters: a warm start."""
-        state = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
-        self.solo.model.load_state_dict(state["model"])
+        self._load_model(self._read(folder)["model"])
+
+    def states(self) -> dict[str, Any]:
+        """Return the state dicts of a checkpoint, on rank 0 at least. All ranks call it. See `TorchSolo.state`."""
+        return self.solo.state()
+
+    def _load_states(self, state: dict[str, Any]) -> None:
+        self.solo.note_unsaved(unaveraged(state))
+        self.notes += self.solo.notes
+        self.solo.load_state(state, self.epoch + 1)
+
+    def _load_model(self, state: dict[str, Any]) -> None:
+        self.solo.model.load_state_dict(state)
+
+    def _read(self, folder: Path) -> dict[str, Any]:
+        state: dict[str, Any] = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+        return state
 
     def close(self) -> None:
         """Remove the hooks and free memory."""

@@ -8,7 +8,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
 from raygpu.training.distributed.batch_split import BatchPlan, checked
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
+from raygpu.training.distributed.sharding_plan import with_sharding
 from raygpu.training.distributed.torch_ranks import TorchParallel
+from raygpu.training.distributed.torch_sharded import TorchSharded, UnplacedSolo
 from raygpu.training.torch.solo import TorchSolo
 from tests.contracts.zoo import ZOO
 from tests.contracts.zoo.check import Outcome, settings, tensors
@@ -43,14 +45,21 @@ class Part:
     error: str = ""
 
 
-def planned(name: str, world: int) -> BatchPlan | str:
-    """How an entry is split over so many ranks, with what is said of it before it trains; or why it is refused."""
+def planned(name: str, world: int, *, sharded: bool = False) -> BatchPlan | str:
+    """How an entry is split over so many ranks, with what is said of it before it trains; or why it is refused.
+
+    sharded: whether its model is sharded over them.
+    """
     entry = ZOO[name]()
     accumulate = 1 if entry.random else 2  # each part draws random numbers of its own
     parallel = ParallelSettings(BATCH, accumulate, RATIOS[world])
-    config = TrainConfig(experiment=name, hyperparameters=dict(entry.trials()[1].hyperparameters))
+    config = TrainConfig(experiment=name, hyperparameters=dict(entry.trials()[1].hyperparameters),
+                         sharding="full" if sharded else "none")  # fmt: skip
+    source, splits = Source("torch", name, "."), entry.data()
     try:
-        return checked(config, BatchPlan(parallel, ()), world, Source("torch", name, "."), entry, entry.data())
+        plan = checked(config, BatchPlan(parallel, ()), world, source, entry, splits)
+        plan = with_sharding(config, plan, world, source, entry, splits, device_gib=None, shared=False)
+        return replace(plan, lines=tuple(line for line in plan.lines if not line.startswith("sharding: full")))
     except BadInput as error:
         return str(error)
 
@@ -59,7 +68,8 @@ def trained(name: str, plan: BatchPlan, ranks: Ranks) -> Part:
     """One rank's part of the training of an entry."""
     entry, found = ZOO[name](), Part(notes=list(plan.lines))
     try:
-        alone = TorchSolo(
+        sharded = plan.parallel.sharded
+        alone = (UnplacedSolo if sharded else TorchSolo)(
             entry,
             entry.data(),
             entry.trials()[1],
@@ -68,9 +78,9 @@ def trained(name: str, plan: BatchPlan, ranks: Ranks) -> Part:
             entry.dtype,
             optimizer_settings=plan.parallel.optimizer_settings,
         )
-        training = TorchParallel(alone, plan.parallel, ranks)
+        training = (TorchSharded if sharded else TorchParallel)(alone, plan.parallel, ranks)
         metrics = [step.result.metrics for step in iter(training.advance, None) if step.result is not None]
-        state = tensors(training.solo.state())
+        state = tensors(training.states())
         found.outcome, found.notes = (state, metrics), [*plan.lines, *training.notes]
         training.close()
     except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
@@ -84,9 +94,9 @@ def on_one(name: str) -> list[Part]:
     return [Part(error=plan) if isinstance(plan, str) else trained(name, plan, OneRank())]
 
 
-def on_several(world: int, names: Sequence[str]) -> dict[str, list[Part]]:
-    """The entries on so many ranks: by name, what each rank has."""
-    plans = {name: planned(name, world) for name in names}
+def on_several(world: int, names: Sequence[str], *, sharded: bool = False) -> dict[str, list[Part]]:
+    """The entries on so many ranks: by name, what each rank has; of a sharded one, rank 0 has all of its state."""
+    plans = {name: planned(name, world, sharded=sharded) for name in names}
     found = {name: [Part(error=plan)] * world for name, plan in plans.items() if isinstance(plan, str)}
     while missing := [
         (name, plan) for name, plan in plans.items() if isinstance(plan, BatchPlan) and name not in found

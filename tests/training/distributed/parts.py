@@ -13,6 +13,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.torch_ranks import TorchParallel
+from raygpu.training.distributed.torch_sharded import TorchSharded, UnplacedSolo
 from raygpu.training.torch.solo import TorchSolo
 
 
@@ -33,6 +34,25 @@ def training(
     trial = Trial("t0000", 3, hp)
     solo = TorchSolo(experiment, splits, trial, settings, dtype=dtype, optimizer_settings=parallel.optimizer_settings)
     return TorchParallel(solo, parallel, ranks, wish=wish)
+
+
+def sharded(
+    experiment: Any,
+    splits: Splits,
+    hp: Mapping[str, Any],
+    parallel: ParallelSettings,
+    ranks: Any,
+    *,
+    epochs: int = 2,
+    dtype: torch.dtype | None = None,
+    precision: Any = "float32",
+    wish: Callable[[], Any] = lambda: "",
+) -> TorchSharded:
+    """One rank's part of a training whose model is sharded."""
+    settings = Settings(epochs=epochs, threads=1, precision=precision, folder=Path())
+    chosen, cpu = parallel.optimizer_settings, torch.device("cpu")
+    solo = UnplacedSolo(experiment, splits, Trial("t0000", 3, hp), settings, cpu, dtype, optimizer_settings=chosen)
+    return TorchSharded(solo, parallel, ranks, wish=wish)
 
 
 def gradient(training: TorchParallel) -> list[torch.Tensor]:

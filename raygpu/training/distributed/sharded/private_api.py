@@ -1,0 +1,35 @@
+"""What raygpu takes of FSDP2 beside its public functions.
+
+`tests/training/distributed/sharded/test_private_api.py` tells when it changes.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather as DefaultAllGather
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter as DefaultReduceScatter
+
+
+def make_root(model: nn.Module) -> None:
+    """Make a sharded model the root of its blocks, which else is the first one that is called."""
+    fully_shard.state(model)._lazy_init()
+
+
+def late_gradient(model: nn.Module) -> str | None:
+    """Return the name of a block with a gradient that came after the block's were summed; None without one."""
+    for name, module in model.named_modules():
+        if isinstance(module, FSDPModule):
+            for parameter in _parameters(module):
+                unsharded = getattr(parameter, "_unsharded_param", None)
+                if unsharded is not None and unsharded.grad is not None:
+                    return name or "the model"
+    return None
+
+
+def _parameters(module: FSDPModule) -> list[object]:
+    state = fully_shard.state(module)
+    groups = getattr(state, "_fsdp_param_groups", None)  # one, and none with "s", before torch 2.12
+    if groups is None:
+        groups = [group] if (group := state._fsdp_param_group) is not None else []
+    return [parameter for group in groups for parameter in group.fsdp_params]

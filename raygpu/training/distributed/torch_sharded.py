@@ -1,0 +1,143 @@
+"""One torch model trained by several processes that each hold a part of it: fully sharded data parallelism.
+
+Each rank has its share of every batch, as in `TorchParallel`, and a part of each parameter, of its gradient and of the
+optimizer's state. FSDP2 gathers the parameters of a block while it computes, and sums its gradients into the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from raygpu.experiment import Mean, Sum
+from raygpu.records.training_progress import Wish
+from raygpu.training.distributed.gradients import start_alike
+from raygpu.training.distributed.objective import StepGradient
+from raygpu.training.distributed.ranks import ParallelSettings
+from raygpu.training.distributed.sharded.gradient import ShardedGradient
+from raygpu.training.distributed.sharded.lockstep import WITHOUT
+from raygpu.training.distributed.sharded.optimizer import ShardedOptimizer, ShardedOwnOptimizer
+from raygpu.training.distributed.sharded.shards import Shards, require_shardable
+from raygpu.training.distributed.torch_ranks import TorchParallel, TorchRanks
+from raygpu.training.torch.experiment import own_methods
+from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
+from raygpu.training.torch.solo import CHECKPOINT, TorchSolo
+
+OUTSIDE = (
+    "training_step() or the loss reads parameters of the model outside its forward pass, where a sharded model has no"
+    f" whole ones: {WITHOUT}"
+)
+
+
+class UnplacedSolo(TorchSolo):
+    """A training whose model is still on the CPU: the device may not have room for all of it."""
+
+    def _on_device(self, model: nn.Module) -> nn.Module:
+        return model
+
+
+class TorchSharded(TorchParallel):
+    """Training of one trial of a `TorchExperiment`, sharded over several ranks.
+
+    solo: an `UnplacedSolo` on this rank's device.
+    """
+
+    evaluates_together = True
+
+    def __init__(
+        self,
+        solo: UnplacedSolo,
+        parallel: ParallelSettings,
+        ranks: TorchRanks,
+        *,
+        wish: Callable[[], Wish] = lambda: "",
+    ) -> None:
+        if parallel.compile:
+            raise ValueError(f"compile: a sharded model is not compiled: {WITHOUT}")
+        if parallel.auto_shares:
+            raise ValueError(
+                f"ratios: a device's own speed cannot be measured while it waits for parts of the others: {WITHOUT}"
+            )
+        if solo.optimizer_settings.ema_decay is not None:
+            raise ValueError(f"ema_decay: a sharded model has no average of its parameters: {WITHOUT}")
+        super().__init__(solo, parallel, ranks, wish=wish)
+        if parallel.accumulate > 1:
+            self.notes.append("sharded: the gradient noise scale is not measured, as each part of a batch is summed")
+
+    def _spread(self, model: nn.Module) -> None:
+        require_shardable(model)
+        start_alike(model, self.ranks, self.ranks.group)  # type: ignore[attr-defined]
+        self._join_batch_norm(model)
+        self._shards = Shards(self.solo.model, self.ranks, self.solo.device)
+        vars(self.solo)["optimizer"] = self._optimizer()  # in the place of the one that it would make
+
+    def _optimizer(self) -> Any:
+        solo = self.solo
+        settings = solo.optimizer_settings
+        if {"optimizer", "scheduler"} & {*own_methods(solo.experiment)}:
+            made = make_optimizer(solo.experiment, solo.model, solo.hp, settings, len(self._bounds) * self.epochs)
+            if isinstance(made, OwnOptimizer):
+                return ShardedOwnOptimizer.of(made, self._shards)
+        return ShardedOptimizer(settings.in_epoch(1), self._shards)
+
+    def _step_gradient(self) -> StepGradient:
+        return ShardedGradient(self._shards, self.ranks, self.solo.device)
+
+    def _loss(self) -> Any:
+        lockstep = self._shards.lockstep
+        lockstep.in_loss = True
+        try:
+            loss = super()._loss()
+        except (RuntimeError, AssertionError) as error:
+            if "DTensor" in str(error):
+                raise RuntimeError(OUTSIDE) from error
+            if "does not support deepcopy" in str(error):
+                raise RuntimeError(
+                    f"training_step() copies the model, and a sharded one has no copy: {WITHOUT}"
+                ) from error
+            raise
+        finally:
+            lockstep.in_loss = False
+        values = (loss.total, getattr(loss, "weight", None)) if isinstance(loss, Mean | Sum) else (loss,)
+        if any(isinstance(value, DTensor) for value in values):
+            raise RuntimeError(OUTSIDE)
+        return loss
+
+    def _clip(self) -> torch.Tensor:
+        return self._shards.norm(self.solo.optimizer.settings.clip_norm)
+
+    def _rate(self, rank: int, seconds: Any) -> float | None:
+        """Return None: a step has the waiting for the other ranks in it."""
+        return None
+
+    def _evaluate(self) -> dict[str, float]:
+        found = super()._evaluate()
+        self._shards.reshard()
+        self._shards.lockstep.check("the end of an evaluation")
+        return found if self.ranks.rank == 0 else {}
+
+    def states(self) -> dict[str, Any]:
+        return {"model": self._shards.model_state(), "optimizer": self.solo.optimizer.state_dict()}
+
+    def _load_states(self, state: dict[str, Any]) -> None:
+        self._load_model(state["model"])
+        self.solo.optimizer.use(self.optimizer_settings.in_epoch(self.epoch + 1))
+        self.solo.optimizer.load_state_dict(state["optimizer"])
+
+    def _load_model(self, state: dict[str, Any]) -> None:
+        self._shards.load_model_state(state)
+
+    def _read(self, folder: Path) -> dict[str, Any]:
+        """Open a checkpoint without reading its tensors: each rank reads its parts."""
+        state: dict[str, Any] = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True, mmap=True)
+        return state
+
+    def close(self) -> None:
+        """Free memory."""
+        super().close()
+        del self._shards
