@@ -4,8 +4,7 @@
 
 Of each rank: the bytes of its parameters, gradients, sums and optimizer's buffers, and by how much the peak of its
 resident memory grew in two steps, the making of the model included. Each training has new processes, on the CPU over
-gloo. glibc's malloc returns freed tensors to the system (MALLOC_MMAP_THRESHOLD_): by default it keeps them for others
-of their size, so that the peak tells of their order rather than of what is held.
+gloo. Their malloc returns freed tensors to the system (MALLOC_MMAP_THRESHOLD_): else the peak tells of what it keeps.
 """
 
 from __future__ import annotations

@@ -34,11 +34,11 @@ class TrainingState:
     parameters: int
     gradients: int
     sums: int
-    """Of the copies of gradients that are summed over the ranks."""
+    """Bytes of the copies of gradients that are summed over the ranks."""
     buffers: int
-    """Of the optimizer's buffers."""
+    """Bytes of the optimizer's buffers."""
     largest: int
-    """Of the parameters that are gathered at once where the model is sharded: those of its root, and of a block."""
+    """Bytes of the parameters that a sharded model gathers at once: those of its root, and of its largest block."""
 
     @classmethod
     def of(cls, parameters: Iterable[Parameter], *, num_buffers: int, largest: int) -> TrainingState:

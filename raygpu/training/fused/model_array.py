@@ -125,10 +125,7 @@ class TorchArray:
             return initial_model(experiment, read, trials[place].seed)
 
         base = model(0)
-        if (hook := hooked(base)) is not None:
-            raise NotAsAlone(f"{hook}, which does not run in an array")
-        if (shared := sharing(base)) is not None:  # asked before a cast, which gives each of them its own
-            raise NotAsAlone(shared)
+        _require_stackable(base)  # before a cast, which gives each tensor memory of its own
         cast_model(base, dtype)
         facts = step_facts(experiment, hp, base, self.data, self.batch_size)
         if not facts.trained:  # in its copy: of a scripted model, say
@@ -385,3 +382,12 @@ class TorchArray:
         del self.data, self.program
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _require_stackable(model: nn.Module) -> None:
+    """Raise NotAsAlone for a model that is not the same in an array: hooks do not run there, and tensors that share
+    memory would come apart."""
+    if (hook := hooked(model)) is not None:
+        raise NotAsAlone(f"{hook}, which does not run in an array")
+    if (shared := sharing(model)) is not None:
+        raise NotAsAlone(shared)

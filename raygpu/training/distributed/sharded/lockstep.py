@@ -20,7 +20,7 @@ WITHOUT = 'sharding = "none" trains it'
 
 
 class Lockstep:
-    """What this rank does, compared with the others' at each message."""
+    """Check, at each message between ranks, that all of them are at the same place of a step."""
 
     def __init__(self, ranks: Any, names: Sequence[str]) -> None:
         """ranks: `TorchRanks`, whose group of the processors carries the check. names: of the model's parameters."""

@@ -1,4 +1,4 @@
-"""What raygpu takes of FSDP2 beside its public functions.
+"""Parts of FSDP2 beside its public functions.
 
 `tests/training/distributed/sharded/test_private_api.py` tells when it changes.
 """
