@@ -122,6 +122,7 @@ class TorchSharded(TorchParallel):
         return found if self.ranks.rank == 0 else {}
 
     def states(self) -> dict[str, Any]:
+        """Return the state dicts with whole tensors on rank 0, and without tensors on the others."""
         return {"model": self._shards.model_state(), "optimizer": self.solo.optimizer.state_dict()}
 
     def _load_states(self, state: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from raygpu.experiment import Experiment, Hyperparameters
+from raygpu.training.base import NotAsAlone
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.member_generators import DrawRecorder, Draws
 from raygpu.training.torch.data import TrainingData, copied, moved
@@ -90,8 +91,10 @@ class OwnTensors(TorchFunctionMode):
 def step_facts(
     experiment: Experiment, hp: Hyperparameters, model: nn.Module, data: TrainingData, batch_size: int
 ) -> StepFacts:
-    """Take the gradient of a few training samples and evaluate them, with a copy of the model on the CPU. Raises any
-    exception of these."""
+    """Take the gradient of a few training samples and evaluate them, with a copy of the model on the CPU.
+
+    Raises any exception of these, and NotAsAlone if the copy gets no gradient, as that of a scripted model.
+    """
     probe = copy.deepcopy(model)
     few = data.train_batch(1, torch.arange(min(NUM_SAMPLES, batch_size)))
     inputs, targets = (moved(part, torch.device("cpu")) for part in few)
@@ -114,6 +117,8 @@ def step_facts(
     with random_state_kept():
         loss = step()
         trained = frozenset(name for name, p in probe.named_parameters() if p.grad is not None)
+        if not trained:
+            raise NotAsAlone("no parameter of a copy of the model gets a gradient")
         return StepFacts(trained, _draws(step), _draws(evaluation), _pads_embeddings(loss))
 
 

@@ -128,8 +128,6 @@ class TorchArray:
         _require_stackable(base)  # before a cast, which gives each tensor memory of its own
         cast_model(base, dtype)
         facts = step_facts(experiment, hp, base, self.data, self.batch_size)
-        if not facts.trained:  # in its copy: of a scripted model, say
-            raise NotAsAlone("no parameter of a copy of the model gets a gradient")
         self.program = Program(experiment, hp, base, optimizer, self.device, context, facts)
         self._guard.require_shared_reads()
         self.tiles = [
