@@ -17,8 +17,8 @@ from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer
 
-EXACT = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "ASGD", "Rprop")
-"""Optimizers of torch.optim that treat each number of a parameter by itself."""
+EXACT = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "ASGD")
+"""Optimizers of torch.optim that treat each number of a parameter by itself; Rprop fails on DTensors."""
 
 
 class ShardedOptimizer:

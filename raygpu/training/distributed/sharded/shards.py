@@ -279,9 +279,9 @@ def _within(inner: nn.Module, outer: nn.Module) -> bool:
 
 def _with_versions(values: dict[str, Any], state: Any) -> dict[str, Any]:
     """Return values as a state dict with the versions of modules that another one has."""
-    found: Any = OrderedDict(values)
+    found: OrderedDict[str, Any] = OrderedDict(values)
     if hasattr(state, "_metadata"):
-        found._metadata = state._metadata
+        vars(found)["_metadata"] = state._metadata
     return found
 
 
