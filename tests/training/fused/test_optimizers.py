@@ -66,7 +66,7 @@ def test_steps_equal_torch_optim(kind: str, own: list[dict[str, Any]]) -> None:
     optimizer = ArrayOptimizer(settings)
     parameters = stacked(models)
     before = copy.deepcopy(parameters)
-    buffers = optimizer.new_buffers(parameters)
+    buffers = optimizer.new_state(parameters, {})
     base = copy.deepcopy(models[0])
 
     def loss(state: Stacked, x: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ def test_a_neighbours_nan_stays_its_own() -> None:
         ends = []
         for wild in (1.0, float("nan"), float("inf")):
             parameters = {"a": torch.ones(2, 3), "b": torch.ones(2)}
-            buffers = optimizer.new_buffers(parameters)
+            buffers = optimizer.new_state(parameters, {})
             gradients = {"a": torch.ones(2, 3), "b": torch.tensor([1.0, wild])}
             for row in optimizer.numbers(settings, 1, 3, 1).float():
                 optimizer.step(parameters, gradients, buffers, row)
@@ -167,8 +167,16 @@ def test_members_are_of_one_kind() -> None:
 
 def test_what_no_member_uses_costs_nothing() -> None:
     plain = ArrayOptimizer([OptimizerSettings(), OptimizerSettings(lr=0.5)])
-    assert plain.program == ("sgd", False, False, False, False)
-    assert plain.new_buffers({"a": torch.zeros(2, 3)}) == []
+    assert plain.program == ("sgd", False, False, False, False, False)
+    assert plain.new_state({"a": torch.zeros(2, 3)}, {}) == []
     some = ArrayOptimizer([OptimizerSettings(), OptimizerSettings(momentum=0.9, nesterov=True, clip_norm=1.0)])
-    assert some.program == ("sgd", True, True, False, True)
-    assert len(some.new_buffers({"a": torch.zeros(2, 3)})) == 1
+    assert some.program == ("sgd", True, True, False, True, False)
+    assert len(some.new_state({"a": torch.zeros(2, 3)}, {})) == 1
+    averaged = ArrayOptimizer([OptimizerSettings(), OptimizerSettings(ema_decay=0.9)])
+    assert averaged.program == ("sgd", False, False, False, False, True)
+    assert [
+        *averaged.new_state({"a": torch.zeros(2, 3)}, {"b": torch.zeros(2), "c": torch.zeros(2, dtype=int)})[0]
+    ] == [
+        "a",
+        "b",
+    ]

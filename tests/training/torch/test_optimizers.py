@@ -145,7 +145,7 @@ def test_complex_parameters(hp: dict, reference: type, options: dict) -> None:
     settings = OptimizerSettings.of(hp)
     own, array = Optimizer(settings, [ours]), ArrayOptimizer([settings, settings])
     other = reference([theirs], lr=hp["lr"], **options)
-    buffers, numbers = array.new_buffers(stacked), array.numbers([settings, settings], 1, 4, 1)
+    buffers, numbers = array.new_state(stacked, {}), array.numbers([settings, settings], 1, 4, 1)
     for step in range(4):
         gradient = torch.randn(3, dtype=torch.complex128)
         ours.grad, theirs.grad = gradient.conj().resolve_conj().conj(), gradient.clone()
