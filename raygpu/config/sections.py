@@ -8,7 +8,16 @@ import re
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from raygpu.errors import HIDDEN, BadInput, redacted
 
@@ -39,6 +48,20 @@ class Section(BaseModel):
     """A table of the file: frozen, and unknown keys are faults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _require_no_truth(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false where a number is wanted, which pydantic takes for 1 and 0."""
+        wanted = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and not _takes(wanted, bool) and (_takes(wanted, int) or _takes(wanted, float)):
+            raise ValueError("a number is wanted")
+        return value
+
+
+def _takes(annotation: Any, kind: type) -> bool:
+    """Return whether a type is this kind, or a union or an annotated one of it."""
+    return annotation is kind or any(_takes(each, kind) for each in get_args(annotation))
 
 
 class DataSection(Section):
@@ -175,7 +198,7 @@ class GpuSection(DevicesSection):
         if value == "auto":
             return value
         try:
-            number = float(value)
+            number = -1.0 if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
             number = -1.0
         if 0.001 <= number <= 1 or (1 < number < 1e6 and number == int(number)):

@@ -54,3 +54,21 @@ def test_monstrous_files_get_a_line(text: str, fault: str, tmp_path: Path) -> No
 def test_a_thousand_million_trials_are_refused_at_once() -> None:
     with pytest.raises(BadInput, match="--trials: read '1000000000'; input should be less than or equal to 1000000"):
         load(None, {"trials": "1000000000", "experiment": "a:B"}, SweepConfig)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"trials": True},
+        {"seed": False},
+        {"gpu": {"fraction": True}},
+        {"search": {"generation": True}},
+        {"epochs": True},
+    ],
+    ids=str,
+)
+def test_true_is_no_number(values: dict[str, Any]) -> None:
+    whole = {"experiment": "mine.py:train", "trials": 1, "metric": "loss", "space": {"x": 1}}
+    SweepConfig.model_validate(whole)
+    with pytest.raises(ValueError, match="a number is wanted|allowed: "):
+        SweepConfig.model_validate({**whole, **values})

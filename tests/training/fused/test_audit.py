@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from raygpu.training.base import NotAsAlone
 from raygpu.training.fused.audit import same_steps
@@ -34,6 +35,39 @@ def test_a_compiled_step_that_differs_is_found() -> None:
     array.compiled_s[3] = 0.0
     with pytest.raises(NotAsAlone, match="the compiled step differs from the eager one"):
         run(array, 1)
+
+
+class Normed(Mlp):
+    """Two BatchNorms, which a huge learning rate makes chaotic and leaves finite."""
+
+    def model(self, hp: Any) -> Any:
+        return nn.Sequential(
+            nn.Linear(64, 8),
+            nn.BatchNorm1d(8),
+            nn.ReLU(),
+            nn.Linear(8, 8),
+            nn.BatchNorm1d(8),
+            nn.ReLU(),
+            nn.Linear(8, 10),
+        )
+
+
+def test_a_member_whose_steps_are_unstable_sends_no_array_away() -> None:
+    array = new_array(Normed(), members({}, [{"lr": 0.05}, {"lr": 500.0, "momentum": 0.9}, {"lr": 0.1}]))
+    run(array)
+    array.audit("t0001")
+    step = array.program.eager_step
+
+    def half(tile: Any, *batch: Any) -> torch.Tensor:
+        before = {name: value.clone() for name, value in tile.parameters.items()}
+        losses = step(tile, *batch)
+        for name, value in tile.parameters.items():
+            value.sub_((value - before[name]) / 2)
+        return losses
+
+    array.program.eager_step = half  # type: ignore[method-assign]
+    with pytest.raises(NotAsAlone, match=r"of t000[02] after epoch"):
+        array.audit("t0000")
 
 
 class WithMask(Mlp):
