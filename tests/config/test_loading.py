@@ -70,5 +70,5 @@ def test_a_thousand_million_trials_are_refused_at_once() -> None:
 def test_true_is_no_number(values: dict[str, Any]) -> None:
     whole = {"experiment": "mine.py:train", "trials": 1, "metric": "loss", "space": {"x": 1}}
     SweepConfig.model_validate(whole)
-    with pytest.raises(ValueError, match="a number is wanted|allowed: "):
+    with pytest.raises(ValueError, match=r"a number is wanted|allowed: "):
         SweepConfig.model_validate({**whole, **values})

@@ -262,8 +262,8 @@ def replaced(old: Optimizer, new: OptimizerSettings) -> Optimizer:
 
 def train_epoch(training: TorchSolo, optimizer: Optimizer, seed: int, epoch: int, lr: float) -> None:
     seed_all(epoch_seed(seed, epoch))
-    order = torch.from_numpy(epoch_order(seed, epoch, training.num_train))
-    for start, end in batch_bounds(training.num_train, training.batch_size):
+    order = torch.from_numpy(epoch_order(seed, epoch, training.samples_per_epoch))
+    for start, end in batch_bounds(training.samples_per_epoch, training.batch_size):
         chosen = order[start:end]
         outputs = training.model.train()(training.data.train_inputs[chosen])
         nn.functional.cross_entropy(outputs, training.data.train_targets[chosen]).backward()
