@@ -62,6 +62,7 @@ RUN_S = 6
 SECONDS = {
     "tests/contracts/test_zoo.py": 53,
     "tests/test_train.py": 40,
+    "tests/test_data_sets.py": 38,
     "tests/workflow/test_automatic_mode.py": 36,
     "tests/tracking/test_writer.py": 30,
     "tests/test_sweep.py": 30,
