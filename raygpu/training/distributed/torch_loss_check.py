@@ -20,7 +20,7 @@ from raygpu.training.distributed.loss_check import DOUBLE, HALF, SINGLE, Value
 from raygpu.training.torch.data import Tensors, cast, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, training_loss
 from raygpu.training.torch.python_state import changed_attribute, plain_state
-from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, seed_all
 from raygpu.training.torch.solo import EVALUATION_BATCH, initial_model
 
 GRADIENT_SAMPLES = 16
@@ -223,8 +223,15 @@ class TorchLook:
             return True
 
     def _is_steady(self, chosen: torch.Tensor, *, training: bool) -> bool:
-        """Return whether the gradient is the same twice: nothing in it is drawn by chance."""
-        return self._near(*(self._gradient(chosen, training=training) for _ in range(2)))
+        """Return whether nothing in the gradient is drawn by chance: by a global generator, or by another one, so that
+        it differs the second time."""
+        with random_state_kept():
+            seed_all(0)
+            before = torch.get_rng_state()
+            first = self._gradient(chosen, training=training)
+            if not torch.equal(torch.get_rng_state(), before) or numpy_has_drawn(0) or python_has_drawn(0):
+                return False
+            return self._near(first, self._gradient(chosen, training=training))
 
     def _adds_up(self, chosen: torch.Tensor, *, training: bool) -> bool:
         cut = [len(chosen) // 4, len(chosen) - len(chosen) // 4]

@@ -26,6 +26,7 @@ from raygpu.training.distributed.sharded.blocks import blocks
 from raygpu.training.distributed.sharded.lockstep import WITHOUT, CheckedAllGather, CheckedReduceScatter, Lockstep
 from raygpu.training.distributed.sharded.private_api import late_gradient, make_root
 from raygpu.training.torch.optimizers import real
+from raygpu.training.torch.python_state import sharing
 
 
 class Shards:
@@ -252,6 +253,10 @@ class Shards:
 
 def require_shardable(model: nn.Module) -> None:
     """Raise ValueError, with one line, for a model that cannot be trained in parts."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise ValueError(f"a scripted module cannot be sharded: {WITHOUT}")
+    if (shared := sharing(model)) is not None:
+        raise ValueError(f"{shared}, which parts of them would not: {WITHOUT}")
     if type(model).forward is nn.Module.forward:
         raise ValueError(f"{type(model).__name__} has no forward(), by which a sharded model is called: {WITHOUT}")
     for name, parameter in model.named_parameters():
