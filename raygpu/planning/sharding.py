@@ -58,6 +58,10 @@ class TrainingState:
         parts = -(-(self.parameters + self.gradients + self.buffers) // ranks)
         return parts + 3 * self.largest  # gathered parameters, their gradients, and the message that sums these
 
+    def fits(self, device_gib: float) -> bool:
+        """Return whether all of the model leaves room on a device of this memory."""
+        return self.whole <= MOST * device_gib * 2**30
+
 
 @dataclass(frozen=True, slots=True)
 class ShardingChoice:
@@ -93,7 +97,7 @@ def choose_sharding(
     if device_gib is None:
         return ShardingChoice(False, "")
     room = f"the smallest has {device_gib:.1f} GiB"
-    if state.whole <= MOST * device_gib * 2**30:
+    if state.fits(device_gib):
         return ShardingChoice(False, f"sharding: none; {sizes}, {parts}; {room}")
     if hindrance is not None:
         return ShardingChoice(False, f"sharding: none, although {sizes} leave little room ({room}): {hindrance}")

@@ -50,7 +50,8 @@ def with_sharding(
             state, hindrance = _state(code, config), _configured(config, source.kind)
             if shared and device_gib is not None:
                 hindrance = hindrance or "workers that share a GPU would have all parts on it"
-            hindrance = hindrance or (_hindrance(code, config, splits) if devices > 1 else None)
+            if devices > 1 and (config.sharding == "full" or (device_gib is not None and not state.fits(device_gib))):
+                hindrance = hindrance or _hindrance(code, config, splits)
             choice = choose_sharding(config.sharding, state, devices, device_gib, hindrance=hindrance)
     except ValueError as error:
         raise BadInput(f"sharding: read {config.sharding}; {error}") from error

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
+from raygpu.training.distributed import sharding_plan
 from raygpu.training.distributed.batch_split import BatchPlan
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.distributed.sharding_plan import require_sharding, with_sharding
@@ -36,9 +39,29 @@ def test_auto_shards_a_model_that_leaves_little_room_and_none_on_a_cpu() -> None
     assert planned(sharding="none").lines == ("first",)
 
 
+class Scripted(Deep):
+    """A compiled layer, whose class does not tell whether it has a forward pass."""
+
+    def model(self, hp: Any) -> Any:
+        model = super().model(hp)
+        return nn.Sequential(
+            torch.jit.script(nn.Linear(2, 2)), nn.ModuleList([torch.jit.script(nn.Linear(2, 2))]), model
+        )
+
+
+def test_a_model_that_fits_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Any] = []
+    monkeypatch.setattr(sharding_plan, "_hindrance", lambda *given: looks.append(given))
+    assert not planned(Scripted(), device_gib=80.0).parallel.sharded
+    assert not looks
+    planned(device_gib=SMALL_GIB)
+    assert len(looks) == 1
+
+
 @pytest.mark.parametrize(
     ("values", "line"),
     [
+        ({"experiment": Scripted()}, "a scripted module cannot be sharded"),
         ({"compile": True}, "a sharded model is not compiled"),
         ({"ratios": "auto"}, "a device's own speed cannot be measured"),
         ({"shared": True}, "workers that share a GPU"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from inspect import getattr_static
 
 from torch import nn
 
@@ -53,7 +54,7 @@ def _candidates(module: nn.Module, several: Counter[type], whole: int, *, in_row
     """Yield blocks from the outer to the inner ones. in_row: whether the module is a child of a list or a sequence."""
     is_container = isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential)
     repeated = several[type(module)] > 1 and not type(module).__module__.startswith("torch.")
-    is_block = not is_container and (in_row or (repeated and any(module.children()))) and _has_forward(module)
+    is_block = not is_container and (in_row or (repeated and any(module.children()))) and has_forward(module)
     if is_block:
         yield module
     if is_block and LARGE * num_bytes(module) <= whole:
@@ -63,8 +64,9 @@ def _candidates(module: nn.Module, several: Counter[type], whole: int, *, in_row
         yield from _candidates(child, several, whole, in_row=row)
 
 
-def _has_forward(module: nn.Module) -> bool:
-    return type(module).forward is not nn.Module.forward
+def has_forward(module: nn.Module) -> bool:
+    """Return whether a module can be called; a scripted one, whose class does not tell, counts as one that can."""
+    return getattr_static(type(module), "forward") is not nn.Module.forward
 
 
 def _holds_its_own(model: nn.Module, block: nn.Module, inner: list[nn.Module]) -> bool:

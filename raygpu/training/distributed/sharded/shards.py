@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_leaves
 
 from raygpu.training.distributed.gradients import dense
-from raygpu.training.distributed.sharded.blocks import blocks
+from raygpu.training.distributed.sharded.blocks import blocks, has_forward
 from raygpu.training.distributed.sharded.lockstep import WITHOUT, CheckedAllGather, CheckedReduceScatter, Lockstep
 from raygpu.training.distributed.sharded.private_api import late_gradient, make_root
 from raygpu.training.torch.optimizers import real
@@ -257,7 +257,7 @@ def require_shardable(model: nn.Module) -> None:
         raise ValueError(f"a scripted module cannot be sharded: {WITHOUT}")
     if (shared := sharing(model)) is not None:
         raise ValueError(f"{shared}, which parts of them would not: {WITHOUT}")
-    if type(model).forward is nn.Module.forward:
+    if not has_forward(model):
         raise ValueError(f"{type(model).__name__} has no forward(), by which a sharded model is called: {WITHOUT}")
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
