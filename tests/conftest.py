@@ -72,6 +72,18 @@ def denormal_numbers() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def imports_are_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test wrote and imported is gone for the next one, which may write another module of the same name."""
+    yield
+    written = str(tmp_path_factory.getbasetemp())
+    if any(folder.startswith(written) for folder in sys.path):
+        sys.path[:] = [folder for folder in sys.path if not folder.startswith(written)]
+        for name, module in list(sys.modules.items()):
+            if (getattr(module, "__file__", None) or "").startswith(written):
+                del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
 def reports_go_nowhere() -> Iterator[None]:
     """A function's training that a test has not closed would wait for ever for the reports of the next test."""
     yield
