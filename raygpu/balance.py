@@ -46,7 +46,7 @@ from raygpu.planning.batch_balancing import (
 )
 from raygpu.planning.batches import split_batch
 from raygpu.planning.gpu_shares import Node
-from raygpu.planning.worker_placement import Placing, place_workers
+from raygpu.planning.worker_devices import WorkerDevices, place_workers
 from raygpu.records.run_directory import RunDirectory
 from raygpu.training.distributed.batch_split import require_batch, spread
 from raygpu.workflow import balance_results
@@ -119,7 +119,7 @@ def run(
     return _finish(measuring, source_folder, verdict, write)
 
 
-def _placed(config: BalanceConfig, framework: str, nodes: Sequence[Node], *, simulated: bool) -> Placing:
+def _placed(config: BalanceConfig, framework: str, nodes: Sequence[Node], *, simulated: bool) -> WorkerDevices:
     """Place the workers on the devices. Raises BadInput if the requested split does not suit these."""
     where = place_workers(nodes, config, framework, simulated=simulated)
     devices, ranks = sum(node.num_gpus for node in nodes), where.ranks
@@ -154,7 +154,7 @@ class _Measuring:
     prepared: PreparedTrain
     found: Problem
     cluster: Cluster
-    where: Placing
+    where: WorkerDevices
     folder: RunDirectory
     console: LiveConsole
     places: list[int] = field(default_factory=list)

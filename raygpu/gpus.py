@@ -152,7 +152,7 @@ def _show(asked: _Asked) -> None:
     """Print the table or the JSON, and the table again every so many seconds until Ctrl-C. Raises BadInput."""
     wanted = None
     if asked.file is not None:
-        from raygpu.workflow.wanted_training import wanted_training  # imports what trainings need
+        from raygpu.workflow.profile_lookup import wanted_training  # imports what trainings need
 
         wanted = wanted_training(Path(asked.file))
     with (

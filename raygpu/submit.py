@@ -20,7 +20,7 @@ from raygpu.cli.console import print_faults
 from raygpu.cli.flags import Arguments, Flags
 from raygpu.config.command_names import as_typed, typed
 from raygpu.engines.cluster import ray_environment
-from raygpu.engines.slurm import door
+from raygpu.engines.slurm import commands
 from raygpu.engines.slurm.batch_script import script
 from raygpu.engines.slurm.jobs import SlurmJobs
 from raygpu.errors import BadInput, suggestion
@@ -114,7 +114,7 @@ def _jobs_with(name: str, options: Mapping[str, str]) -> SubmittedJobs:
     """Return the jobs among which a job of this name is: Slurm's, if it was submitted there and no address is given."""
     slurm = SlurmJobs()
     given = options.get("address") or os.environ.get(ADDRESS_VARIABLE)
-    if "address" not in options and (slurm.has(name) or (not given and door.answers_here())):
+    if "address" not in options and (slurm.has(name) or (not given and commands.answers_here())):
         return slurm
     return _jobs(options)
 
@@ -176,7 +176,7 @@ def _is_for_slurm(
         return False
     if slurm_words or slurm_submission.table_of(command, words) is not None:
         return True
-    return not os.environ.get(ADDRESS_VARIABLE) and door.answers_here()
+    return not os.environ.get(ADDRESS_VARIABLE) and commands.answers_here()
 
 
 def _follow(jobs: SubmittedJobs, job_id: str) -> int:
@@ -216,7 +216,7 @@ def _stop(jobs: SubmittedJobs, job_id: str) -> int:
 def _list(options: Mapping[str, str]) -> int:
     """Print the jobs of Slurm, if that is here and no address is given, and those of the cluster that is known."""
     given = options.get("address") or os.environ.get(ADDRESS_VARIABLE)
-    where: list[SubmittedJobs] = [SlurmJobs()] if "address" not in options and door.answers_here() else []
+    where: list[SubmittedJobs] = [SlurmJobs()] if "address" not in options and commands.answers_here() else []
     if given or not where:
         where.append(_jobs(options))
     num_jobs = 0

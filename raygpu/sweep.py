@@ -25,7 +25,7 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.search.architectures import architectures
 from raygpu.tracking.opening import StoreOpening
 from raygpu.workflow.planner import Planner
-from raygpu.workflow.population import require_population
+from raygpu.workflow.population_checks import require_population
 from raygpu.workflow.ray_startup import ray_starting
 from raygpu.workflow.sweep_run import LIMITS, PlannedSweep, SweepUnderWay
 from raygpu.workflow.sweep_run import Result as Result

@@ -9,7 +9,7 @@ from pathlib import Path
 from raygpu.planning.advice import Scaling, Speedup, advise
 from raygpu.planning.batch_balancing import BalanceResult, Curve, MeasuredSplit, PredictedSplit
 from raygpu.planning.confidence import Interval
-from raygpu.planning.placements import MeasuredPlacement, Operation, StepProfile, Turn, compare
+from raygpu.planning.model_placements import MeasuredPlacement, Operation, StepProfile, Turn, compare
 from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.records.device import Device
 from raygpu.records.run_data import RunData

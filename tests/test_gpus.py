@@ -19,7 +19,7 @@ from raygpu.planning.scaling_laws import Affine
 from raygpu.planning.training_need import Need
 from raygpu.records import activity
 from raygpu.records.activity import Activity
-from raygpu.workflow import wanted_training
+from raygpu.workflow import profile_lookup
 from raygpu.workflow.gpu_rooms import WantedTraining
 from raygpu.workflow.gpu_status import emptiest, machine_status, take, taken_by_picks, visible_gpus
 from tests.fakes.nvml import FakeInstance, FakeNvml
@@ -95,7 +95,7 @@ def test_room_for_a_training_that_is_named(
     fake: FakeNvml, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = WantedTraining("mine.toml", (need_on("NVIDIA L40S", 16.0),), "raygpu pack mine.toml measures it there")
-    monkeypatch.setattr(wanted_training, "wanted_training", lambda path: wanted)
+    monkeypatch.setattr(profile_lookup, "wanted_training", lambda path: wanted)
     assert gpus.main(["--once", "--for", "mine.toml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("     room for 3 more of mine.toml: 3 still gain, 4 fit by memory")

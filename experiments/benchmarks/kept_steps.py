@@ -88,7 +88,7 @@ def wait_for_program(folder: Path) -> None:
 def measure(network: str, way: str, folder: str, epochs: int) -> dict[str, Any]:
     """In a process of its own: seconds from the array's making to its first step, and to its end."""
     from raygpu.search.space import parse, random_trials
-    from raygpu.training.fused.kept_array import KeptArray
+    from raygpu.training.fused.array_cache import ArrayCache
     from raygpu.training.fused.model_array import TorchArray
     from raygpu.training.fused.width import settle, take_compiled
 
@@ -111,7 +111,7 @@ def measure(network: str, way: str, folder: str, epochs: int) -> dict[str, Any]:
     kept = None
     if way != "not kept":
         source = Source("torch", f"{kind.__module__}:{kind.__name__}", os.getcwd())
-        kept = KeptArray(ArrayStore.at(folder), array, splits, source, os.environ)
+        kept = ArrayCache(ArrayStore.at(folder), array, splits, source, os.environ)
     lines = settle(array, kept=kept)
     ready = since()
     while array.run_epoch() is not None:

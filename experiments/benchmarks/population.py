@@ -25,7 +25,7 @@ from torch import nn
 from experiments.benchmarks import record
 from experiments.digits import Cnn, Mlp, digits
 from raygpu import Splits, TorchExperiment
-from raygpu.config.population import PopulationSection
+from raygpu.config.population_section import PopulationSection
 from raygpu.engines.tune.evolution import Evolution
 from raygpu.search.exploration import changing, populations
 from raygpu.search.population import Donor, Orders, Population, Report

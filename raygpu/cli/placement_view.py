@@ -9,8 +9,8 @@ from statistics import stdev
 from raygpu.cli.formatting import aligned
 from raygpu.config.sections import ONE
 from raygpu.planning.confidence import Interval, spread_text
+from raygpu.planning.model_placements import Comparison, MeasuredPlacement, StepProfile
 from raygpu.planning.pipelines import bubble
-from raygpu.planning.placements import Comparison, MeasuredPlacement, StepProfile
 
 NUM_OPERATIONS = 4
 NOTABLE = 1e-3

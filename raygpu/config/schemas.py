@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from raygpu.config.population import require_rising
+from raygpu.config.population_section import require_rising
 from raygpu.config.problem_schema import NAME_PATTERN, ProblemConfig, StoredConfig, TrialsConfig, maximizes
 from raygpu.config.sections import (
     ALTERNATING,

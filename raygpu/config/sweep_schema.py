@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from raygpu.config.population import PopulationSection, require_fitting
+from raygpu.config.population_section import PopulationSection, require_fitting
 from raygpu.config.problem_schema import StoredConfig, TrialsConfig, maximizes
 from raygpu.config.sections import (
     Direction,

@@ -15,10 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from raygpu.planning.drain import drain_s
+from raygpu.planning.makespan import makespan_s
 from raygpu.planning.overheads import WORKER_S
 from raygpu.planning.schedule import Schedule
-from raygpu.planning.survival import Survival
+from raygpu.planning.trial_survival import Survival
 from raygpu.records.paces import Holder, Paces
 from raygpu.search.repeats import number_of
 from raygpu.search.trials import Trial, TrialRecord
@@ -127,7 +127,7 @@ class SweepPace:
         jobs = sum(map(len, queue)) + len(self.holders)
         rounds = next((number for most, number in ROUNDS if jobs <= most), 1)
         left_s = fmean(
-            drain_s(
+            makespan_s(
                 [outlook.running_s(held, records, now, number) for held in list(self.holders.values())],
                 [[outlook.waiting_s(job, records, self._kind(job), number) for job in block] for block in queue],
                 self._places,

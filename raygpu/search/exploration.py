@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from raygpu.config.population import CHANGEABLE, OF_STEPS, PopulationSection
+from raygpu.config.population_section import CHANGEABLE, OF_STEPS, PopulationSection
 from raygpu.errors import BadInput
 from raygpu.search.space import Parameter, Space
 from raygpu.search.trials import Trial

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from raygpu.config.population import PopulationSection
+from raygpu.config.population_section import PopulationSection
 from raygpu.search.exploration import draws, explore, quantiles
 from raygpu.search.space import Parameter
 from raygpu.search.trials import Change

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from raygpu.config import PlaceConfig
-from raygpu.planning.placements import Comparison, MeasuredPlacement
+from raygpu.planning.model_placements import Comparison, MeasuredPlacement
 from raygpu.tracking import measurement_run
 from raygpu.tracking.measurement_run import Measurement
 from raygpu.tracking.values import MetricValue

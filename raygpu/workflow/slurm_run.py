@@ -23,7 +23,7 @@ from raygpu.devices import nvml
 from raygpu.devices.rgu import rgu
 from raygpu.devices.selection import select
 from raygpu.devices.slurm_allocation import allocation
-from raygpu.engines.slurm import door, ray_nodes
+from raygpu.engines.slurm import commands, ray_nodes
 from raygpu.engines.slurm.ray_nodes import RayNodes
 from raygpu.errors import RaygpuError, one_line
 from raygpu.records import slurm_job
@@ -69,7 +69,9 @@ class Place:
             number = f"{variables['SLURM_ARRAY_JOB_ID']}_{variables['SLURM_ARRAY_TASK_ID']}"
         nodes = variables.get("SLURM_JOB_NODELIST", "")
         several = variables.get("SLURM_JOB_NUM_NODES", "1") != "1"
-        return cls(number, door.hosts(nodes) if several else [nodes], Path(variables.get("RAYGPU_NODE_DISK") or own))
+        return cls(
+            number, commands.hosts(nodes) if several else [nodes], Path(variables.get("RAYGPU_NODE_DISK") or own)
+        )
 
 
 class Driver:
@@ -157,7 +159,7 @@ class Driver:
 
     def _lives(self, number: str) -> bool:
         try:
-            state = door.state(number)
+            state = commands.state(number)
         except RaygpuError:
             return True
         return state is not None and state.is_live
@@ -225,7 +227,7 @@ class Driver:
             return False
         self._asked_at = time.monotonic()
         try:
-            return door.shown(self.place.number).get("PreemptTime", "None") != "None"
+            return commands.shown(self.place.number).get("PreemptTime", "None") != "None"
         except RaygpuError:
             return False
 
@@ -248,7 +250,7 @@ class Driver:
                 self.job = self.job.write(message="is queued again")
                 self._say("queued again, to go on from the checkpoints")
                 shutil.rmtree(self.place.node_disk, ignore_errors=True)
-                door.requeue(self.place.number)
+                commands.requeue(self.place.number)
                 time.sleep(KILLED_S)  # Slurm ends this process meanwhile
                 return exit_code
             except RaygpuError as error:
@@ -268,7 +270,7 @@ class Driver:
     def _comes_again(self) -> bool:
         """Return whether Slurm itself has queued the job again: while a job completes, its count of restarts tells."""
         try:
-            restarts = door.shown(self.place.number).get("Restarts", "0")
+            restarts = commands.shown(self.place.number).get("Restarts", "0")
         except RaygpuError:
             return True
         return int(restarts) > int(os.environ.get("SLURM_RESTART_COUNT") or 0)

@@ -18,24 +18,24 @@ from raygpu.records import objectives_csv, population_file, sets_csv, trials_csv
 from raygpu.records.best_trial import add_to_best, command_line, drop_best, write_best
 from raygpu.records.clock import Stages
 from raygpu.records.json_files import rounded
-from raygpu.records.kept_checkpoints import keep_checkpoints, kept_epoch
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.set_records import compared
 from raygpu.records.training_progress import History
+from raygpu.records.trial_checkpoints import keep_checkpoints, kept_epoch
 from raygpu.records.trial_files import drop_files
 from raygpu.records.trial_records import Records
 from raygpu.search.space import parse
 from raygpu.search.trials import TrialRecord
 from raygpu.training.callable.working_folder import settle
-from raygpu.workflow.population import winners_lineage, winners_values
+from raygpu.workflow.population_checks import winners_lineage, winners_values
 from raygpu.workflow.user_code import Problem
 
 if TYPE_CHECKING:  # Ray takes seconds to import
     from raygpu.engines.cluster.cluster import Cluster
     from raygpu.engines.train.production import Ended
     from raygpu.engines.tune.sweep_monitor import SweepMonitor
-    from raygpu.planning.worker_placement import Placing
+    from raygpu.planning.worker_devices import WorkerDevices
 
 NUM_SAMPLES = 8
 
@@ -149,7 +149,7 @@ def _described(records: Records, best: TrialRecord, line: str | None) -> dict[st
 def summarize_training(
     config: TrainConfig,
     history: History,
-    placing: Placing,
+    placing: WorkerDevices,
     global_batch: int | None,
     ended: Ended,
     stages: Stages,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raygpu.config import TrainConfig
 from raygpu.planning.gpu_shares import Node
-from raygpu.planning.worker_placement import Placing, place_workers
+from raygpu.planning.worker_devices import WorkerDevices, place_workers
 from raygpu.training.distributed.batch_split import BatchPlan, checked, require_batch, spread
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.distributed.sharding_plan import require_sharding, with_sharding
@@ -18,7 +18,7 @@ from raygpu.workflow.user_code import Problem
 class Layout:
     """The workers of a training on their devices, and the split of its batches."""
 
-    placing: Placing
+    placing: WorkerDevices
     batches: BatchPlan | None
     """None for a function, which makes its own batches."""
 

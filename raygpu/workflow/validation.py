@@ -31,7 +31,7 @@ from raygpu.search.trials import Trial
 from raygpu.storage import LOCAL, Storage
 from raygpu.tracking.session import absolute
 from raygpu.tracking.stores import check
-from raygpu.workflow.population import population_faults
+from raygpu.workflow.population_checks import population_faults
 from raygpu.workflow.starting_points import with_earlier_best
 
 AnyConfig = TypeVar("AnyConfig", bound=ProblemConfig)

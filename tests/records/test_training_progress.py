@@ -11,14 +11,14 @@ import pytest
 from raygpu.cli.training_view import TrainConsole, ending
 from raygpu.config import TrainConfig
 from raygpu.engines.cluster.prometheus import TRAINING_SAMPLES, of_training
-from raygpu.planning.worker_placement import Placing
+from raygpu.planning.worker_devices import WorkerDevices
 from raygpu.records.clock import Stages
 from raygpu.records.device import Device
 from raygpu.records.training_progress import Best, History, Progress, Restored
 from raygpu.search.trials import EpochResult, Scoring
 from raygpu.workflow.summary import summarize_training
 
-PLACING = Placing(1, 1, 1, 1.0, 2.0, "", False, False)
+PLACING = WorkerDevices(1, 1, 1, 1.0, 2.0, "", False, False)
 
 
 def report(epoch: int, *, diverged: bool = False, **metrics: float) -> Progress:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.tune.schedulers import pbt as ray_pbt
 
-from raygpu.config.population import PopulationSection
+from raygpu.config.population_section import PopulationSection
 from raygpu.errors import BadInput
 from raygpu.search.exploration import changing, explore, populations, quantiles
 from raygpu.search.space import Parameter, parse

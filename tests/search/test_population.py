@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raygpu.config.population import PopulationSection
+from raygpu.config.population_section import PopulationSection
 from raygpu.search.population import Orders, Population, Reached, Report
 from raygpu.search.space import parse
 from raygpu.search.trials import Change

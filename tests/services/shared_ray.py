@@ -20,7 +20,7 @@ from raygpu.engines.cluster.cluster import Cluster
 from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.pinned import pinned
 from raygpu.engines.tune import tuner
-from raygpu.engines.tune.private_api import in_started_workers
+from raygpu.engines.tune.tune_private_api import in_started_workers
 from raygpu.records.device import SIMULATED, Device
 
 ROOT = str(Path(__file__).parents[2])

@@ -21,8 +21,8 @@ from raygpu.engines.cluster.cluster import Cluster, device, end_local, shutdown,
 from raygpu.engines.cluster.job_name import named_job
 from raygpu.engines.cluster.local_nodes import ExtraNode, wait_for
 from raygpu.engines.cluster.preload import Preload
-from raygpu.engines.cluster.private_api import own_process_groups
 from raygpu.engines.cluster.ray_files import keep_token_private, own_files, sessions
+from raygpu.engines.cluster.ray_private_api import own_process_groups
 from raygpu.errors import RaygpuError, one_line
 from raygpu.planning.gpu_shares import Node
 from raygpu.records.device import SIMULATED, Device

@@ -47,7 +47,7 @@ def prepare(*, local: bool = False) -> None:
             del os.environ[name]
             _own.remove(name)
     if "ray" in sys.modules:  # which has read the variable already
-        from raygpu.engines.cluster.private_api import bind_to_loopback
+        from raygpu.engines.cluster.ray_private_api import bind_to_loopback
 
         bind_to_loopback(is_on_loopback())
 

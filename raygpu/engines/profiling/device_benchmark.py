@@ -20,7 +20,7 @@ from raygpu.engines.profiling.probe_workers import ProbeProcesses, answers
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import RaygpuError, last_line
 from raygpu.planning.batch_balancing import Curve, Ended, reduce_shares
-from raygpu.planning.worker_placement import Placing
+from raygpu.planning.worker_devices import WorkerDevices
 from raygpu.records.device import Device
 
 LEAD_S = 0.2
@@ -35,7 +35,7 @@ class DeviceBenchmark:
     def __init__(
         self,
         cluster: Cluster,
-        where: Placing,
+        where: WorkerDevices,
         workload: Workload,
         *,
         window_s: float,

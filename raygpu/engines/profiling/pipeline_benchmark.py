@@ -14,7 +14,7 @@ from raygpu.engines.cluster.pinned import pinned
 from raygpu.engines.profiling.probe_actor import Fault, fault_of
 from raygpu.engines.profiling.probe_workers import answers
 from raygpu.engines.profiling.workload import Workload
-from raygpu.planning.placements import Turn
+from raygpu.planning.model_placements import Turn
 from raygpu.training.base import Settings, surroundings
 
 

@@ -23,10 +23,10 @@ from raygpu.engines.profiling.probe_workers import answers
 from raygpu.engines.profiling.workload import Workload
 from raygpu.errors import last_line
 from raygpu.experiment import Experiment
+from raygpu.planning.model_placements import MeasuredPlacement, Turn
 from raygpu.planning.pipelines import Unit
-from raygpu.planning.placements import MeasuredPlacement, Turn
 from raygpu.training.base import Settings, surroundings
-from raygpu.training.placed import start_placed
+from raygpu.training.model_placement import start_placed
 
 QUIET = {"KINETO_LOG_LEVEL": "5", "TF_CPP_MIN_LOG_LEVEL": "3"}
 """Variables that keep the profilers' own messages off the output."""

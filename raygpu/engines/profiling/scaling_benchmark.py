@@ -17,7 +17,7 @@ from raygpu.planning.advice import Scaling, Speedup, numbers_of_devices
 from raygpu.planning.batches import split_batch
 from raygpu.planning.confidence import Interval, interval
 from raygpu.planning.gpu_shares import floor_to_step
-from raygpu.planning.worker_placement import Placing, place_workers
+from raygpu.planning.worker_devices import WorkerDevices, place_workers
 from raygpu.storage import Storage
 from raygpu.training.hyperparameters import OptimizerSettings
 
@@ -102,7 +102,7 @@ class ScalingBenchmark:
         self.say(f"data parallel, {devices} device{'s' if devices > 1 else ''}: {interval(rates)} samples/s")
         return rates
 
-    def _placing(self, devices: int, most: int) -> Placing:
+    def _placing(self, devices: int, most: int) -> WorkerDevices:
         """Place the workers. Each has the same CPUs on any number of devices, for a device to mean the same."""
         simulated = all(device.uuid is None for device in self.cluster.devices)
         config = TrainConfig(experiment=self.workload.source.name, workers=devices)

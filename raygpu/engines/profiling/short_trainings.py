@@ -17,7 +17,7 @@ from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.worker_reports import Joined, Report, TurnMailbox
 from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits, subset
-from raygpu.planning.worker_placement import Placing
+from raygpu.planning.worker_devices import WorkerDevices
 from raygpu.records.training_progress import Progress
 from raygpu.search.trials import Scoring
 from raygpu.storage import Storage
@@ -84,7 +84,7 @@ class ShortTrainings:
         config: TrainConfig,
         workload: Workload,
         cluster: Cluster,
-        where: Placing,
+        where: WorkerDevices,
         checkpoints: Storage,
         say: Callable[[str], None],
     ) -> None:

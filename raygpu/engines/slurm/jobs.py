@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from raygpu.config.slurm_section import tasks
-from raygpu.engines.slurm import answers, door
-from raygpu.engines.slurm.answers import State
+from raygpu.engines.slurm import command_output, commands
 from raygpu.engines.slurm.batch_script import BatchJob, script
+from raygpu.engines.slurm.command_output import State
 from raygpu.errors import BadInput, RaygpuError
 from raygpu.records import slurm_job
 from raygpu.records.slurm_job import SCRIPT, SlurmJob
@@ -41,7 +41,7 @@ class SlurmJobs:
         array = job.slurm.array
         folders = [job.folder] if array is None else [Path(f"{job.folder}-{index}") for index in tasks(array)]
         with _Files(job, folders, store) as files:
-            number, lines = door.submit(files.script)
+            number, lines = commands.submit(files.script)
         for line in lines:
             say(line)
         for folder, index in zip(folders, tasks(array) if array is not None else [None], strict=True):
@@ -55,7 +55,7 @@ class SlurmJobs:
     def record(self, job_id: str) -> SlurmJob:
         """Return the record of a job by its id, COMMAND-NAME, or Slurm's number. Raises BadInput."""
         record = _noted(job_id)
-        return answers.queued_by_hand(record, _queue()) if record.exit_code is not None else record
+        return command_output.queued_by_hand(record, _queue()) if record.exit_code is not None else record
 
     def has(self, job_id: str) -> bool:
         """Return whether a job of this id was submitted to Slurm."""
@@ -64,17 +64,19 @@ class SlurmJobs:
     def job(self, job_id: str) -> SubmittedJob:
         """Return the state of a job."""
         record = self.record(job_id)
-        return answers.submitted_job(record, self._state(record))
+        return command_output.submitted_job(record, self._state(record))
 
     def all(self) -> list[SubmittedJob]:
         """Return the submitted jobs whose run folders are still there, the newest first."""
         records, live = list(slurm_job.submitted()), {}
         if any(record.exit_code is None for record in records):
-            live = door.queue()
+            live = commands.queue()
         elif records:
             live = _queue()
-        records = [answers.queued_by_hand(record, live) for record in records]
-        return [answers.submitted_job(record, live.get(record.slurm_id) or self._state(record)) for record in records]
+        records = [command_output.queued_by_hand(record, live) for record in records]
+        return [
+            command_output.submitted_job(record, live.get(record.slurm_id) or self._state(record)) for record in records
+        ]
 
     def stop(self, job_id: str) -> None:
         """Ask a job to end, as Ctrl-C does; take one that waits out of the queue."""
@@ -82,11 +84,11 @@ class SlurmJobs:
         state = self._state(record)
         if state is None or not state.is_live:
             return
-        if state.word in answers.PENDING:
-            door.cancel(record.slurm_id)
+        if state.word in command_output.PENDING:
+            commands.cancel(record.slurm_id)
             record.write(exit_code=130, ended=time.time(), message="before it ran, or between two starts")
         else:
-            door.signal(record.slurm_id, "INT")
+            commands.signal(record.slurm_id, "INT")
 
     def logs(self, job_id: str) -> str:
         """Return the whole output of a job so far."""
@@ -127,13 +129,13 @@ class SlurmJobs:
 
     def waits_in_vain(self, job_ids: list[str]) -> list[str]:
         """Return a line for each reason for which Slurm will never start these jobs."""
-        live = door.queue()
+        live = commands.queue()
         numbers = [self.record(job_id).slurm_id for job_id in job_ids]
-        return answers.hopeless([live[number] for number in numbers if number in live])
+        return command_output.hopeless([live[number] for number in numbers if number in live])
 
     def _state(self, record: SlurmJob) -> State | None:
         """Return Slurm's state of a job; a job that has said how it ended is not asked for."""
-        return door.state(record.slurm_id) if record.exit_code is None else None
+        return commands.state(record.slurm_id) if record.exit_code is None else None
 
 
 def _noted(job_id: str) -> SlurmJob:
@@ -147,7 +149,7 @@ def _noted(job_id: str) -> SlurmJob:
 def _queue() -> dict[str, State]:
     """Return this user's jobs that wait or run; none where Slurm does not answer, as on a machine without it."""
     try:
-        return door.queue()
+        return commands.queue()
     except RaygpuError:
         return {}
 

@@ -21,7 +21,7 @@ from types import TracebackType
 
 from raygpu.devices.slurm_allocation import Allocation, allocation
 from raygpu.engines.cluster import process_guard, ray_environment, ray_files
-from raygpu.engines.slurm import door
+from raygpu.engines.slurm import commands
 from raygpu.errors import RaygpuError
 
 START_S = 300.0
@@ -155,7 +155,7 @@ class RayNodes:
 
 def address_of(node: str) -> str:
     """Return the address of a node in the cluster's network, as Slurm knows it."""
-    name = door.node_address(node) or node
+    name = commands.node_address(node) or node
     try:
         return socket.gethostbyname(name)
     except OSError as error:

@@ -20,14 +20,14 @@ from raygpu.devices import disk
 from raygpu.engines.cluster import ray_files
 from raygpu.engines.cluster.cluster import Cluster, require_head
 from raygpu.engines.cluster.pinned import pinned
-from raygpu.engines.cluster.private_api import let_trainings_use_started_workers, tell_trainings_their_ray
+from raygpu.engines.cluster.ray_private_api import let_trainings_use_started_workers, tell_trainings_their_ray
 from raygpu.engines.train import run_state
 from raygpu.engines.train.rank_group import WorkerTask
 from raygpu.engines.train.worker import train
 from raygpu.engines.train.worker_reports import Failed, Mailbox, Report, Saved, last_words
 from raygpu.errors import RaygpuError, last_line
 from raygpu.experiment import Splits
-from raygpu.planning.worker_placement import Placing
+from raygpu.planning.worker_devices import WorkerDevices
 from raygpu.records.interrupts import Interrupts, noted_interrupts
 from raygpu.records.run_directory import TRAINING
 from raygpu.storage import Storage
@@ -116,7 +116,7 @@ class Setup:
     task: WorkerTask
     splits: Splits | None
     """Data of an experiment; None for a function, which loads its own."""
-    placing: Placing
+    placing: WorkerDevices
     folder: Storage
     """Storage of the checkpoints; a training goes on from the last checkpoint in it."""
     keep: int

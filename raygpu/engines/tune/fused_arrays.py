@@ -21,7 +21,7 @@ from raygpu.training.base import Array
 from raygpu.training.folds import Data
 
 if TYPE_CHECKING:  # torch takes seconds to import
-    from raygpu.training.fused.kept_array import KeptArray
+    from raygpu.training.fused.array_cache import ArrayCache
 
 
 class FusedArrays(ArraySequence):
@@ -35,7 +35,7 @@ class FusedArrays(ArraySequence):
         super().__init__(shared, splits, code, part)
         self.settings = settings
         self.width = settings.width
-        self._kept: KeptArray | None = None
+        self._kept: ArrayCache | None = None
         self._memory_limit: int | None = None
         """Bytes that the array may take; None if unknown."""
         self._narrowed: list[Trial] = []
@@ -49,19 +49,19 @@ class FusedArrays(ArraySequence):
 
         super().begin(trials, checkpoint)
         made = time.monotonic()
-        self._kept = self._kept_array()
+        self._kept = self._array_cache()
         self.lines += settle(self.array, self._memory_limit, self.settings.mean_epochs, self._kept)
         self.spend(probe=time.monotonic() - made)
 
-    def _kept_array(self) -> KeptArray:
+    def _array_cache(self) -> ArrayCache:
         """Return what earlier sweeps have kept of arrays like the one under way."""
-        from raygpu.training.fused.kept_array import KeptArray
+        from raygpu.training.fused.array_cache import ArrayCache
 
         assert self.splits is not None
         store = ArrayStore.at(self.settings.profiles)
         # A compilation outlives the sweep, whose own processes are known by their mark and ended.
         environment = {name: value for name, value in os.environ.items() if name != leftovers.VARIABLE}
-        return KeptArray(store, self.array, self.splits, self.shared.source, environment)
+        return ArrayCache(store, self.array, self.splits, self.shared.source, environment)
 
     def _make(self, trials: list[Trial]) -> Array:
         began = time.monotonic()

@@ -15,8 +15,8 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from raygpu.engines.cluster import ray_environment
 from raygpu.engines.cluster.cluster import SETTLE_S, head_answers
-from raygpu.engines.tune.kept_workers import KeptWorkers
 from raygpu.engines.tune.live_sweep import LiveSweep
+from raygpu.engines.tune.worker_reuse import WorkerReuse
 from raygpu.records.interrupts import noted_interrupts
 
 PATIENCE_S = 20.0
@@ -59,7 +59,7 @@ class PausingScheduler(FIFOScheduler):
     def __init__(self, live: LiveSweep) -> None:
         super().__init__()
         self.live = live
-        self.workers = KeptWorkers(live)
+        self.workers = WorkerReuse(live)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """Keep the trial's worker if the search will give more trials."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from ray import cloudpickle
 
-from raygpu.engines.tune.private_api import load_experiment_state
+from raygpu.engines.tune.tune_private_api import load_experiment_state
 from raygpu.errors import BadInput, one_line
 from raygpu.records.run_directory import RunDirectory
 

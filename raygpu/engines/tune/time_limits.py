@@ -9,7 +9,7 @@ from typing import Any
 from ray import tune
 
 from raygpu.engines.tune.live_sweep import LiveSweep, Overdue
-from raygpu.engines.tune.private_api import kill_worker
+from raygpu.engines.tune.tune_private_api import kill_worker
 
 STANDSTILL_S = 5.0
 """Seconds between two steps of Tune after which Tune itself was held up: they count for no trial."""

@@ -29,8 +29,8 @@ from raygpu.engines.tune.array_checkpoint import PROGRESS
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.array_sequence import ArraySequence
 from raygpu.engines.tune.arrays import arrays_of
-from raygpu.engines.tune.kept_members import KeptMembers
 from raygpu.engines.tune.member_report import Failure, MemberReport
+from raygpu.engines.tune.member_results import MemberResults
 from raygpu.engines.tune.memory_limit import Cap
 from raygpu.engines.tune.population_actor import PopulationLost
 from raygpu.engines.tune.shared_settings import SharedSettings
@@ -93,7 +93,7 @@ class ArrayTrainable(tune.Trainable):
     def _take_array(self, config: ArrayConfig) -> None:
         self.array_config = config
         self.trials = list(config.trials) or [self.shared.trials[name] for name in config.trial_ids]
-        self.kept = KeptMembers(self.shared.scoring, config.trial_ids, keep_all=self.shared.keep_all)
+        self.kept = MemberResults(self.shared.scoring, config.trial_ids, keep_all=self.shared.keep_all)
         self.ended: dict[str, str | None] = {}
         """Members that have ended, with the reason why each was stopped; None for one that finished."""
         self._ended_before: dict[str, MemberReport] = {}

@@ -15,12 +15,12 @@ from raygpu.devices import disk
 from raygpu.engines.tune.callback import ArrayCallback, ResourceUpdate
 from raygpu.engines.tune.interruption import Interruption, PausingScheduler, checkpoints_first
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.private_api import in_started_workers, withhold_credentials
 from raygpu.engines.tune.saved_state import has_state
 from raygpu.engines.tune.space_pause import SpacePause
 from raygpu.engines.tune.sweep_context import SweepContext
 from raygpu.engines.tune.time_limits import TimeLimits
 from raygpu.engines.tune.timeline_callback import TimelineCallback
+from raygpu.engines.tune.tune_private_api import in_started_workers, withhold_credentials
 from raygpu.errors import BadInput, one_line
 from raygpu.records.interrupts import handlers_kept
 from raygpu.storage import S3_SAID, StorageError

@@ -11,8 +11,8 @@ import numpy as np
 from raygpu.errors import one_line
 from raygpu.experiment import Arrays, Splits, split_rows
 from raygpu.training.data.columns import Column
+from raygpu.training.data.dataset_inspection import inspect_dataset
 from raygpu.training.data.fields import Batch
-from raygpu.training.data.first_look import look
 from raygpu.training.data.samples import Reading, Samples
 from raygpu.training.data.stream import Stream
 
@@ -84,7 +84,7 @@ def dataset_splits(
         raise ValueError("transform and collate_fn: one of both is possible; collate_fn gets whole samples")
     names = (targets,) if isinstance(targets, str) else tuple(targets)
     plain = Reading(names, None, collate_fn, cache, loader)
-    samples, seen = look(train, "train", replace(plain, transform=transform), num_samples.get("train"))
+    samples, seen = inspect_dataset(train, "train", replace(plain, transform=transform), num_samples.get("train"))
     given = {"validation": validation, "test": test}
     rows = _cut(samples, seen, _shares(given))
     parts, planned = {"train": _columns(samples, seen, rows.get("train"))}, samples.cache_bytes(samples.decoded)
@@ -93,7 +93,9 @@ def dataset_splits(
             held = samples.sharing(plain, part)
             parts[part] = _columns(held, held.learn(held.batch(rows[part][:2], 1)), rows[part])
         elif other is not None:
-            held, seen = look(samples if other is train else other, part, plain, num_samples.get(part), planned)
+            held, seen = inspect_dataset(
+                samples if other is train else other, part, plain, num_samples.get(part), planned
+            )
             parts[part] = _columns(held, seen, None)
             planned += 0 if other is train else held.cache_bytes(held.decoded)
     return Splits(*parts["train"], *parts["validation"], *parts.get("test", (None, None)))

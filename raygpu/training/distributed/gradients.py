@@ -18,7 +18,7 @@ from torch import nn
 
 from raygpu.training.distributed.ranks import Ranks
 from raygpu.training.torch.optimizers import real
-from raygpu.training.torch.private_api import copy_all
+from raygpu.training.torch.torch_private_api import copy_all
 
 FIRST_BUCKET = 2**20
 """Bytes of gradients in the first call, small so that it begins early."""

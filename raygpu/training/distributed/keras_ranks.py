@@ -22,9 +22,9 @@ from raygpu.records.training_progress import Wish
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import Norm, ParallelSettings, ParallelTraining, Report
+from raygpu.training.keras.keras_private_api import global_seed_generator, set_global_seed_generator
 from raygpu.training.keras.logical_devices import make_logical_devices
 from raygpu.training.keras.optimizers import clip, with_l2
-from raygpu.training.keras.private_api import global_seed_generator, set_global_seed_generator
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import PartGradient
 from raygpu.training.keras.solo import WEIGHTS, KerasSolo, chosen_rows, configure, random_states

@@ -23,7 +23,7 @@ from raygpu.training.fused.optimizers import Stacked
 from raygpu.training.fused.random_inputs import traced
 from raygpu.training.fused.tile import Tile
 from raygpu.training.torch.data import Tensors
-from raygpu.training.torch.private_api import load_package
+from raygpu.training.torch.torch_private_api import load_package
 
 Arguments = tuple[Any, ...]
 """Parameters, fixed ones, buffers and the optimizer's state of a tile, inputs, targets, numbers, and random numbers."""

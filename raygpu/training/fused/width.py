@@ -4,7 +4,7 @@ lines = settle(array, memory_limit)       # a few steps at a few widths, on copi
 lines = take_compiled(array, kept)        # before each epoch
 array.drop(losers); lines = resettle(array)
 
-With a `KeptArray`, widths that were measured before are used again, and compiled steps are loaded; a step that is not
+With a `ArrayCache`, widths that were measured before are used again, and compiled steps are loaded; a step that is not
 there yet is compiled by another process while the array trains.
 """
 
@@ -32,8 +32,8 @@ from raygpu.planning.array_tiles import (
 )
 from raygpu.planning.scaling_laws import Affine
 from raygpu.search.trials import Trial
+from raygpu.training.fused.array_cache import ArrayCache
 from raygpu.training.fused.audit import replays
-from raygpu.training.fused.kept_array import KeptArray
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.memory_usage import GIB, forget_peak, peak_bytes
 from raygpu.training.torch.solo import default_device, initial_model
@@ -56,7 +56,7 @@ def settle(
     array: TorchArray,
     memory_limit: int | None = None,
     epochs_to_come: float | None = None,
-    kept: KeptArray | None = None,
+    kept: ArrayCache | None = None,
 ) -> list[str]:
     """Choose the width, and load, request or compile the step if that repays; return lines for a person.
 
@@ -83,7 +83,7 @@ def settle(
     return lines
 
 
-def _compiled(array: TorchArray, width: int, most: int, eager_s: float, kept: KeptArray | None) -> list[str]:
+def _compiled(array: TorchArray, width: int, most: int, eager_s: float, kept: ArrayCache | None) -> list[str]:
     """Load the step of this many members, or have it compiled, if that repays; return lines for a person.
 
     most: widest tile that memory allows. eager_s: seconds of the training to come without it.
@@ -107,7 +107,7 @@ def _compiled(array: TorchArray, width: int, most: int, eager_s: float, kept: Ke
             return [f"step of {width} trials at once is being compiled in the background, {whose}"]
 
 
-def take_compiled(array: TorchArray, kept: KeptArray) -> list[str]:
+def take_compiled(array: TorchArray, kept: ArrayCache) -> list[str]:
     """Use the steps that were compiled beside the training meanwhile; return lines for a person."""
     lines = []
     for width, fault in kept.arrived():
@@ -119,7 +119,7 @@ def take_compiled(array: TorchArray, kept: KeptArray) -> list[str]:
     return lines
 
 
-def _load(array: TorchArray, kept: KeptArray, width: int) -> str | None:
+def _load(array: TorchArray, kept: ArrayCache, width: int) -> str | None:
     """Use a kept step, if there is one that does what the eager step does; return a line on the result, else None."""
     started = time.perf_counter()
     found = kept.load(width)
@@ -131,7 +131,7 @@ def _load(array: TorchArray, kept: KeptArray, width: int) -> str | None:
 
 
 def _known_widths(
-    array: TorchArray, memory_limit: int | None, kept: KeptArray | None
+    array: TorchArray, memory_limit: int | None, kept: ArrayCache | None
 ) -> tuple[dict[int, float], int, str]:
     """Return the seconds of a step at several widths, kept or measured now, the widest that memory allows, and a word
     on their origin."""
@@ -204,7 +204,7 @@ def use_graphs(array: TorchArray) -> list[str]:
     return [f"step {'recorded' if array.graphs else 'not recorded'} as a CUDA graph: {times}"]
 
 
-def resettle(array: TorchArray, kept: KeptArray | None = None) -> list[str]:
+def resettle(array: TorchArray, kept: ArrayCache | None = None) -> list[str]:
     """Load a narrower step after members were dropped, or have it compiled, if that repays; return lines for a
     person."""
     count = len(array.trials)

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from raygpu.experiment import Experiment, Hyperparameters, Splits
-from raygpu.planning.placements import Turn
+from raygpu.planning.model_placements import Turn
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
+from raygpu.training.keras.keras_private_api import move_variable, names_from_the_start
 from raygpu.training.keras.logical_devices import make_logical_devices
 from raygpu.training.keras.placement_profile import profiled_steps
-from raygpu.training.keras.private_api import move_variable, names_from_the_start
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.solo import KerasSolo, initial_model, no_gpu
 from raygpu.training.memory_usage import GIB

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raygpu.planning.placements import Operation, StepProfile
-from raygpu.training.keras.private_api import read_profile
+from raygpu.planning.model_placements import Operation, StepProfile
+from raygpu.training.keras.keras_private_api import read_profile
 from raygpu.training.keras.quiet_import import tf
 
 COPIES = "copies between devices"

@@ -1,7 +1,7 @@
 """SGD, Adam and AdamW by torch's fused operators, tested against torch.optim's own steps.
 
-All parameters of a dtype and a device take one call, which on a GPU is one kernel or a few. `private_api.py` says why
-torch.optim itself is not used; `experiments/benchmarks/optimizers.py` measures both.
+All parameters of a dtype and a device take one call, which on a GPU is one kernel or a few. `torch_private_api.py` says
+why torch.optim itself is not used; `experiments/benchmarks/optimizers.py` measures both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.private_api import fused_step
+from raygpu.training.torch.torch_private_api import fused_step
 
 THAWED = (
     "a parameter of shape {shape} was frozen when the training began, and now requires a gradient: the optimizer leaves"

@@ -28,12 +28,12 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors, home_of, moved, rows, tensors
-from raygpu.training.torch.kept_memory import KeptMemory
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.pipeline_cut import INNER, cut_model, notes, require_submodules
 from raygpu.training.torch.reduction import Accumulator, as_parts
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import epoch_seed, initial_model, prepare_torch
+from raygpu.training.torch.step_memory import StepMemory
 
 WARMUP_STEPS = 10
 """Most steps before the timed epoch."""
@@ -131,7 +131,7 @@ class TorchPipeline:
 
     def turn(self) -> PipelineTurn:
         """Take warm-up steps, then train a timed epoch. The warm-up changes the model, as that of one device does."""
-        kept = KeptMemory() if self.device.type == "cpu" else None
+        kept = StepMemory() if self.device.type == "cpu" else None
         for _ in self._steps(epoch=1, most=min(WARMUP_STEPS, self.steps_per_epoch), kept=kept):
             pass
         self._meet()
@@ -158,7 +158,7 @@ class TorchPipeline:
         dist.broadcast(value, self.pipeline.num_stages - 1)
         return value.item()
 
-    def _steps(self, epoch: int, most: int | None = None, kept: KeptMemory | None = None) -> Iterator[tuple[Any, int]]:
+    def _steps(self, epoch: int, most: int | None = None, kept: StepMemory | None = None) -> Iterator[tuple[Any, int]]:
         """Take an epoch's steps, or its first `most`; yield the loss, which the last stage knows, and the samples.
 
         kept: counts what the last of these steps keeps.

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Hyperparameters, Splits, take
-from raygpu.planning.placements import Turn
+from raygpu.planning.model_placements import Turn
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.torch.data import rows, tensors

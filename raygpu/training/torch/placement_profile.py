@@ -13,7 +13,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from raygpu.planning.placements import Operation, StepProfile
+from raygpu.planning.model_placements import Operation, StepProfile
 
 COPY = "raygpu::copy"
 """Name of a copy between devices in a profile, before its number of bytes."""

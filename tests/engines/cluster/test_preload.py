@@ -21,7 +21,7 @@ ray_environment.prepare(local=True)
 from raygpu.engines.cluster import preload
 from raygpu.engines.cluster.local_cluster import start_local
 from raygpu.engines.cluster.pinned import pinned
-from raygpu.engines.tune.private_api import in_started_workers
+from raygpu.engines.tune.tune_private_api import in_started_workers
 import ray
 from ray import tune
 from ray.tune.execution import class_cache

@@ -17,8 +17,8 @@ from mlflow.tracking import MlflowClient
 
 from raygpu import sweep
 from raygpu.cli.sweep_view import SweepConsole
-from raygpu.records.kept_checkpoints import kept_epoch
 from raygpu.records.run_directory import RunDirectory
+from raygpu.records.trial_checkpoints import kept_epoch
 from raygpu.reporting import Kept
 from raygpu.sweep import Result
 from raygpu.workflow.promotion import promoted

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from raygpu.config.population import PopulationSection
+from raygpu.config.population_section import PopulationSection
 from raygpu.engines.tune.array_checkpoint import POPULATION
 from raygpu.engines.tune.evolution import Evolution
 from raygpu.planning.batches import batch_bounds, epoch_order

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raygpu.config.population import PopulationSection
+from raygpu.config.population_section import PopulationSection
 from raygpu.engines.tune import population_actor as module
 from raygpu.engines.tune.population_actor import PATIENCE_S, PopulationActor
 from raygpu.engines.tune.population_start import all_at_once

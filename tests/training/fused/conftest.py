@@ -19,7 +19,7 @@ def model_name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def exported_alone(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The steps by file that are traced and exported, and run in that form: to compile one takes ten seconds and more.
-    `test_kept_array.py` compiles one, and `tests/contracts/test_zoo.py` many."""
+    `test_array_cache.py` compiles one, and `tests/contracts/test_zoo.py` many."""
     steps: dict[str, Any] = {}
 
     def keep(exported: torch.export.ExportedProgram, *, package_path: str, inductor_configs: dict[str, Any]) -> None:

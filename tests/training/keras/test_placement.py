@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raygpu.planning.placements import alternating
+from raygpu.planning.model_placements import alternating
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from tests.ranks import on_keras_ranks

@@ -16,7 +16,7 @@ from torch import nn
 from experiments.reviews import SHAPE, TwoTowers
 from raygpu import Splits, TorchExperiment
 from raygpu.errors import BadInput
-from raygpu.planning.placements import Turn, alternating
+from raygpu.planning.model_placements import Turn, alternating
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.torch.placement import TorchPlaced, calls, device_of, require_together, without_shared

@@ -54,7 +54,7 @@ class Lease:
         from raygpu.engines.cluster import leftovers, ray_environment
         from raygpu.engines.cluster.cluster import device
         from raygpu.engines.cluster.job_name import named_job
-        from raygpu.engines.cluster.private_api import run_before_first_task, use_tokens
+        from raygpu.engines.cluster.ray_private_api import run_before_first_task, use_tokens
         from raygpu.engines.cluster.service import command_environment
         from raygpu.engines.cluster.service.joined import ServiceCluster
         from raygpu.errors import RaygpuError, one_line

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from raygpu.engines.cluster.private_api import let_trainings_use_started_workers
+from raygpu.engines.cluster.ray_private_api import let_trainings_use_started_workers
 from raygpu.engines.cluster.service.folder import write_private
 from raygpu.engines.cluster.service.terms import AT_START
 

@@ -13,7 +13,7 @@ import psutil
 import ray
 
 from raygpu.engines.cluster import ray_environment
-from raygpu.engines.cluster.private_api import prestart_workers
+from raygpu.engines.cluster.ray_private_api import prestart_workers
 
 IDLE = "ray::IDLE"
 """Title of a worker that has no task."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from raygpu.training.distributed.sharded.private_api import DefaultAllGather, DefaultReduceScatter
+from raygpu.training.distributed.sharded.fsdp_private_api import DefaultAllGather, DefaultReduceScatter
 
 END = "the end of the backward pass"
 WITHOUT = 'sharding = "none" trains it'

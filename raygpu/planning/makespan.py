@@ -1,4 +1,4 @@
-"""The time in which a number of places works off a queue: pure, a simulation of what Tune does."""
+"""The makespan of a queue of jobs on a number of slots: pure, a simulation of what Tune does."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import heapq
 from collections.abc import Callable, Sequence
 
 MOST_SIMULATED = 400
-"""Largest number of waiting jobs that are simulated one by one; those before them keep all places busy."""
+"""Largest number of waiting jobs that are simulated one by one; those before them keep all slots busy."""
 
 
-def drain_s(
+def makespan_s(
     running: Sequence[float],
     waiting: Sequence[Sequence[float]],
-    places: int,
+    slots: int,
     slowdown: Callable[[int], float] = lambda active: 1.0,
     restart_s: float = 0.0,
 ) -> float:
     """Return the seconds until all jobs have ended.
 
-    running: seconds that the running jobs still take, at the speed of full places. waiting: seconds of each further
+    running: seconds that the running jobs still take, at the speed of full slots. waiting: seconds of each further
     job, in blocks: a block begins only when all jobs before it have ended, but for the first one. slowdown: a job's
-    time with this number of jobs at once, relative to its time in full places. restart_s: seconds of a worker's start:
-    at the end of a block all places but one lose their workers, which start again one after the other.
+    time with this number of jobs at once, relative to its time in full slots. restart_s: seconds of a worker's start:
+    at the end of a block all slots but one lose their workers, which start again one after the other.
     """
     clock = worked = 0.0
     active = sorted(running)
-    places = max(places, len(active), 1)
+    slots = max(slots, len(active), 1)
     for number, block in enumerate(waiting):
         if number:
             clock, worked, active = _end(clock, worked, active, slowdown)
-            lost = min(places, len(block)) - 1 if restart_s else 0
+            lost = min(slots, len(block)) - 1 if restart_s else 0
             active = [worked + restart_s * count for count in range(1, lost + 1)]
         skipped = max(0, len(block) - MOST_SIMULATED)
         if skipped:
-            clock += sum(block[:skipped]) / places * slowdown(places)
+            clock += sum(block[:skipped]) / slots * slowdown(slots)
         for seconds in block[skipped:]:
-            while len(active) >= places:
+            while len(active) >= slots:
                 clock, worked = _pop(clock, worked, active, slowdown)
             heapq.heappush(active, worked + seconds)
     return _end(clock, worked, active, slowdown)[0]
 
 
 def _pop(clock: float, worked: float, active: list[float], slowdown: Callable[[int], float]) -> tuple[float, float]:
-    """Let time go on to the end of the next job, which leaves `active`. worked: work done so far by each place."""
+    """Let time go on to the end of the next job, which leaves `active`. worked: work done so far by each slot."""
     count = len(active)
     end = heapq.heappop(active)
     return clock + (end - worked) * slowdown(count), end

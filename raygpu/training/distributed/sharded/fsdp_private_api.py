@@ -1,6 +1,6 @@
 """Parts of FSDP2 beside its public functions.
 
-`tests/training/distributed/sharded/test_private_api.py` tells when it changes.
+`tests/training/distributed/sharded/test_fsdp_private_api.py` tells when it changes.
 """
 
 from __future__ import annotations

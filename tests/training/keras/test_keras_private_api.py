@@ -15,7 +15,7 @@ def needs_keras() -> None:
 
 
 def test_a_thread_draws_from_the_generator_that_it_was_given() -> None:
-    from raygpu.training.keras.private_api import global_seed_generator, set_global_seed_generator
+    from raygpu.training.keras.keras_private_api import global_seed_generator, set_global_seed_generator
 
     generator = global_seed_generator()
     assert global_seed_generator() is generator
@@ -36,7 +36,7 @@ def test_a_thread_draws_from_the_generator_that_it_was_given() -> None:
 def test_attributes_are_set_without_being_tracked() -> None:
     import keras
 
-    from raygpu.training.keras.private_api import untracked
+    from raygpu.training.keras.keras_private_api import untracked
 
     class Model(keras.Model):
         pass
@@ -52,7 +52,7 @@ def test_attributes_are_set_without_being_tracked() -> None:
 def test_names_are_numbered_from_the_start_and_then_as_before() -> None:
     import keras
 
-    from raygpu.training.keras.private_api import names_from_the_start
+    from raygpu.training.keras.keras_private_api import names_from_the_start
 
     first = keras.layers.Dropout(0.5).name
     with names_from_the_start():
@@ -64,7 +64,7 @@ def test_a_moved_variable_keeps_its_value_and_trains() -> None:
     import keras
     import tensorflow as tf
 
-    from raygpu.training.keras.private_api import move_variable
+    from raygpu.training.keras.keras_private_api import move_variable
 
     layer = keras.layers.Dense(2)
     layer.build((None, 3))
@@ -80,7 +80,7 @@ def test_a_moved_variable_keeps_its_value_and_trains() -> None:
 def test_the_profiler_writes_operations_with_their_names(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from raygpu.training.keras.private_api import read_profile
+    from raygpu.training.keras.keras_private_api import read_profile
 
     step = tf.function(lambda x: tf.linalg.matmul(x, x, name="product"))
     step(tf.ones((4, 4)))

@@ -17,7 +17,7 @@ from raygpu.search.signature import Group, Signature
 from raygpu.search.space import Space, parse, random_trials
 from raygpu.search.trials import Change, EpochResult, Scoring, Trial
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.workflow.population import population_faults, require_population, winners_lineage, winners_values
+from raygpu.workflow.population_checks import population_faults, require_population, winners_lineage, winners_values
 
 SPACE: dict[str, Any] = {"lr": {"loguniform": [1e-3, 1.0]}, "momentum": {"uniform": [0.0, 0.9]}, "hidden": 16}
 

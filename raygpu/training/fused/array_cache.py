@@ -1,6 +1,6 @@
 """Kept measurements and compiled steps of arrays like this one: loaded, or made beside the training.
 
-array.kept = KeptArray(store, array, source, environment)
+array.kept = ArrayCache(store, array, source, environment)
 array.kept.widths()          # None: measure them
 step = array.kept.load(24)   # None: array.kept.request(24), and load it when it is there
 """
@@ -31,7 +31,7 @@ from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.tile import gathered_tile
 
 
-class KeptArray:
+class ArrayCache:
     """The part of a store that is about one array.
 
     source: the origin of the experiment's code, for a process that compiles. environment: variables of that process.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raygpu.planning.survival import Survival
+from raygpu.planning.trial_survival import Survival
 
 
 def test_without_a_rule_every_trial_trains_to_the_end() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from raygpu.config import SweepConfig
-from raygpu.config.population import OF_STEPS
+from raygpu.config.population_section import OF_STEPS
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.records.trial_records import Records

@@ -16,7 +16,7 @@ WORKER_GIB = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class WorkerDevices:
     """Number of workers, resources of each worker, and the way in which they exchange gradients."""
 
     workers: int
@@ -51,7 +51,7 @@ class Placing:
         return f"{workers}{each} on {place}{shared}{together}, {cpus}"
 
 
-def place_workers(nodes: Sequence[Node], config: TrainConfig, framework: str, *, simulated: bool) -> Placing:
+def place_workers(nodes: Sequence[Node], config: TrainConfig, framework: str, *, simulated: bool) -> WorkerDevices:
     """Place a training's workers evenly on the nodes' GPUs; workers that share a GPU take turns.
 
     framework: torch, keras, or function, which has one worker. simulated: whether the nodes' GPUs are simulated.
@@ -96,4 +96,4 @@ def place_workers(nodes: Sequence[Node], config: TrainConfig, framework: str, *,
         how = "gloo" if shares else "nccl"
     elif framework == "keras":
         how = "MirroredStrategy" if count == 1 else f"MultiWorkerMirroredStrategy{' by RING' if shares else ''}"
-    return Placing(count, each, per_gpu, gpus, cpus, how, shares, simulated)
+    return WorkerDevices(count, each, per_gpu, gpus, cpus, how, shares, simulated)

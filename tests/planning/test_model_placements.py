@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raygpu.errors import BadInput
-from raygpu.planning.placements import MeasuredPlacement, Turn, alternating, compare, resolve
+from raygpu.planning.model_placements import MeasuredPlacement, Turn, alternating, compare, resolve
 
 KNOWN = ["user_tower", "user_tower.dense", "item_tower", "join"]
 

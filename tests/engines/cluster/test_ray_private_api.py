@@ -12,7 +12,7 @@ import pytest
 from ray._private import services
 from ray.dashboard import dashboard
 
-from raygpu.engines.cluster.private_api import (
+from raygpu.engines.cluster.ray_private_api import (
     let_trainings_use_started_workers,
     own_process_groups,
     tell_trainings_their_ray,

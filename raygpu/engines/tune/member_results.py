@@ -24,7 +24,7 @@ def finite(score: float) -> float:
     return max(-WORST, min(WORST, score))
 
 
-class KeptMembers:
+class MemberResults:
     """Scores and kept parameters of the members of one array.
 
     Parameters lie below `folder`, on this machine, in a folder for each member. keep_all: whether the parameters of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ray.tune.execution import class_cache
 
-from raygpu.engines.tune.private_api import CREDENTIALS, in_started_workers, withhold_credentials
+from raygpu.engines.tune.tune_private_api import CREDENTIALS, in_started_workers, withhold_credentials
 
 
 def test_tune_copies_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:

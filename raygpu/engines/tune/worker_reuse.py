@@ -6,10 +6,10 @@ from collections.abc import Iterable, Set
 from typing import Any
 
 from raygpu.engines.tune.live_sweep import LiveSweep
-from raygpu.engines.tune.private_api import keep_idle_workers
+from raygpu.engines.tune.tune_private_api import keep_idle_workers
 
 
-class KeptWorkers:
+class WorkerReuse:
     """Decides when Tune keeps workers that have no trial.
 
     Tune ends a worker that has no trial, but for a single one, if no trial waits for its share of a GPU. A search that

@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from raygpu.engines.slurm import answers
-from raygpu.engines.slurm.answers import State
+from raygpu.engines.slurm import command_output
+from raygpu.engines.slurm.command_output import State
 from raygpu.errors import BadInput, RaygpuError
 
 TIMEOUT_S = 60.0
@@ -41,9 +41,9 @@ def submit(script: Path) -> tuple[str, list[str]]:
     if not is_installed():
         raise BadInput("slurm: there is no sbatch on this machine; submit from a login node of the cluster")
     done = _called(["sbatch", str(script)])
-    number = answers.job_number(done.stdout)
+    number = command_output.job_number(done.stdout)
     if done.returncode or number is None:
-        said = answers.own_words(done.stderr or done.stdout) or f"sbatch ended with status {done.returncode}"
+        said = command_output.own_words(done.stderr or done.stdout) or f"sbatch ended with status {done.returncode}"
         raise BadInput(f"slurm: {said}")
     return number, [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
 
@@ -52,8 +52,8 @@ def queue() -> dict[str, State]:
     """Return the states of this user's jobs that wait or run, by id. Raises RaygpuError where Slurm does not answer."""
     done = _called(["squeue", "--noheader", "--me", "--array", FIELDS])
     if done.returncode:
-        raise RaygpuError(f"squeue: {answers.own_words(done.stderr)}")
-    return answers.of_queue(done.stdout)
+        raise RaygpuError(f"squeue: {command_output.own_words(done.stderr)}")
+    return command_output.of_queue(done.stdout)
 
 
 def shown(number: str) -> dict[str, str]:
@@ -65,17 +65,17 @@ def shown(number: str) -> dict[str, str]:
     if done.returncode:
         if UNKNOWN in done.stderr + done.stdout:
             return {}
-        raise RaygpuError(f"scontrol: {answers.own_words(done.stderr or done.stdout)}")
-    return answers.of_control(done.stdout)
+        raise RaygpuError(f"scontrol: {command_output.own_words(done.stderr or done.stdout)}")
+    return command_output.of_control(done.stdout)
 
 
 def state(number: str) -> State | None:
     """Return the state of a job; None where neither Slurm nor its accounting knows it. Raises RaygpuError."""
-    found = answers.state_of(shown(number))
+    found = command_output.state_of(shown(number))
     if found is not None or shutil.which("sacct") is None:
         return found
     done = _called(["sacct", "--noheader", "--parsable2", "--jobs", number, "--format=State,ExitCode"])
-    return answers.of_accounting(done.stdout) if done.returncode == 0 else None
+    return command_output.of_accounting(done.stdout) if done.returncode == 0 else None
 
 
 def cancel(number: str) -> None:
@@ -97,19 +97,19 @@ def hosts(node_list: str) -> list[str]:
     """Return the names of the nodes in a list of Slurm's, as n[1-2]. Raises RaygpuError."""
     done = _called(["scontrol", "show", "hostnames", node_list])
     if done.returncode:
-        raise RaygpuError(f"scontrol: {answers.own_words(done.stderr)}")
-    return answers.host_names(done.stdout)
+        raise RaygpuError(f"scontrol: {command_output.own_words(done.stderr)}")
+    return command_output.host_names(done.stdout)
 
 
 def node_address(node: str) -> str | None:
     """Return the address of a node, a name or an IP address; None where Slurm does not say."""
     done = _called(["scontrol", "--oneliner", "show", "node", node])
-    return answers.of_control(done.stdout).get("NodeAddr") if done.returncode == 0 else None
+    return command_output.of_control(done.stdout).get("NodeAddr") if done.returncode == 0 else None
 
 
 def _require(done: subprocess.CompletedProcess[str], command: str) -> None:
     if done.returncode or "error:" in done.stderr:
-        raise BadInput(f"{command}: {answers.own_words(done.stderr or done.stdout)}")
+        raise BadInput(f"{command}: {command_output.own_words(done.stderr or done.stdout)}")
 
 
 def _called(words: Sequence[str]) -> subprocess.CompletedProcess[str]:

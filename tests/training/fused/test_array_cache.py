@@ -18,10 +18,10 @@ from raygpu.config.source import Source
 from raygpu.records.array_store import ArrayStore
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.fused import compile_process, kept_array, width
+from raygpu.training.fused import array_cache, compile_process, width
+from raygpu.training.fused.array_cache import ArrayCache
 from raygpu.training.fused.array_key import array_key
 from raygpu.training.fused.compile_process import Request, compile_and_keep
-from raygpu.training.fused.kept_array import KeptArray
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.fused.width import settle, take_compiled
 from tests.models import MODELS, Mlp
@@ -38,8 +38,8 @@ def array(count: int = COUNT, epochs: int = 4, threads: int = 1, **changed: Any)
     return TorchArray(Mlp(), Mlp().data(), trials, settings, device=torch.device("cpu"))
 
 
-def kept(own: TorchArray, folder: Path) -> KeptArray:
-    return KeptArray(ArrayStore(folder), own, Mlp().data(), SOURCE, os.environ)
+def kept(own: TorchArray, folder: Path) -> ArrayCache:
+    return ArrayCache(ArrayStore(folder), own, Mlp().data(), SOURCE, os.environ)
 
 
 class Ended:
@@ -66,7 +66,7 @@ def compilations(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         compile_and_keep(request)
         return Ended()
 
-    monkeypatch.setattr(kept_array, "start", start)
+    monkeypatch.setattr(array_cache, "start", start)
     monkeypatch.setattr(width, "load_repays", lambda eager_s: True)
     monkeypatch.setattr(width, "compiling", lambda *_, **__: "spare")
     monkeypatch.setattr(width.Affine, "at", lambda cost, width: 1e9)  # whatever the machine is doing meanwhile
@@ -81,7 +81,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert store.is_private()
     own = array()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_array, "start", lambda request, environment: compile_and_keep(request) or Ended())
+        patch.setattr(array_cache, "start", lambda request, environment: compile_and_keep(request) or Ended())
         assert kept(own, folder).request(10, urgent=False) is None
     kept(own, folder).keep_widths({4: 0.001, 8: 0.0015, COUNT: 0.0016}, {4: 1000, 8: 1100, COUNT: 1150})
     return folder

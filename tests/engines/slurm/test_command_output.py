@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from raygpu.engines.slurm.answers import (
+from raygpu.engines.slurm.command_output import (
     State,
     hopeless,
     job_number,

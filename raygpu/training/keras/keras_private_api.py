@@ -1,4 +1,4 @@
-"""Private API of Keras 3, all of it that raygpu uses. `tests/training/keras/test_private_api.py` tells when it changes.
+"""Private API of Keras 3, all of it that raygpu uses; `test_keras_private_api.py` tells when it changes.
 
 Keras has no public way to share one seed generator between threads, to set an attribute without tracking it, to number
 names from the start, or to move a built layer's variable to another device. TensorFlow has none to read what its

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raygpu.config import SweepConfig, TrainConfig, validated
-from raygpu.config.population import PopulationSection
+from raygpu.config.population_section import PopulationSection
 from raygpu.errors import BadInput
 
 SWEEP: dict[str, Any] = {

@@ -8,7 +8,7 @@ import sys
 import torch
 
 from raygpu.training.hyperparameters import OPTIMIZERS, OptimizerSettings
-from raygpu.training.torch.private_api import copy_all, fused_step
+from raygpu.training.torch.torch_private_api import copy_all, fused_step
 
 ADAM = (
     "(Tensor(a!)[] self, Tensor(b!)[] grads, Tensor(c!)[] exp_avgs, Tensor(d!)[] exp_avg_sqs,"

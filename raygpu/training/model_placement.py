@@ -10,7 +10,7 @@ from raygpu.config.sections import ALTERNATING, ONE
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Splits
-from raygpu.planning.placements import Turn, alternating, resolve
+from raygpu.planning.model_placements import Turn, alternating, resolve
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 

@@ -1,4 +1,4 @@
-"""A first look at a data set: the form of its samples, whether they are random, and whether a cache is worth it."""
+"""The inspection of a data set: the form of its samples, whether they are random, and whether a cache is worth it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNSEEDED = (
 )
 
 
-def look(
+def inspect_dataset(
     dataset: Any, part: str, reading: Reading, count: int | None = None, planned_bytes: int = 0
 ) -> tuple[Samples, Batch]:
     """Wrap a data set; return it with its first, middle and last sample, or the first ones of a stream.

@@ -12,7 +12,7 @@ from raygpu.planning.profiles import Point, Profile, Subject
 from raygpu.records.profile_store import ProfileStore
 from raygpu.search.trials import Trial
 from raygpu.workflow.packing import subject_of
-from raygpu.workflow.wanted_training import kept, wanted_training
+from raygpu.workflow.profile_lookup import kept, wanted_training
 
 VERSIONS = {"raygpu": "1", "code": "abc", "driver": "580"}
 OWN = Subject("a:B", {"hidden": "64"}, "f32", "float32", "NVIDIA A100", 40.0, 16, VERSIONS)

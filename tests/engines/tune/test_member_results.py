@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raygpu.engines.tune.kept_members import KeptMembers
+from raygpu.engines.tune.member_results import MemberResults
 from raygpu.records.run_directory import SCORE
 from raygpu.search.trials import EpochResult, Scoring
 
@@ -16,7 +16,7 @@ NAMES = ("a", "b", "c")
 class Array:
     """Members whose parameters are the number of the epoch. every: epochs from one that is saved to the next."""
 
-    def __init__(self, kept: KeptMembers, every: int = 1) -> None:
+    def __init__(self, kept: MemberResults, every: int = 1) -> None:
         self.kept, self.every, self.epoch, self.saved = kept, every, 0, 0
 
     def train(self, **scores: float) -> None:
@@ -40,7 +40,7 @@ class Array:
 
 
 def array(which: str = "best", *, keep_all: bool = False) -> Array:
-    return Array(KeptMembers(Scoring("accuracy", True, which), NAMES, keep_all=keep_all))  # type: ignore[arg-type]
+    return Array(MemberResults(Scoring("accuracy", True, which), NAMES, keep_all=keep_all))  # type: ignore[arg-type]
 
 
 def test_the_best_member_s_best_epoch_stays() -> None:
@@ -110,7 +110,7 @@ def test_all_are_kept_where_that_is_wanted_and_a_checkpoint_brings_them_back(tmp
 
 def test_an_older_best_epoch_goes_where_the_new_one_was_not_saved() -> None:
     """A function decides itself which epochs it saves: a score must not stand beside another epoch's parameters."""
-    found = Array(KeptMembers(Scoring("accuracy", True, "best"), ("a",), keep_all=False), every=2)
+    found = Array(MemberResults(Scoring("accuracy", True, "best"), ("a",), keep_all=False), every=2)
     found.train(a=0.5)
     found.train(a=0.7)
     assert found.left() == {"a": 2}

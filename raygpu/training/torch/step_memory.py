@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 
 
-class KeptMemory:
+class StepMemory:
     """Notes the memory blocks of the tensors that autograd saves for the backward pass."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class KeptMemory:
 class _Saved:
     """A saved tensor, which tells when autograd lets it go."""
 
-    def __init__(self, tensor: torch.Tensor, memory: KeptMemory) -> None:
+    def __init__(self, tensor: torch.Tensor, memory: StepMemory) -> None:
         self.tensor = tensor.detach()  # the tensor itself may be the output of the node that saves it: a cycle
         self._memory, self._place = memory, memory.add(tensor)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ray.tune.utils.object_cache import _ObjectCache
 
-from raygpu.engines.tune.kept_workers import KeptWorkers, kept_requests
+from raygpu.engines.tune.worker_reuse import WorkerReuse, kept_requests
 
 
 class Controller:
@@ -22,7 +22,7 @@ class Controller:
     def get_live_trials(self) -> list[Any]:
         return self.live
 
-    def end(self, workers: KeptWorkers, request: str, worker: str) -> None:
+    def end(self, workers: WorkerReuse, request: str, worker: str) -> None:
         """End a trial: Tune tells the scheduler, and then keeps the worker or not."""
         workers.ended(self, trial(request))
         if not self._actor_cache.cache_object(request, worker):
@@ -53,7 +53,7 @@ def controller() -> Controller:
 
 
 def test_idle_workers_stay_while_the_search_waits(controller: Controller) -> None:
-    workers = KeptWorkers(sweep())
+    workers = WorkerReuse(sweep())
     for worker in ("a", "b", "c"):
         controller.end(workers, "quarter", worker)
     assert controller.ended == []
@@ -61,7 +61,7 @@ def test_idle_workers_stay_while_the_search_waits(controller: Controller) -> Non
 
 
 def test_without_generations_tune_decides_alone(controller: Controller) -> None:
-    workers = KeptWorkers(sweep(at_once=None))
+    workers = WorkerReuse(sweep(at_once=None))
     for worker in ("a", "b", "c"):
         controller.end(workers, "quarter", worker)
     assert controller.ended == ["b", "c"]
@@ -69,7 +69,7 @@ def test_without_generations_tune_decides_alone(controller: Controller) -> None:
 
 def test_they_go_once_the_last_trial_is_drawn(controller: Controller) -> None:
     live = sweep()
-    workers = KeptWorkers(live)
+    workers = WorkerReuse(live)
     for worker in ("a", "b"):
         controller.end(workers, "quarter", worker)
     live.trials = dict.fromkeys(range(16))
@@ -79,7 +79,7 @@ def test_they_go_once_the_last_trial_is_drawn(controller: Controller) -> None:
 
 
 def test_they_go_for_a_trial_with_another_share_and_may_stay_again(controller: Controller) -> None:
-    workers = KeptWorkers(sweep())
+    workers = WorkerReuse(sweep())
     for worker in ("a", "b"):
         controller.end(workers, "quarter", worker)
     controller._actor_cache.increase_max("half")  # as Tune does for a staged trial

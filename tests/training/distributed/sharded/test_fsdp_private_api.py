@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from raygpu.training.distributed.sharded.private_api import (
+from raygpu.training.distributed.sharded.fsdp_private_api import (
     DefaultAllGather,
     DefaultReduceScatter,
     late_gradient,

@@ -1,4 +1,4 @@
-"""Private API of Ray Tune that raygpu uses. `tests/engines/tune/test_private_api.py` tells when it changes."""
+"""Private API of Ray Tune that raygpu uses. `tests/engines/tune/test_tune_private_api.py` tells when it changes."""
 
 from __future__ import annotations
 

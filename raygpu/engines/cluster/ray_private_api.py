@@ -1,4 +1,4 @@
-"""Private API of Ray that raygpu uses. `tests/engines/cluster/test_private_api.py` tells when it changes."""
+"""Private API of Ray that raygpu uses. `tests/engines/cluster/test_ray_private_api.py` tells when it changes."""
 
 from __future__ import annotations
 
