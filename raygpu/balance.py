@@ -44,7 +44,7 @@ from raygpu.planning.batch_balancing import (
     predict,
     reduce_shares,
 )
-from raygpu.planning.batches import split_batch
+from raygpu.planning.batch_shares import split_batch
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.worker_devices import WorkerDevices, place_workers
 from raygpu.records.run_directory import RunDirectory

@@ -12,7 +12,7 @@ from raygpu.cli.bars import bar, curve, labelled
 from raygpu.cli.console import LiveConsole
 from raygpu.cli.formatting import duration, hyperparameters, left, throughput
 from raygpu.config import TrainConfig
-from raygpu.planning.batches import NoiseScale
+from raygpu.planning.noise_scale import NoiseScale
 from raygpu.records.device import Device
 from raygpu.records.score_on_test import ScoreOnTest
 from raygpu.records.training_progress import History

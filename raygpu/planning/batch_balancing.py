@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
-from raygpu.planning.batches import split_batch
+from raygpu.planning.batch_shares import split_batch
 from raygpu.planning.confidence import CONFIDENCE, Interval, interval, ratio
 
 GAIN = 0.05

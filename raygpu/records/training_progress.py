@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from raygpu.planning.batches import NoiseScale
+from raygpu.planning.noise_scale import NoiseScale
 from raygpu.records.clock import command_age_s
 from raygpu.records.curve import Curve
 from raygpu.records.device import Device

@@ -24,11 +24,11 @@ def start(source: Source, code: Any, splits: Data | None, trial: Trial, settings
         case "torch":
             from raygpu.training.torch.solo import TorchSolo
 
-            return TorchSolo(cast(Experiment, code), _needed(splits), trial, settings)
+            return TorchSolo(cast("Experiment", code), _needed(splits), trial, settings)
         case "keras":
             from raygpu.training.keras.solo import KerasSolo
 
-            return KerasSolo(cast(Experiment, code), _needed(splits), trial, settings)
+            return KerasSolo(cast("Experiment", code), _needed(splits), trial, settings)
         case "function":
             from raygpu.training.callable.function import FunctionTraining
 

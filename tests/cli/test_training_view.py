@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raygpu.cli.training_view import noise_line
-from raygpu.planning.batches import NoiseScale
+from raygpu.planning.noise_scale import NoiseScale
 
 
 @pytest.mark.parametrize(

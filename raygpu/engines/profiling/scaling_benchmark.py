@@ -14,7 +14,7 @@ from raygpu.engines.profiling.short_trainings import ShortTrainings
 from raygpu.engines.profiling.workload import Workload
 from raygpu.engines.train.production import TrainingFailed
 from raygpu.planning.advice import Scaling, Speedup, numbers_of_devices
-from raygpu.planning.batches import split_batch
+from raygpu.planning.batch_shares import split_batch
 from raygpu.planning.confidence import Interval, interval
 from raygpu.planning.gpu_shares import floor_to_step
 from raygpu.planning.worker_devices import WorkerDevices, place_workers

@@ -10,7 +10,7 @@ from raygpu.config import TrainConfig
 from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Splits, num_samples, reads_later
-from raygpu.planning.batches import split_batch
+from raygpu.planning.batch_shares import split_batch
 from raygpu.training.distributed.loss_check import MOST, Difference, differences
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings

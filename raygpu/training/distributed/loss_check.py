@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from raygpu.experiment import Arrays, Mean, Sum, named, num_samples
-from raygpu.planning.batches import parts
+from raygpu.planning.batch_shares import parts
 
 MOST = 256
 """Largest number of samples in a comparison."""

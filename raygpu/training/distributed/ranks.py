@@ -14,7 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from raygpu.planning.batches import NoiseEstimator, NoiseScale, ShareBalancer, batch_bounds, parts
+from raygpu.planning.batch_shares import ShareBalancer, parts
+from raygpu.planning.batches import batch_bounds
+from raygpu.planning.noise_scale import NoiseEstimator, NoiseScale
 from raygpu.records.training_progress import Progress, Wish
 from raygpu.search.trials import EpochResult
 from raygpu.training.hyperparameters import OptimizerSettings

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raygpu.planning.batches import split_batch
+from raygpu.planning.batch_shares import split_batch
 from raygpu.training.keras.keras_private_api import untracked
 from raygpu.training.keras.quiet_import import keras, tf
 

@@ -23,7 +23,8 @@ from torch import nn
 
 from raygpu.errors import BadInput
 from raygpu.experiment import Experiment, Hyperparameters, Mean, Splits, Sum
-from raygpu.planning.batches import batch_bounds, epoch_order, num_batches, parts
+from raygpu.planning.batch_shares import parts
+from raygpu.planning.batches import batch_bounds, epoch_order, num_batches
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
