@@ -24,18 +24,14 @@ from raygpu.records.device import SIMULATED
 from raygpu.records.run_directory import RunDirectory
 from raygpu.storage import Storage
 from raygpu.tracking.session import open_store
+from raygpu.workflow.checkpoint_models import require_fitting, require_one_fitting
 from raygpu.workflow.promotion import promoted
 from raygpu.workflow.ray_startup import ray_starting
 from raygpu.workflow.training_code import require_trainable
 from raygpu.workflow.training_layout import layout, require_layout
 from raygpu.workflow.training_run import PlannedTraining, TrainingRun
 from raygpu.workflow.training_run import Result as Result
-from raygpu.workflow.user_code import (
-    find,
-    require_fitting,
-    require_one_fitting,
-    training_problem,
-)
+from raygpu.workflow.user_code import find, training_problem
 from raygpu.workflow.validation import prepare_train
 
 DEFAULT = Path("conf/train/digits.toml")

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from raygpu.records.set_records import SetRecord, ranked_sets
 from raygpu.search.repeats import Repetition
-from raygpu.search.trials import Standing, Status, Trial, TrialRecord
+from raygpu.search.scoring import Standing
+from raygpu.search.trial_record import Status, TrialRecord
+from raygpu.search.trials import Trial
 
 
 def repeat(

@@ -13,7 +13,9 @@ from raygpu.records import trials_csv
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import Timeline
-from raygpu.search.trials import EpochResult, Standing, Trial, TrialRecord
+from raygpu.search.scoring import Standing
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult, Trial
 
 ACTIVATIONS = ("relu", "gelu")
 

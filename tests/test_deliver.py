@@ -18,7 +18,7 @@ from raygpu import deliver
 from raygpu.config import SweepConfig
 from raygpu.errors import TrackingError
 from raygpu.records.run_directory import RunDirectory
-from raygpu.search.trials import TrialRecord
+from raygpu.search.trial_record import TrialRecord
 from raygpu.tracking.client import Refused
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.session import SweepSession, open_store

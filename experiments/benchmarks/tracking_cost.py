@@ -26,7 +26,9 @@ import psutil
 
 from experiments.benchmarks import record
 from raygpu.errors import redacted
-from raygpu.search.trials import EpochResult, Standing, Trial, TrialRecord
+from raygpu.search.scoring import Standing
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking.deliverer import Deliverer
 from raygpu.tracking.pending_writes import Kind, Pending, Write, deliver
 from raygpu.tracking.runs import RunTree

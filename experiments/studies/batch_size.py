@@ -24,7 +24,7 @@ from raygpu import sweep
 from raygpu.config import SweepConfig, load
 from raygpu.planning.batches import num_batches
 from raygpu.records.run_directory import RunDirectory
-from raygpu.search.trials import Scoring
+from raygpu.search.scoring import Scoring
 
 TARGET = 0.95
 

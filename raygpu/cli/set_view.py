@@ -9,7 +9,8 @@ from typing import Any
 from raygpu.cli.formatting import score_text, value
 from raygpu.config import SweepConfig
 from raygpu.records.set_records import SetRecord
-from raygpu.search.trials import Scoring, TrialRecord
+from raygpu.search.scoring import Scoring
+from raygpu.search.trial_record import TrialRecord
 
 NAMED = 5
 """Largest number of sets that a line names."""

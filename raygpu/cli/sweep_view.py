@@ -16,7 +16,7 @@ from raygpu.cli.set_view import progress, table
 from raygpu.records.device import Device
 from raygpu.records.set_records import SetRecord
 from raygpu.records.snapshot import Leader, Snapshot
-from raygpu.search.trials import TrialRecord
+from raygpu.search.trial_record import TrialRecord
 
 CURVE = 12
 """Characters of a trial's curve."""

@@ -12,7 +12,8 @@ import tomli_w
 from raygpu.config import SweepConfig, read_toml
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.command_line import filled
-from raygpu.search.trials import Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 
 
 def write_best(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raygpu.errors import BadInput
-from raygpu.search.trials import TrialRecord
+from raygpu.search.trial_record import TrialRecord
 
 OWN = ("id", "front")
 """Columns before those of the metrics."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from raygpu.search.trials import Change
+from raygpu.search.trial_record import Change
 
 
 def add(path: Path, trial_id: str, change: Change) -> None:

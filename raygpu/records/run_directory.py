@@ -22,7 +22,8 @@ from raygpu.config.command_names import typed
 from raygpu.errors import BadInput, redacted
 from raygpu.records import run_lock, slurm_job
 from raygpu.records.json_files import as_json, read_json
-from raygpu.search.trials import Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from raygpu.storage import LOCAL, Storage, is_job
 
 KINDS = {

@@ -11,7 +11,8 @@ from typing import Any
 
 from raygpu.search.comparison import Comparison, compare, standard_error
 from raygpu.search.repeats import Repetition, number_of
-from raygpu.search.trials import Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raygpu.records.set_records import SetRecord
-from raygpu.search.trials import TrialRecord
+from raygpu.search.trial_record import TrialRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from raygpu.planning.schedule import Schedule
 from raygpu.planning.trial_survival import Survival
 from raygpu.records.paces import Holder, Paces
 from raygpu.search.repeats import number_of
-from raygpu.search.trials import Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 
 ESTIMATED_FROM_S = 1.5
 """Seconds of training after which the time left is told, unless a twelfth of the whole is done before."""

@@ -13,7 +13,8 @@ from raygpu.records.clock import command_age_s
 from raygpu.records.curve import Curve
 from raygpu.records.device import Device
 from raygpu.records.training_pace import TrainingPace
-from raygpu.search.trials import EpochResult, Scoring
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import EpochResult
 
 Wish = Literal["", "checkpoint", "stop"]
 """Rank 0's request to all ranks: to be saved after this exchange, or to be saved and end."""

@@ -21,7 +21,9 @@ from raygpu.records.snapshot import Leader, Snapshot
 from raygpu.records.sweep_pace import SweepPace
 from raygpu.search.objectives import front
 from raygpu.search.repeats import Repetition
-from raygpu.search.trials import Change, EpochResult, Scoring, Status, Trial, TrialRecord
+from raygpu.search.scoring import Scoring
+from raygpu.search.trial_record import Change, Status, TrialRecord
+from raygpu.search.trials import EpochResult, Trial
 
 SINGLE = Repetition()
 LEADERS = 3

@@ -12,7 +12,7 @@ from typing import Any
 from raygpu.config import literal
 from raygpu.errors import BadInput
 from raygpu.records.json_files import rounded
-from raygpu.search.trials import TrialRecord
+from raygpu.search.trial_record import TrialRecord
 
 OF_SET = ("set", "repeat", "fold")
 """Columns of a sweep whose sets of hyper-parameters are trained several times."""

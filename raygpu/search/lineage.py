@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raygpu.search.trials import Change
+from raygpu.search.trial_record import Change
 
 
 @dataclass(frozen=True, slots=True)

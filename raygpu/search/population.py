@@ -17,7 +17,7 @@ from typing import Any, Literal
 from raygpu.config.population_section import PopulationSection
 from raygpu.search.exploration import draws, explore, quantiles
 from raygpu.search.space import Parameter
-from raygpu.search.trials import Change
+from raygpu.search.trial_record import Change
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ from typing import Any
 from zlib import crc32
 
 from raygpu.errors import TrackingError
-from raygpu.search.trials import EpochResult, Standing, Trial, TrialRecord
+from raygpu.search.scoring import Standing
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking.pending_writes import Write
 
 CHECKSUM = "crc32"

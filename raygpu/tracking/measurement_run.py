@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.config import ProblemConfig
-from raygpu.search.trials import Status
+from raygpu.search.trial_record import Status
 from raygpu.tracking import client
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.session import flat

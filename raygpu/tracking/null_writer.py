@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from raygpu.search.trials import EpochResult, Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult, Trial
 
 
 class NullWriter:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from raygpu.errors import TrackingError
-from raygpu.search.trials import Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from raygpu.tracking.runs import Refused, RunTree
 from raygpu.tracking.values import ERROR_TAG, MetricValue, final_points, final_tags, points
 

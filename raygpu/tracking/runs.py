@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from raygpu.errors import TrackingError, redacted
-from raygpu.search.trials import Status, Trial
+from raygpu.search.trial_record import Status
+from raygpu.search.trials import Trial
 from raygpu.tracking import carried_store, client, presentation
 from raygpu.tracking.client import Refused
 from raygpu.tracking.presentation import TrialsView

@@ -15,7 +15,7 @@ from raygpu.errors import TrackingError, one_line, redacted
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.trial_files import kept_files
-from raygpu.search.trials import Status
+from raygpu.search.trial_record import Status
 from raygpu.storage import StorageError
 from raygpu.tracking import carried_store, client
 from raygpu.tracking.null_writer import NullWriter

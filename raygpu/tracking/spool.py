@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raygpu.search.trials import EpochResult, Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking.journal import Journal
 from raygpu.tracking.null_writer import NullWriter
 from raygpu.tracking.pending_writes import Kind, Write

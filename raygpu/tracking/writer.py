@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from raygpu.errors import TrackingError, one_line
-from raygpu.search.trials import EpochResult, Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking import client
 from raygpu.tracking.deliverer import Deliverer
 from raygpu.tracking.journal import Journal

@@ -28,7 +28,8 @@ from raygpu.search.repeats import Repetition
 from raygpu.search.space import parse
 from raygpu.search.trials import Trial
 from raygpu.storage import Storage
-from raygpu.workflow.user_code import find, load_data, trained_model
+from raygpu.workflow.checkpoint_models import trained_model
+from raygpu.workflow.user_code import find, load_data
 
 if TYPE_CHECKING:
     import pandas

@@ -16,7 +16,8 @@ from raygpu.search.lineage import Stretch, lineage, schedule
 from raygpu.search.samplers import Sampler
 from raygpu.search.signature import Group
 from raygpu.search.space import Space
-from raygpu.search.trials import Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from raygpu.training.torch.experiment import overrides
 
 KERAS = ("lr",)

@@ -17,8 +17,9 @@ from raygpu.records import scratch
 from raygpu.records.best_trial import training_values
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.repeats import Repetition
+from raygpu.search.scoring import Scoring
 from raygpu.search.space import parse
-from raygpu.search.trials import Scoring, Trial
+from raygpu.search.trials import Trial
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 """Form of an MLflow run's id."""

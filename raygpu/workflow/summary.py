@@ -26,7 +26,7 @@ from raygpu.records.trial_checkpoints import keep_checkpoints, kept_epoch
 from raygpu.records.trial_files import drop_files
 from raygpu.records.trial_records import Records
 from raygpu.search.space import parse
-from raygpu.search.trials import TrialRecord
+from raygpu.search.trial_record import TrialRecord
 from raygpu.training.callable.working_folder import settle
 from raygpu.workflow.population_checks import winners_lineage, winners_values
 from raygpu.workflow.user_code import Problem

@@ -28,7 +28,8 @@ from raygpu.records.score_on_test import TEST
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
 from raygpu.search.repeats import Repetition
-from raygpu.search.trials import Scoring, TrialRecord
+from raygpu.search.scoring import Scoring
+from raygpu.search.trial_record import TrialRecord
 from raygpu.storage import StorageError
 from raygpu.workflow.report_libraries import imported_early
 from raygpu.workflow.run_folder import removed_if_unusable

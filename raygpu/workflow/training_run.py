@@ -25,7 +25,8 @@ from raygpu.records.scratch import fetched
 from raygpu.records.timeline import TRAINING, Timeline
 from raygpu.records.training_progress import History, Progress
 from raygpu.reporting import Kept
-from raygpu.search.trials import EpochResult, Scoring
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import EpochResult
 from raygpu.workflow import registration
 from raygpu.workflow.run_folder import removed_if_unusable
 from raygpu.workflow.run_presentation import presentation

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import difflib
 import importlib.util
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,29 +16,22 @@ from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import (
-    ALL_NAMES,
     Arrays,
     Experiment,
     MissingHyperparameter,
     Splits,
     reads_later,
-    take,
 )
-from raygpu.records.scratch import fetched
+from raygpu.search.scoring import Scoring
 from raygpu.search.space import Space, listed
-from raygpu.search.trials import Scoring, Trial
-from raygpu.storage import Storage
+from raygpu.search.trials import Trial
 from raygpu.training.data.generators import random_state_kept, seed_generators
 from raygpu.training.folds import Folds
-from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_whole
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
+from raygpu.workflow.hyperparameter_names import misspelt, require_known_values, unread
 from raygpu.workflow.validation import Prepared, PreparedTrain
 
-ALMOST = 0.85
-"""Similarity of two names, 0 to 1, above which one counts as the other misspelt."""
-ALIASES = {"learning_rate": "lr", "learningrate": "lr", "wd": "weight_decay", "bs": "batch_size", "optim": "optimizer"}
-"""Other names of hyper-parameters that raygpu reads."""
 NUM_TRIED = 3
 """Number of trials of which a first step is tried, until one works."""
 
@@ -113,7 +104,7 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
         )
     if config.epochs is None:
         raise BadInput("epochs: not given; a TorchExperiment or KerasExperiment trains for a fixed number of epochs")
-    _require_known_values(prepared.space)
+    require_known_values(prepared.space)
     splits, notes = _tried(prepared, source, code, load_data(config, source, code))
     folds = folds_of(config, splits)
     searched = part_of(config, splits, _largest(prepared.space)) if folds is None else folds.split(0)
@@ -179,7 +170,7 @@ def _tried(prepared: Prepared, source: Source, code: Experiment, splits: Splits)
             failed.append((values, error))
             continue
         Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
-        found = _misspelt(config.space, values, step.read) or _unread(values, step.read)
+        found = misspelt(config.space, values, step.read) or unread(values, step.read)
         near = [f"space: {line}" for line in found]
         lines = [f"a first step fails with {others}: {fault}" for others, fault in failed[:1]]
         return step.splits, [*step.notes, *near, *lines]
@@ -196,53 +187,6 @@ def _first_draws(prepared: Prepared) -> list[dict[str, Any]]:
     if config.search.algorithm == "grid":
         return list(islice(prepared.space.grid(), NUM_TRIED))
     return [prepared.space.draw(config.seed, index) for index in range(NUM_TRIED)]
-
-
-def _require_known_values(space: Space) -> None:
-    """Raise BadInput for values of the space that the optimizer settings do not take."""
-    faults = []
-    known = {each.name for each in dataclasses.fields(OptimizerSettings)} - {"nesterov"}  # which needs another one
-    for parameter in space.parameters:
-        for value in parameter.ends() if parameter.name in known else ():
-            try:
-                OptimizerSettings.of({parameter.name: value})
-            except ValueError as error:
-                hint = f"; {told}" if (told := listed(value)) else ""
-                faults.append(f"space.{str(error).removeprefix('hyper-parameter ')}{hint}")
-    if faults:
-        raise BadInput(faults)
-
-
-def _misspelt(given: Mapping[str, Any], hp: Mapping[str, Any], read: Collection[str]) -> list[str]:
-    """Return a line for each hyper-parameter that resembles one that is missing.
-
-    given: all hyper-parameters there are. hp: those of the first step. read: the names that it read.
-    """
-    if ALL_NAMES in read:
-        return []
-    wanted = _known(read)
-    near = {
-        name: [ALIASES[name]]
-        if name in ALIASES and ALIASES[name] not in given
-        else difflib.get_close_matches(name, wanted - set(given), 1, ALMOST)
-        for name in set(hp) - wanted
-    }
-    return [
-        f"a first step does not read {name}: if nothing does, did you mean {found[0]}?"
-        for name, found in sorted(near.items())
-        if found
-    ]
-
-
-def _unread(hp: Mapping[str, Any], read: Collection[str]) -> list[str]:
-    """Return a line on the hyper-parameters that a first step did not read, if there are any."""
-    names = sorted(set(hp) - _known(read)) if ALL_NAMES not in read else []
-    return [f"a first step does not read {', '.join(names)}: what nothing reads changes nothing"] if names else []
-
-
-def _known(read: Collection[str]) -> set[str]:
-    """Return the names that raygpu or the experiment reads."""
-    return {*(each.name for each in dataclasses.fields(OptimizerSettings)), *read}
 
 
 def require_experiment(config: TrainConfig, source: Source, code: Any, command: str) -> None:
@@ -268,7 +212,7 @@ def training_problem(prepared: PreparedTrain, source: Source, code: Any) -> Prob
         return Problem(source, code, None)
     step = tried_step(config, source, code, config.hyperparameters)
     Scoring(config.metric, config.maximize).key(dict.fromkeys(step.metrics))
-    lines = _misspelt(config.hyperparameters, config.hyperparameters, step.read)
+    lines = misspelt(config.hyperparameters, config.hyperparameters, step.read)
     if lines and not config.source:  # a sweep has taken those of a trial
         raise BadInput([f"hyperparameters: {line}" for line in lines])
     notes = [*step.notes, *(f"hyperparameters: {line}" for line in lines)]
@@ -295,44 +239,3 @@ def tried_step(config: ProblemConfig, source: Source, code: Experiment, hp: Mapp
         raise BadInput(f"{table}: {config.code_name} reads {error.name!r}, which [{table}] does not have") from error
     except StepFailed as error:
         raise BadInput(f"experiment: {config.code_name}: a first training step fails: {error}") from error
-
-
-def require_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoint: Storage, flag: str) -> None:
-    """Raise BadInput if a checkpoint is not of this model. flag: the flag that named it."""
-    splits = found.splits
-    assert splits is not None
-    try:
-        with fetched(checkpoint) as folder:
-            trained_model(found.source, found.code, lambda: splits, hyperparameters, folder)
-    except Exception as error:
-        model = f"{found.source.name} with these hyper-parameters"
-        raise BadInput(f"{flag}: {checkpoint} is no checkpoint of {model}: {one_line(error)}") from error
-
-
-def trained_model(
-    source: Source, code: Experiment, data: Callable[[], Splits], hp: Mapping[str, Any], checkpoint: Path
-) -> Any:
-    """Load the model of a checkpoint, on the CPU. data: returns samples, which give shapes to a Keras model."""
-    with contextlib.chdir(source.folder):
-        if source.kind == "torch":
-            from raygpu.training.torch import solo as torch_solo
-
-            return torch_solo.trained_model(code, hp, checkpoint)
-        from raygpu.training.keras import solo as keras_solo
-
-        return keras_solo.trained_model(code, hp, checkpoint, take(data().validation_inputs, slice(0, 2)))
-
-
-def require_one_fitting(found: Problem, hyperparameters: Mapping[str, Any], checkpoints: Sequence[Storage]) -> None:
-    """Raise BadInput if none of a run's checkpoints, the latest first, is of this model; the latest may be cut
-    short. A function's state is its own, and is not looked at."""
-    if found.splits is None:
-        return
-    faults: list[BadInput] = []
-    for checkpoint in checkpoints:
-        try:
-            return require_fitting(found, hyperparameters, checkpoint, "--resume")
-        except BadInput as error:
-            faults.append(error)
-    if faults:
-        raise faults[0]

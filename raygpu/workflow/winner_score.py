@@ -9,7 +9,8 @@ from raygpu.experiment import Splits, num_samples
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.score_on_test import TEST, ScoreOnTest
 from raygpu.records.trial_records import Records
-from raygpu.search.trials import Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 
 Models = Mapping[str, tuple[Trial, str]]

@@ -11,7 +11,9 @@ from raygpu.cli.plan_view import sweep_lines
 from raygpu.cli.set_view import single_line, table, verdict
 from raygpu.config import SweepConfig
 from raygpu.records.set_records import SetRecord, compared
-from raygpu.search.trials import Scoring, Trial, TrialRecord
+from raygpu.search.scoring import Scoring
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from tests.repeat_cases import sets_of
 
 HOW = "paired t-test over 3 repeats, Holm's correction for"

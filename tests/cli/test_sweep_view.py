@@ -12,7 +12,9 @@ from raygpu.cli.formatting import duration
 from raygpu.cli.sweep_view import SweepConsole, gpu_facts, plain
 from raygpu.records.device import Device
 from raygpu.records.snapshot import Leader, Snapshot
-from raygpu.search.trials import Standing, Trial, TrialRecord
+from raygpu.search.scoring import Standing
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from tests.repeat_cases import sets_of
 
 BEST = TrialRecord(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from raygpu.config import SweepConfig
-from raygpu.search.trials import Scoring
+from raygpu.search.scoring import Scoring
 
 
 def config_of(**values: Any) -> SweepConfig:

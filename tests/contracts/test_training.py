@@ -17,7 +17,8 @@ import pytest
 from experiments.digits import KerasMlp, Mlp, digits
 from raygpu import KerasExperiment, Splits, TorchExperiment
 from raygpu.experiment import Experiment, take
-from raygpu.search.trials import EpochResult, Scoring, Trial
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import Settings, Training
 from raygpu.training.hyperparameters import OptimizerSettings
 

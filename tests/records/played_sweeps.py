@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from raygpu.planning.schedule import Schedule
 from raygpu.records.sweep_pace import SweepPace
-from raygpu.search.trials import Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 
 
 @dataclass(slots=True)

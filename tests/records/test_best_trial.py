@@ -11,7 +11,9 @@ import pytest
 from raygpu.config import SweepConfig, TrainConfig
 from raygpu.records.best_trial import training_values, write_best
 from raygpu.records.run_directory import RunDirectory
-from raygpu.search.trials import EpochResult, Scoring, Trial, TrialRecord
+from raygpu.search.scoring import Scoring
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult, Trial
 
 SPACE = {"lr": {"uniform": [0, 1]}, "betas": {"choice": [[0.9, 0.99]]}, "flag": {"choice": [True]}}
 TRIAL = Trial("t0003", 17, {"lr": 0.25, "betas": [0.9, 0.99], "flag": True, "name": "1"})

@@ -11,7 +11,8 @@ from raygpu.errors import BadInput, UnknownMetric
 from raygpu.records import objectives_csv
 from raygpu.records.objectives_csv import ObjectivesRow
 from raygpu.records.trial_records import Records
-from raygpu.search.trials import EpochResult, Scoring, Standing, Trial, Which
+from raygpu.search.scoring import Scoring, Standing, Which
+from raygpu.search.trials import EpochResult, Trial
 
 EPOCHS = {
     "t0000": [(0.5, 3.0), (0.9, 5.0)],

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from raygpu.records import population_file, trials_csv
-from raygpu.search.trials import Change, Trial, TrialRecord
+from raygpu.search.trial_record import Change, TrialRecord
+from raygpu.search.trials import Trial
 
 CHANGES = {
     "t0001": [Change(2, "t0000", {"lr": 0.1}), Change(6, "t0002", {"lr": 0.3})],

@@ -12,7 +12,8 @@ from raygpu.records.device import Device
 from raygpu.records.set_records import compared, ranked_sets
 from raygpu.records.trial_records import Records
 from raygpu.search.repeats import Repetition
-from raygpu.search.trials import EpochResult, Scoring, Trial
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import EpochResult, Trial
 from tests.repeat_cases import records, repeat, sets_of
 
 

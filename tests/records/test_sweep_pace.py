@@ -10,7 +10,8 @@ import pytest
 
 from raygpu.planning.schedule import Schedule
 from raygpu.records.sweep_pace import SweepPace
-from raygpu.search.trials import Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from tests.records.played_sweeps import Job, Played, alone, halved, play, trial_names, with_jobs
 
 HALVING = {2: 2 / 3, 6: 2 / 3, 18: 2 / 3}

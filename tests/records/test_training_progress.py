@@ -15,7 +15,8 @@ from raygpu.planning.worker_devices import WorkerDevices
 from raygpu.records.clock import Stages
 from raygpu.records.device import Device
 from raygpu.records.training_progress import Best, History, Progress, Restored
-from raygpu.search.trials import EpochResult, Scoring
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import EpochResult
 from raygpu.workflow.summary import summarize_training
 
 PLACING = WorkerDevices(1, 1, 1, 1.0, 2.0, "", False, False)

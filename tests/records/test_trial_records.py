@@ -7,7 +7,9 @@ import pytest
 
 from raygpu.records.device import Device
 from raygpu.records.trial_records import Records
-from raygpu.search.trials import EpochResult, Scoring, Trial, TrialRecord
+from raygpu.search.scoring import Scoring
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult, Trial
 
 DEVICES = [Device(0, "node", "0", "T4"), Device(1, "node", "1", "T4")]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from raygpu.search.lineage import Stretch, described, lineage, schedule
-from raygpu.search.trials import Change
+from raygpu.search.trial_record import Change
 
 BEGUN = {"t0000": {"lr": 0.1, "momentum": 0.5}, "t0001": {"lr": 0.2, "momentum": 0.5}, "t0002": {"lr": 0.3}}
 CHANGES = {

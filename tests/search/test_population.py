@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from raygpu.config.population_section import PopulationSection
 from raygpu.search.population import Orders, Population, Reached, Report
 from raygpu.search.space import parse
-from raygpu.search.trials import Change
+from raygpu.search.trial_record import Change
 
 PARAMETERS = parse({"lr": {"loguniform": [1e-3, 1.0]}}).parameters
 SECTION = PopulationSection(interval=2)

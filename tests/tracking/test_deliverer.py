@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from raygpu.search.trials import TrialRecord
+from raygpu.search.trial_record import TrialRecord
 from raygpu.tracking import deliverer, writer
 from raygpu.tracking.deliverer import Deliverer
 from raygpu.tracking.journal import load

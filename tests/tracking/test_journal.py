@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from raygpu.errors import TrackingError
-from raygpu.search.trials import EpochResult, Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.tracking.journal import Journal, load
 from raygpu.tracking.pending_writes import Write
 from raygpu.tracking.runs import RunTree

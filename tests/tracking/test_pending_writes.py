@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from raygpu.search.trials import EpochResult, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult
 from raygpu.tracking.pending_writes import Pending, Write
 from raygpu.tracking.runs import RunTree
 from raygpu.tracking.writer import Writer

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from raygpu.errors import TrackingError
-from raygpu.search.trials import EpochResult, Status, TrialRecord
+from raygpu.search.trial_record import Status, TrialRecord
+from raygpu.search.trials import EpochResult
 from raygpu.tracking import presentation
 from raygpu.tracking.presentation import TrialsView
 from raygpu.tracking.runs import Refused, RunTree

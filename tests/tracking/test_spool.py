@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from raygpu.config import SweepConfig
-from raygpu.search.trials import EpochResult, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult
 from raygpu.tracking import carried_store
 from raygpu.tracking.journal import load
 from raygpu.tracking.session import open_store

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from raygpu.errors import TrackingError
-from raygpu.search.trials import TrialRecord
+from raygpu.search.trial_record import TrialRecord
 from raygpu.tracking.journal import load
 from raygpu.tracking.null_writer import NullWriter
 from raygpu.tracking.runs import RunTree

@@ -13,9 +13,11 @@ from raygpu.errors import BadInput
 from raygpu.records.best_trial import training_values
 from raygpu.records.device import Device
 from raygpu.records.trial_records import Records
+from raygpu.search.scoring import Scoring
 from raygpu.search.signature import Group, Signature
 from raygpu.search.space import Space, parse, random_trials
-from raygpu.search.trials import Change, EpochResult, Scoring, Trial
+from raygpu.search.trial_record import Change
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.workflow.population_checks import population_faults, require_population, winners_lineage, winners_values
 

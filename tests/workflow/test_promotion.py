@@ -11,7 +11,8 @@ from raygpu.config.sections import TrackingSection
 from raygpu.errors import BadInput
 from raygpu.records.best_trial import write_best
 from raygpu.records.run_directory import RunDirectory
-from raygpu.search.trials import Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from raygpu.workflow.promotion import promoted
 
 

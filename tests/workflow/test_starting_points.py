@@ -14,7 +14,8 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.records.set_records import ranked_sets
 from raygpu.search.repeats import Repetition
 from raygpu.search.space import parse
-from raygpu.search.trials import Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from raygpu.workflow.starting_points import with_earlier_best
 
 SETS: list[tuple[float | None, dict[str, Any]]] = [

@@ -10,7 +10,9 @@ import pytest
 from raygpu.experiment import Splits
 from raygpu.records.run_directory import RunDirectory
 from raygpu.records.trial_records import Records
-from raygpu.search.trials import Scoring, Trial, TrialRecord
+from raygpu.search.scoring import Scoring
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 from raygpu.workflow.winner_score import Models, scored_once, winning_models
 
 X = np.zeros((3, 1), np.float32)

@@ -23,7 +23,7 @@ from raygpu.records.device import Device
 from raygpu.records.snapshot import Snapshot
 from raygpu.records.training_progress import History, Progress
 from raygpu.records.trial_records import Records, diverged
-from raygpu.search.trials import Status
+from raygpu.search.trial_record import Status
 
 EXPORT_S = 2.0
 

@@ -19,7 +19,7 @@ from raygpu.errors import RaygpuError
 from raygpu.experiment import Splits, subset
 from raygpu.planning.worker_devices import WorkerDevices
 from raygpu.records.training_progress import Progress
-from raygpu.search.trials import Scoring
+from raygpu.search.scoring import Scoring
 from raygpu.storage import Storage
 from raygpu.training.distributed.ranks import FIRST, ParallelSettings
 

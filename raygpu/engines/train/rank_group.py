@@ -20,7 +20,8 @@ from raygpu.devices.out_of_memory import is_out_of_memory
 from raygpu.engines.train.worker_reports import Failed, Joined, Report
 from raygpu.experiment import Splits
 from raygpu.records.training_progress import Restored, Wish
-from raygpu.search.trials import Scoring, Trial
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import Trial
 from raygpu.training.base import ProductionTraining, Settings, surroundings
 from raygpu.training.callable.function import FunctionTraining
 from raygpu.training.distributed.function_rank import FunctionRank

@@ -18,7 +18,7 @@ from raygpu.engines.tune.member_report import MemberReport
 from raygpu.records import population_file
 from raygpu.records.run_directory import MEMBERS
 from raygpu.search.lineage import described
-from raygpu.search.trials import Change, Status
+from raygpu.search.trial_record import Change, Status
 
 MOST_TAG = 4000
 """Largest number of characters in a tag of MLflow, well below its limit."""

@@ -21,8 +21,8 @@ from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.engines.tune.tuner import fit
 from raygpu.planning.gpu_shares import ArrayPlan, DevicePlan, Plan
 from raygpu.search.repeats import known_trials
+from raygpu.search.scoring import Scoring
 from raygpu.search.stopping import decision_epochs, expected_epochs, stopping_rule
-from raygpu.search.trials import Scoring
 from raygpu.training.fused.groups import Grouper
 
 

@@ -19,7 +19,8 @@ from raygpu.engines.tune.population_actor import begun_values
 from raygpu.records import scratch
 from raygpu.records.scratch import fetched
 from raygpu.search.population import Donor, Orders, Reached, Report
-from raygpu.search.trials import Change, EpochResult, Trial
+from raygpu.search.trial_record import Change
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.training.base import ChangingArray
 from raygpu.training.hyperparameters import OptimizerSettings

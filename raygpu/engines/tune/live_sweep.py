@@ -20,7 +20,8 @@ from raygpu.planning.gpu_shares import Share
 from raygpu.records.interrupts import Interrupts
 from raygpu.records.run_directory import MEMBERS
 from raygpu.records.scratch import fetched
-from raygpu.search.trials import Status, Trial
+from raygpu.search.trial_record import Status
+from raygpu.search.trials import Trial
 from raygpu.storage import Storage, StorageError
 from raygpu.training.fused.groups import Grouper
 

@@ -6,7 +6,8 @@ import traceback
 from dataclasses import dataclass, field
 
 from raygpu.devices.out_of_memory import is_out_of_memory
-from raygpu.search.trials import Change, EpochResult, Status
+from raygpu.search.trial_record import Change, Status
+from raygpu.search.trials import EpochResult
 from raygpu.training.base import NotAsAlone
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from raygpu.records import scratch
 from raygpu.records.run_directory import SCORE
-from raygpu.search.trials import EpochResult, Scoring, Standing
+from raygpu.search.scoring import Scoring, Standing
+from raygpu.search.trials import EpochResult
 from raygpu.training.base import Array
 
 # Tune takes percentiles of scores: the worst one is finite, so that a percentile stays a number.

@@ -13,7 +13,8 @@ from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.engines.tune.population_actor import PopulationSettings
 from raygpu.planning.gpu_shares import DevicePlan, Plan
 from raygpu.planning.training_need import Need
-from raygpu.search.trials import Scoring, Trial
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import Trial
 from raygpu.storage import Storage
 
 

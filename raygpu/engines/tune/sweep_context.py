@@ -17,7 +17,8 @@ from raygpu.records.run_directory import RunDirectory
 from raygpu.records.timeline import Timeline
 from raygpu.records.trial_records import Records
 from raygpu.search.samplers import Sampler
-from raygpu.search.trials import EpochResult, Trial, TrialRecord
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.folds import Folds
 
 

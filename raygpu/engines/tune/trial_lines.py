@@ -8,7 +8,7 @@ from typing import Any
 from raygpu.engines.cluster import ray_files
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.errors import last_line
-from raygpu.search.trials import TrialRecord
+from raygpu.search.trial_record import TrialRecord
 
 FEW = 6
 """Largest number of trials that a line names."""

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from raygpu.records.training_progress import Progress, Wish
-from raygpu.search.trials import EpochResult, Scoring
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import EpochResult
 from raygpu.training.callable.function import FunctionTraining
 
 

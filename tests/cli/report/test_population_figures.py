@@ -10,7 +10,7 @@ from raygpu.cli.report.population_figures import population_section
 from raygpu.config import read_toml
 from raygpu.records import population_file
 from raygpu.records.run_data import RunData
-from raygpu.search.trials import Change
+from raygpu.search.trial_record import Change
 from tests.report_cases import record, sweep_folder
 
 

@@ -16,7 +16,8 @@ from raygpu.engines.cluster.prometheus import MetricSample, SweepExporter, Train
 from raygpu.records.device import Device
 from raygpu.records.training_progress import History, Progress
 from raygpu.records.trial_records import Records
-from raygpu.search.trials import EpochResult, Scoring, Trial
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import EpochResult, Trial
 
 DEVICES = [Device(0, "node", "0", "A"), Device(1, "node", "1", "B")]
 SCORING = Scoring("score", maximize=True)

@@ -16,7 +16,9 @@ from raygpu.engines.tune.trainable import MemberReport
 from raygpu.planning.gpu_shares import Share
 from raygpu.records.device import Device
 from raygpu.records.trial_records import Records
-from raygpu.search.trials import EpochResult, Scoring, Trial, TrialRecord
+from raygpu.search.scoring import Scoring
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.storage import Storage
 from tests.fakes.sweep import sweep_context
 

@@ -8,7 +8,8 @@ import pytest
 
 from raygpu.engines.tune.member_results import MemberResults
 from raygpu.records.run_directory import SCORE
-from raygpu.search.trials import EpochResult, Scoring
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import EpochResult
 
 NAMES = ("a", "b", "c")
 

@@ -17,7 +17,7 @@ from raygpu.records import population_file, trials_csv
 from raygpu.records.run_data import RunData
 from raygpu.records.run_directory import RunDirectory
 from raygpu.search.lineage import lineage, schedule
-from raygpu.search.trials import Change
+from raygpu.search.trial_record import Change
 from raygpu.sweep import Result
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]

@@ -15,8 +15,8 @@ from raygpu.engines.tune.callback import ArrayCallback
 from raygpu.engines.tune.live_sweep import LiveSweep
 from raygpu.engines.tune.rule_actor import RuleActor, rule_actor
 from raygpu.records.trial_records import Records
+from raygpu.search.scoring import Scoring
 from raygpu.search.stopping import Rule, decision_epochs, expected_epochs, stopping_rule
-from raygpu.search.trials import Scoring
 from tests.fakes.sweep import sweep_context
 
 

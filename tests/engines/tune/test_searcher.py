@@ -14,8 +14,9 @@ from raygpu.planning.gpu_shares import ArrayPlan, Choice, Node, Share, plan
 from raygpu.records.trial_records import Records
 from raygpu.search.repeats import Repeats, Repetition
 from raygpu.search.samplers import DrawnTrials
+from raygpu.search.scoring import Scoring
 from raygpu.search.signature import Group, Signature
-from raygpu.search.trials import EpochResult, Scoring, Trial
+from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.fused.groups import TorchGrouper
 from tests.fakes.sweep import sweep_context
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from raygpu.engines.tune import trial_lines
 from raygpu.engines.tune.array_config import ArrayConfig
 from raygpu.planning.gpu_shares import Share
-from raygpu.search.trials import Standing, Trial, TrialRecord
+from raygpu.search.scoring import Standing
+from raygpu.search.trial_record import TrialRecord
+from raygpu.search.trials import Trial
 
 ALONE = ArrayConfig("t0003", ("t0003",), fused=False, device="T4", share=Share(5))
 NAMES = tuple(f"t{number:04d}" for number in range(9))

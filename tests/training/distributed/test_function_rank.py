@@ -10,7 +10,8 @@ import pytest
 import raygpu
 from raygpu.errors import UnknownMetric
 from raygpu.records.training_progress import Progress, Wish
-from raygpu.search.trials import Scoring, Trial
+from raygpu.search.scoring import Scoring
+from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.callable.function import FunctionTraining
 from raygpu.training.distributed.function_rank import FunctionRank

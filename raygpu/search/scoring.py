@@ -1,0 +1,126 @@
+"""The score of a trial: the rule that reads it from epochs' metrics, and a trial's scores so far. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from raygpu.errors import UnknownMetric
+from raygpu.search.trials import EpochResult
+
+if TYPE_CHECKING:
+    from raygpu.config import SweepConfig
+
+Which = Literal["last", "best"]
+"""The epoch whose metric is a trial's score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """The rule that reads a trial's score from its epochs' metrics."""
+
+    metric: str
+    maximize: bool
+    which: Which = "last"
+    further: tuple[tuple[str, bool], ...] = ()
+    """Further metrics of a sweep with several, each with whether more is better."""
+
+    @classmethod
+    def of(cls, config: SweepConfig) -> Scoring:
+        """Return the scoring of a sweep's trials."""
+        return cls(config.metric, config.maximize, config.score, config.further_metrics)
+
+    def further_values(self, metrics: Mapping[str, float]) -> tuple[float | None, ...]:
+        """Return the values of the further metrics in an epoch's; None for one that is missing or not finite."""
+        found = (metrics.get(name, metrics.get(f"validation/{name}")) for name, _ in self.further)
+        return tuple(value if value is not None and math.isfinite(value) else None for value in found)
+
+    def require_further(self, metrics: Mapping[str, float]) -> None:
+        """Raise UnknownMetric if an epoch's metrics lack a further one."""
+        for name, maximize in self.further:
+            Scoring(name, maximize).key(metrics)
+
+    def key(self, names: Mapping[str, object]) -> str:
+        """Return the reported name that `metric` stands for: itself or `validation/<metric>`. Raises UnknownMetric."""
+        for name in (self.metric, f"validation/{self.metric}"):
+            if name in names:
+                return name
+        raise UnknownMetric(
+            f"metric: read {self.metric!r}; the experiment reports: {', '.join(sorted(names)) or 'none'}"
+        )
+
+    def score(self, metrics: Mapping[str, float]) -> float:
+        """Return the score in an epoch's metrics. Raises UnknownMetric."""
+        return metrics[self.key(metrics)]
+
+    @property
+    def worst(self) -> float:
+        """Score of a trial that diverged: infinite, on the worse side."""
+        return -math.inf if self.maximize else math.inf
+
+    def value(self, metrics: Mapping[str, float]) -> float | None:
+        """Return the score in an epoch's metrics: the worst one if the training diverged, None without the metric."""
+        if self.diverged(metrics):
+            return self.worst
+        try:
+            return self.score(metrics)
+        except UnknownMetric:
+            return None
+
+    def diverged(self, metrics: Mapping[str, float]) -> bool:
+        """Return whether the metric itself, or one whose name ends in `loss`, is NaN or infinite.
+
+        Other metrics may be: an AUC before the second class was seen is no reason to end a trial.
+        """
+        watched = (self.metric, f"validation/{self.metric}")
+        return not all(
+            math.isfinite(value) for name, value in metrics.items() if name in watched or name.lower().endswith("loss")
+        )
+
+    def better(self, one: float, other: float | None) -> bool:
+        """Return whether a score beats another one; any finite one beats None."""
+        if not math.isfinite(one):
+            return False
+        return other is None or (one > other if self.maximize else one < other)
+
+
+@dataclass(slots=True)
+class Standing:
+    """A trial's scores so far. Epochs arrive in order."""
+
+    last: float | None = None
+    """Score of the last epoch that had the metric; infinite, on the worse side, once the trial has diverged."""
+    best: float | None = None
+    """Best finite score."""
+    best_epoch: int | None = None
+    """First epoch with the best score."""
+    last_epoch: int | None = None
+    """Epoch of the last score."""
+
+    def take(self, scoring: Scoring, result: EpochResult) -> bool:
+        """Take in an epoch; return whether it is the best so far. Raises UnknownMetric for a first report without the
+        metric."""
+        score = scoring.value(result.metrics)
+        if score is None:
+            if self.last is None:
+                scoring.key(result.metrics)  # raises
+            return False
+        if self.last is None:
+            scoring.require_further(result.metrics)
+        self.last, self.last_epoch = score, result.epoch
+        if not scoring.better(score, self.best):
+            return False
+        self.best, self.best_epoch = score, result.epoch
+        return True
+
+    @property
+    def found(self) -> tuple[float, int] | None:
+        """Best score and its epoch; None without a finite score."""
+        return None if self.best is None or self.best_epoch is None else (self.best, self.best_epoch)
+
+    def score(self, scoring: Scoring) -> float | None:
+        """Return the trial's score by the sweep's rule; infinite, on the worse side, if it has diverged."""
+        diverged = self.last is not None and not math.isfinite(self.last)
+        return self.last if scoring.which == "last" or diverged else self.best

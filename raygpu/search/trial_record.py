@@ -1,0 +1,88 @@
+"""The record of a trial: its status, scores and throughput so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from raygpu.search.scoring import Standing, Which
+from raygpu.search.trials import Trial
+
+Status = Literal["waiting", "running", "finished", "stopped", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A trial's takeover of another one's parameters."""
+
+    epoch: int
+    """Epoch after which it happened."""
+    donor: str
+    """Trial whose parameters and optimizer state it took over."""
+    values: Mapping[str, Any]
+    """Hyper-parameters that may change, with their values from the next epoch on."""
+
+
+@dataclass(slots=True)
+class TrialRecord:
+    """The record of a trial: a row of `trials.csv` and a child run in MLflow."""
+
+    trial: Trial
+    status: Status = "waiting"
+    score: float | None = None
+    """Metric at the trial's last or best epoch, as the sweep is configured; infinite, on the worse side, for a trial
+    that diverged; None before the first epoch."""
+    epochs: int = 0
+    samples_per_s: float | None = None
+    """Mean training throughput over the trial's epochs."""
+    gpu_index: int | None = None
+    diverged: bool = False
+    error: str | None = None
+    """The traceback of a failed trial."""
+    reason: str | None = None
+    """Reason why a trial was stopped."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics of the last epoch."""
+    samples_seen: int = 0
+    train_s: float = 0.0
+    rgu_hours: float | None = None
+    """Hours of a Reference GPU Unit used so far; None if the GPU's worth is not known."""
+    which: Which = "last"
+    """The epoch whose metric is the score."""
+    standing: Standing = field(default_factory=Standing)
+    """Scores so far."""
+    changes: list[Change] = field(default_factory=list)
+    """Takeovers of other trials' parameters, in a population."""
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Hyper-parameters with their present values: in a population they change."""
+        hp = self.trial.hyperparameters
+        return hp if not self.changes else {**hp, **self.changes[-1].values}
+
+    further: tuple[float | None, ...] = ()
+    """Values of the sweep's further metrics at the epoch of the score; None for one that is not finite."""
+
+    @property
+    def objectives(self) -> tuple[float, ...] | None:
+        """The score and the further metrics; None unless all of them are finite."""
+        values = (self.score, *self.further)
+        finite = tuple(value for value in values if value is not None and math.isfinite(value))
+        return finite if len(finite) == len(values) and self.status != "failed" and not self.diverged else None
+
+    @property
+    def best_epoch(self) -> int | None:
+        """Epoch of the best finite score, even if the trial's score is of the last epoch."""
+        return self.standing.best_epoch
+
+    @property
+    def score_epoch(self) -> int | None:
+        """Epoch of the trial's score."""
+        return self.best_epoch if self.which == "best" and not self.diverged else self.standing.last_epoch
+
+    @property
+    def ended(self) -> bool:
+        """Whether the trial has finished, was stopped or failed."""
+        return self.status in ("finished", "stopped", "failed")

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from raygpu.errors import BadInput, UnknownMetric
+from raygpu.search.scoring import Scoring, Standing
+from raygpu.search.trials import EpochResult
+
+ACCURACY = Scoring("accuracy", maximize=True)
+
+
+def test_a_metric_is_found_by_its_own_name_and_below_validation() -> None:
+    assert ACCURACY.score({"accuracy": 0.5, "validation/accuracy": 0.9}) == 0.5
+    assert ACCURACY.score({"train/loss": 1.0, "validation/accuracy": 0.9}) == 0.9
+    with pytest.raises(BadInput, match=r"metric: read 'accuracy'; the experiment reports: auc, loss"):
+        ACCURACY.score({"loss": 1.0, "auc": 0.5})
+
+
+def test_the_worst_score_is_on_the_worse_side() -> None:
+    assert ACCURACY.worst == -math.inf
+    assert Scoring("loss", maximize=False).worst == math.inf
+
+
+@pytest.mark.parametrize("name", ["loss", "train/loss", "val_loss", "accuracy", "validation/accuracy"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_the_metric_and_losses_diverge(name: str, value: float) -> None:
+    assert ACCURACY.diverged({"accuracy": 0.5, name: value})
+
+
+def test_the_value_of_a_report() -> None:
+    assert ACCURACY.value({"accuracy": 0.5}) == 0.5
+    assert ACCURACY.value({"accuracy": 0.5, "loss": math.nan}) == -math.inf
+    assert ACCURACY.value({"note": 1.0}) is None
+
+
+def test_another_metric_may_be_nan() -> None:
+    assert not ACCURACY.diverged({"accuracy": 0.5, "loss": 1.0, "auc": math.nan})
+
+
+def standing(scoring: Scoring, *scores: float | None) -> Standing:
+    found = Standing()
+    for epoch, score in enumerate(scores, 1):
+        found.take(scoring, EpochResult(epoch, {"other": 1.0} if score is None else {scoring.metric: score}))
+    return found
+
+
+@pytest.mark.parametrize(("maximize", "best", "epoch"), [(True, 0.9, 2), (False, 0.3, 4)])
+def test_a_score_is_of_the_last_epoch_or_of_the_best(maximize: bool, best: float, epoch: int) -> None:
+    last, by_best = Scoring("x", maximize), Scoring("x", maximize, "best")
+    found = standing(last, 0.5, 0.9, 0.9, 0.3, None, 0.4)
+    assert (found.score(last), found.last_epoch) == (0.4, 6)
+    assert (found.score(by_best), found.best_epoch) == (best, epoch), "the first of equal ones"
+
+
+def test_a_diverged_trial_has_the_worst_score_either_way() -> None:
+    for scoring in (ACCURACY, Scoring("accuracy", True, "best")):
+        found = standing(scoring, 0.9, math.nan)
+        assert found.score(scoring) == -math.inf
+        assert found.found == (0.9, 1)
+
+
+def test_without_the_metric_there_is_no_score() -> None:
+    with pytest.raises(UnknownMetric):
+        standing(ACCURACY, None)
