@@ -24,7 +24,7 @@ def accuracy(folder: Path, trial_id: str, hidden: int) -> float:
     """The accuracy of a kept model on the test data, by hand."""
     import torch
 
-    from raygpu.training.torch.solo import trained_model
+    from raygpu.training.torch.models import trained_model
 
     data = Experiment().data()
     model = trained_model(Experiment(), {"hidden": hidden}, folder / "checkpoints" / trial_id)

@@ -121,7 +121,7 @@ def test_from_a_sweep_to_a_registered_model(config: Make, sweep_config: Any, tmp
 
     inputs = np.asarray(few().validation_inputs[:7])  # type: ignore[index]
     predicted = elsewhere(wanted.tracking.uri, "models:/digits/1", {"": inputs}, tmp_path)
-    from raygpu.training.torch.solo import predict
+    from raygpu.training.torch.models import predict
     from tests.train_cases import Small
 
     _, outputs = predict(Small(), wanted.hyperparameters, Path(summary["checkpoint"]), inputs)
@@ -185,7 +185,7 @@ def test_a_training_that_diverges_ends_and_its_best_model_of_named_inputs_is_reg
     assert result.summary["best"]["epoch"] == 1
     assert "diverged" in capsys.readouterr().out
     assert result.summary["model"]["registered"] == "models:/halves/1", "there is no trial to beat"
-    from raygpu.training.torch.solo import predict
+    from raygpu.training.torch.models import predict
     from tests.train_cases import Named
 
     inputs = {name: np.asarray(array[:5]) for name, array in dict(Named().data().validation_inputs).items()}

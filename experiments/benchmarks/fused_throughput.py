@@ -205,7 +205,8 @@ def plain_epochs(experiment: TorchExperiment, trial: Trial, settings: Settings, 
     """Of one model, as one writes it by hand, the same batches with torch.optim.SGD; forward and loss compiled."""
     import torch
 
-    from raygpu.training.torch.solo import default_device, initial_model, prepare_torch
+    from raygpu.training.torch.models import default_device, initial_model
+    from raygpu.training.torch.solo import prepare_torch
 
     device = default_device()
     prepare_torch(settings, device)

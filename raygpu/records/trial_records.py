@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import RLock
@@ -16,6 +16,7 @@ from raygpu.planning.schedule import Schedule
 from raygpu.records.clock import command_age_s
 from raygpu.records.curve import Curve
 from raygpu.records.device import Device
+from raygpu.records.gpu_use import GpuUse
 from raygpu.records.set_records import SetRecord, ranked_sets
 from raygpu.records.snapshot import Leader, Snapshot
 from raygpu.records.sweep_pace import SweepPace
@@ -28,8 +29,6 @@ from raygpu.search.trials import EpochResult, Trial
 SINGLE = Repetition()
 LEADERS = 3
 """Number of the best trials in a snapshot."""
-RATE_S = 5.0
-"""Seconds over which samples are counted for the throughput of trials that have not reported yet."""
 ESTIMATE_S = 1.0
 """Seconds between two estimates of the time left."""
 
@@ -58,7 +57,7 @@ class Records:
         self.saved: Collection[str] = ()
         """Ids of the planned trials that are left out: of sets that are stopped or clearly worse."""
         self.scoring = scoring
-        self.devices = list(devices)
+        self.gpus = GpuUse(devices)
         self.epochs = epochs
         self.by_id: dict[str, TrialRecord] = {}
         self.retries = 0
@@ -69,8 +68,6 @@ class Records:
         """Error with which the first trials have all failed, which ends the sweep; None otherwise."""
         self.first_epoch_s: float | None = None
         """Seconds from the start of this process to the first result of any trial."""
-        self.used_gpus: set[int] = set()
-        """Indices of the GPUs that trials have reported from, since this process began."""
         self.spent: dict[str, float] = {}
         """Seconds of all workers together by activity, since this process began."""
         self._started = time.monotonic()
@@ -78,13 +75,6 @@ class Records:
         self._left: tuple[float, float | None] | None = None
         """Moment and result of the last estimate of the time left."""
         self._curves: dict[str, Curve] = {}
-        self._held: dict[str, tuple[float, int | None]] = {}
-        """Share of a GPU that each Tune trial holds, and the GPU's index."""
-        self._gpu_samples: dict[int, int] = {}
-        self._newest: dict[int, deque[tuple[float, int]]] = {}
-        """Moments and samples of each GPU's reports in the last RATE_S seconds."""
-        self._held_since: dict[str, float] = {}
-        """Moment at which each holder of a share of a GPU was last charged, by the monotonic clock."""
         self._lock = RLock()
 
     @property
@@ -137,7 +127,7 @@ class Records:
             record = self.by_id[trial_id]
             if gpu_index is not None:
                 record.gpu_index = gpu_index
-                self.used_gpus.add(gpu_index)
+                self.gpus.used.add(gpu_index)
             new = [result for result in results if result.epoch > record.epochs]
             if new and self.first_epoch_s is None:
                 self.first_epoch_s = command_age_s()
@@ -154,8 +144,7 @@ class Records:
                     record.samples_seen += result.num_samples
                     record.train_s += result.train_s
                     if gpu_index is not None:
-                        self._gpu_samples[gpu_index] = self._gpu_samples.get(gpu_index, 0) + result.num_samples
-                        self._newest.setdefault(gpu_index, deque()).append((time.monotonic(), result.num_samples))
+                        self.gpus.add(gpu_index, result.num_samples)
                     record.samples_per_s = record.samples_seen / record.train_s
                 else:
                     rate = result.samples_per_s  # a function's or script's own
@@ -188,8 +177,8 @@ class Records:
     def hold(self, holder: str, trial_ids: Sequence[str] = (), gpu_share: float = 1.0) -> None:
         """Note that a Tune trial, of these trials, begins to hold its share of a GPU."""
         with self._lock:
-            now = self._held_since[holder] = time.monotonic()
-            self._held[holder] = gpu_share, self.devices[0].index if len(self.devices) == 1 else None
+            now = time.monotonic()
+            self.gpus.hold(holder, gpu_share)
             self._pace.release(holder, now)  # it was paused meanwhile
             self._pace.hold(holder, trial_ids, now)
 
@@ -197,8 +186,7 @@ class Records:
         """Note that a Tune trial has reported. widths: number of trials that trained in each epoch of the report.
         train_s: seconds of training of these epochs; None if unknown."""
         with self._lock:
-            if holder in self._held and gpu_index is not None:
-                self._held[holder] = self._held[holder][0], gpu_index
+            self.gpus.locate(holder, gpu_index)
             self._pace.add(holder, time.monotonic(), widths, train_s)
 
     def prepare(self, holder: str, seconds: float) -> None:
@@ -209,22 +197,18 @@ class Records:
     def release(self, holder: str) -> None:
         """Note that a Tune trial has given its share of a GPU back."""
         with self._lock:
-            self._held.pop(holder, None)
+            self.gpus.release(holder)
             self._pace.release(holder, time.monotonic())
 
     def charge(self, holder: str, trial_ids: Sequence[str], gpu_index: int | None, gpu_share: float) -> None:
         """Charge the RGU-hours since the holder's last charge, in equal parts to its trials that have not ended."""
         with self._lock:
-            now = time.monotonic()
-            since = self._held_since.get(holder, now)
-            self._held_since[holder] = now
-            value = next((device.rgu for device in self.devices if device.index == gpu_index), None)
-            running = [record for name in trial_ids if not (record := self.by_id[name]).ended]
-            if value is None:
+            hours = self.gpus.charge(holder, gpu_index, gpu_share)
+            if hours is None:
                 return
+            running = [record for name in trial_ids if not (record := self.by_id[name]).ended]
             for record in running:
-                hours = (now - since) / 3600 * gpu_share * value / len(running)
-                record.rgu_hours = (record.rgu_hours or 0.0) + hours
+                record.rgu_hours = (record.rgu_hours or 0.0) + hours / len(running)
 
     def rgu_hours(self) -> float | None:
         """Return the RGU-hours of all trials together; None if no GPU's worth is known."""
@@ -306,11 +290,11 @@ class Records:
                 stopped=counts["stopped"],
                 failed=counts["failed"],
                 best=leaders[0].record if leaders else None,
-                samples_per_s={device.index: self._rate(device.index) for device in self.devices},
+                samples_per_s={device.index: self._rate(device.index) for device in self.gpus.devices},
                 time_left_s=self._time_left(),
                 diverged=counts["diverged"],
                 leaders=leaders,
-                held=self._shares(),
+                held=self.gpus.shares(),
             )
 
     def _leaders(self) -> list[Leader]:
@@ -332,14 +316,6 @@ class Records:
         score = record.score or 0.0
         return record.diverged, -score if self.scoring.maximize else score, record.trial.trial_id
 
-    def _shares(self) -> dict[int, float]:
-        """Return the share of each GPU that Tune trials hold; those whose GPU is not known yet are left out."""
-        shares = {device.index: 0.0 for device in self.devices}
-        for share, index in self._held.values():
-            if index in shares:
-                shares[index] += min(1.0, share)  # of a trial on several GPUs, the first one is known
-        return shares
-
     def _rate(self, gpu_index: int) -> float | None:
         """Return the sum of the latest throughputs of the trials that run on a GPU; None without any.
 
@@ -349,11 +325,9 @@ class Records:
         running = [record for record in self.by_id.values() if record.status == "running"]
         on_gpu = [record.samples_per_s for record in running if record.gpu_index == gpu_index]
         rates = [rate for rate in on_gpu if rate is not None]
-        newest = self._newest.get(gpu_index, deque())
-        while newest and newest[0][0] < time.monotonic() - RATE_S:
-            newest.popleft()
-        if newest and any(record.samples_per_s is None for record in running):
-            rates = [max(sum(rates), sum(samples for _, samples in newest) / RATE_S)]
+        recent = self.gpus.recent_rate(gpu_index)
+        if recent is not None and any(record.samples_per_s is None for record in running):
+            rates = [max(sum(rates), recent)]
         return sum(rates) if rates else None
 
     def _time_left(self) -> float | None:
@@ -369,17 +343,14 @@ class Records:
     def gpu_throughput(self, wall_s: float) -> dict[int, float | None]:
         """Return the training samples/s of each GPU over the whole run; None for a GPU without samples."""
         with self._lock:
-            return {
-                device.index: self._gpu_samples[device.index] / wall_s if device.index in self._gpu_samples else None
-                for device in self.devices
-            }
+            return self.gpus.throughput(wall_s)
 
     def state(self) -> dict[str, Any]:
         """Return the state that a resumed sweep starts from; picklable."""
         with self._lock:
             return {
                 "by_id": dict(self.by_id),
-                "gpu_samples": dict(self._gpu_samples),
+                "gpu_samples": dict(self.gpus.samples),
                 "retries": self.retries,
                 "out_of_memory": self.out_of_memory,
                 "elapsed_s": time.monotonic() - self._started,
@@ -389,7 +360,7 @@ class Records:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from the result of `state`; the time in between does not count."""
         with self._lock:
-            self.by_id, self._gpu_samples = state["by_id"], state["gpu_samples"]
+            self.by_id, self.gpus.samples = state["by_id"], state["gpu_samples"]
             self.retries, self.out_of_memory = state["retries"], state["out_of_memory"]
             self._started = time.monotonic() - state["elapsed_s"]  # the time between the two does not count
             self._curves = state.get("curves", {})  # of an earlier version, it has none

@@ -37,9 +37,9 @@ def trained_model(
     """Load the model of a checkpoint, on the CPU. data: returns samples, which give shapes to a Keras model."""
     with contextlib.chdir(source.folder):
         if source.kind == "torch":
-            from raygpu.training.torch import solo as torch_solo
+            from raygpu.training.torch import models
 
-            return torch_solo.trained_model(code, hp, checkpoint)
+            return models.trained_model(code, hp, checkpoint)
         from raygpu.training.keras import solo as keras_solo
 
         return keras_solo.trained_model(code, hp, checkpoint, take(data().validation_inputs, slice(0, 2)))

@@ -303,7 +303,7 @@ def _describe_best(folder: RunDirectory, found: Problem, best: TrialRecord, *, p
         return
     inputs, targets = (take(part, slice(0, NUM_SAMPLES)) for part in found.validation_of(best.trial))
     if found.code.framework == "torch":
-        from raygpu.training.torch.solo import predict
+        from raygpu.training.torch.models import predict
     else:
         from raygpu.training.keras.solo import predict
     architecture, outputs = predict(found.code, best.trial.hyperparameters, checkpoint, inputs)

@@ -42,7 +42,8 @@ def expected(logits: np.ndarray, splits: Splits) -> Any:
 def test_a_torch_model_alone_and_a_member_of_an_array(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from raygpu.training.fused.model_array import TorchArray
-    from raygpu.training.torch.solo import TorchSolo, trained_model
+    from raygpu.training.torch.models import trained_model
+    from raygpu.training.torch.solo import TorchSolo
 
     source, code = locate("experiments.digits:Mlp", tmp_path)
     splits, trials = with_test(), [Trial("t0000", 3, HP), Trial("t0001", 4, {**HP, "lr": 0.02})]

@@ -97,14 +97,14 @@ def of_sweep(run: str, records: Records, snapshot: Snapshot, readings: Mapping[i
     for status in (*get_args(Status), "diverged"):
         yield MetricSample(TRIALS, {"run": run, "status": status}, statuses[status])
     running = Counter(record.gpu_index for record in known if record.status == "running")
-    for device in records.devices:
+    for device in records.gpus.devices:
         yield MetricSample(TRIALS_PER_GPU, {"run": run, "gpu": str(device.index)}, running[device.index])
         rate = snapshot.samples_per_s.get(device.index)
         if rate is not None:
             yield MetricSample(SAMPLES, _of_device(run, device), rate)
     yield MetricSample(RETRIES, {"run": run, "reason": "out_of_memory"}, records.out_of_memory)
     yield MetricSample(RETRIES, {"run": run, "reason": "lost_worker"}, records.retries)
-    yield from _memory(run, records.devices, readings)
+    yield from _memory(run, records.gpus.devices, readings)
 
 
 def of_training(

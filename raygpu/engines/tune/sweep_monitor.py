@@ -84,7 +84,7 @@ class SweepMonitor:
         if self.cluster.local:
             self.timeline.host(psutil.cpu_percent())
         self.timeline.flush()
-        used = self.records.used_gpus
+        used = self.records.gpus.used
         metrics = {f"gpu/{gpu}/{name}": value for gpu in used & by_gpu.keys() for name, value in by_gpu[gpu].items()}
         if metrics:
             self.writer.run_metrics(round(snapshot.elapsed_s), metrics)

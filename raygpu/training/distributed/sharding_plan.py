@@ -76,7 +76,7 @@ def _configured(config: TrainConfig, framework: str) -> str | None:
 
 def _state(code: Any, config: TrainConfig) -> TrainingState:
     from raygpu.training.distributed.sharded.blocks import largest_bytes
-    from raygpu.training.torch.solo import initial_model
+    from raygpu.training.torch.models import initial_model
 
     model = initial_model(code, Hyperparameters.of(config.hyperparameters), seed=0)
     own = overrides(code, "optimizer")
@@ -89,7 +89,7 @@ def _hindrance(code: Any, config: TrainConfig, splits: Splits) -> str | None:
     """Return why this model cannot be sharded; None if nothing is in the way."""
     from raygpu.training.distributed.sharded.shards import require_shardable
     from raygpu.training.distributed.torch_loss_check import TorchLook
-    from raygpu.training.torch.solo import initial_model
+    from raygpu.training.torch.models import initial_model
 
     try:
         require_shardable(initial_model(code, Hyperparameters.of(config.hyperparameters), seed=0))

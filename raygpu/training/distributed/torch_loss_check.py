@@ -19,9 +19,10 @@ from raygpu.training.data.generators import random_state_kept
 from raygpu.training.distributed.loss_check import DOUBLE, HALF, SINGLE, Value
 from raygpu.training.torch.data import Tensors, cast, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, training_loss
+from raygpu.training.torch.models import initial_model
 from raygpu.training.torch.python_state import changed_attribute, plain_state
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, seed_all
-from raygpu.training.torch.solo import EVALUATION_BATCH, initial_model
+from raygpu.training.torch.solo import EVALUATION_BATCH
 
 GRADIENT_SAMPLES = 16
 """Number of samples in the comparison of a gradient with those of parts."""

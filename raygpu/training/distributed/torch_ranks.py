@@ -30,10 +30,11 @@ from raygpu.training.distributed.ranks import LocalBatch, Norm, ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import training_loss
+from raygpu.training.torch.models import CHECKPOINT
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.seeding import seed_all
-from raygpu.training.torch.solo import CHECKPOINT, TorchSolo
+from raygpu.training.torch.solo import TorchSolo
 
 MARGIN = 0.9
 """Share of the free memory that a rank's samples of a batch may fill."""

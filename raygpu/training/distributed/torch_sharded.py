@@ -25,8 +25,9 @@ from raygpu.training.distributed.sharded.optimizer import ShardedOptimizer, Shar
 from raygpu.training.distributed.sharded.shards import Shards, require_shardable
 from raygpu.training.distributed.torch_ranks import TorchParallel, TorchRanks
 from raygpu.training.torch.experiment import own_methods
+from raygpu.training.torch.models import CHECKPOINT
 from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
-from raygpu.training.torch.solo import CHECKPOINT, TorchSolo
+from raygpu.training.torch.solo import TorchSolo
 
 OUTSIDE = (
     "training_step() or the loss reads parameters of the model outside its forward pass, where a sharded model has no"

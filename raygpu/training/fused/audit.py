@@ -26,11 +26,11 @@ from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.comparison import TOLERANCE, first_difference, relative_difference
 from raygpu.training.torch.data import Tensors, TrainingData, cast
 from raygpu.training.torch.experiment import training_loss
+from raygpu.training.torch.models import cast_model, epoch_seed, initial_model
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.reduction import backward
 from raygpu.training.torch.seeding import seed_all
-from raygpu.training.torch.solo import cast_model, epoch_seed, initial_model
 
 MEMBERS = 3
 """Number of members that an audit steps as a tile, and each alone."""

@@ -29,11 +29,12 @@ from raygpu.training.modes import torch_modes_kept
 from raygpu.training.torch.comparison import first_difference
 from raygpu.training.torch.data import Tensors, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, training_loss
+from raygpu.training.torch.models import epoch_seed, initial_model
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.python_state import changed_attribute, hooked, plain_state
 from raygpu.training.torch.reduction import backward
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn
-from raygpu.training.torch.solo import TorchSolo, epoch_seed, initial_model
+from raygpu.training.torch.solo import TorchSolo
 
 NUM_SAMPLES = 8
 """Number of samples of the first steps, which measure how long a step takes."""

@@ -44,18 +44,11 @@ from raygpu.training.fused.tile import Tile, first_rows, gathered_tile, joined
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import overrides
+from raygpu.training.torch.models import CHECKPOINT, cast_model, default_device, epoch_seed, initial_model
 from raygpu.training.torch.python_state import hooked, sharing
 from raygpu.training.torch.read_data import training_data
 from raygpu.training.torch.reduction import Accumulator
-from raygpu.training.torch.solo import (
-    CHECKPOINT,
-    cast_model,
-    default_device,
-    epoch_seed,
-    evaluation_parts,
-    initial_model,
-    prepare_torch,
-)
+from raygpu.training.torch.solo import evaluation_parts, prepare_torch
 
 DEFAULT_WIDTH = 64
 

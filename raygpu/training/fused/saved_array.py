@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from raygpu.training.base import ARRAY_CHECKPOINT
+from raygpu.training.torch.models import CHECKPOINT
 from raygpu.training.torch.parameter_average import UNAVERAGED
-from raygpu.training.torch.solo import CHECKPOINT
 
 
 def save_saved_members(array_folder: Path, folders: Mapping[str, Path]) -> None:

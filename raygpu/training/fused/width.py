@@ -36,7 +36,7 @@ from raygpu.training.fused.array_cache import ArrayCache
 from raygpu.training.fused.audit import replays
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.memory_usage import GIB, forget_peak, peak_bytes
-from raygpu.training.torch.solo import default_device, initial_model
+from raygpu.training.torch.models import default_device, initial_model
 
 NUM_STEPS = 4
 SLOWER = 0.9

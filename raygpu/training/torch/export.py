@@ -12,7 +12,7 @@ from raygpu.experiment import Arrays, Experiment
 from raygpu.training.base import Exported
 from raygpu.training.torch.data import Tensors, tensors
 from raygpu.training.torch.experiment import forward
-from raygpu.training.torch.solo import trained_model
+from raygpu.training.torch.models import trained_model
 
 
 def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays, folder: Path) -> Exported:

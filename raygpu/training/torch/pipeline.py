@@ -29,11 +29,12 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors, home_of, moved, rows, tensors
+from raygpu.training.torch.models import epoch_seed, initial_model
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.pipeline_cut import INNER, cut_model, notes, require_submodules
 from raygpu.training.torch.reduction import Accumulator, as_parts
 from raygpu.training.torch.seeding import seed_all
-from raygpu.training.torch.solo import epoch_seed, initial_model, prepare_torch
+from raygpu.training.torch.solo import prepare_torch
 from raygpu.training.torch.step_memory import StepMemory
 
 WARMUP_STEPS = 10

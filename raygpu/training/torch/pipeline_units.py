@@ -22,7 +22,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors, copied, moved, rows, tensors
 from raygpu.training.torch.experiment import forward
-from raygpu.training.torch.solo import default_device, initial_model
+from raygpu.training.torch.models import default_device, initial_model
 
 GIB = 2**30
 

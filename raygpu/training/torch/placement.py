@@ -24,12 +24,13 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.torch.data import rows, tensors
 from raygpu.training.torch.experiment import forward
+from raygpu.training.torch.models import epoch_seed, initial_model
 from raygpu.training.torch.module_calls import ModuleCalls, record_calls
 from raygpu.training.torch.placement_memory import PlacedMemory
 from raygpu.training.torch.placement_profile import copy_name, profiled_steps
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.seeding import seed_all
-from raygpu.training.torch.solo import TorchSolo, epoch_seed, initial_model
+from raygpu.training.torch.solo import TorchSolo
 
 WARM_UP_STEPS = 10
 NUM_PROFILED = 5

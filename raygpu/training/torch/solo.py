@@ -10,19 +10,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from raygpu.experiment import Arrays, Experiment, Hyperparameters, Splits
+from raygpu.experiment import Experiment, Hyperparameters, Splits
 from raygpu.planning.batches import batch_bounds, num_batches
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
-from raygpu.training.base import Settings, made_by, scores
+from raygpu.training.base import Settings, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.data import copied, copied_outputs, in_precision, rows, tensors
+from raygpu.training.torch.data import copied, copied_outputs
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
+from raygpu.training.torch.models import CHECKPOINT, cast_model, default_device, epoch_seed, initial_model
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
 from raygpu.training.torch.parameter_average import ParameterAverage, unaveraged
@@ -31,9 +31,6 @@ from raygpu.training.torch.reduction import Accumulator, backward, objective
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.unsaved_state import unsaved
 
-CHECKPOINT = "checkpoint.pt"
-GIVEN = "_raygpu_given"
-"""Attribute of parameters that `model(hp)` has returned once."""
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
 EVALUATION_BATCH = 1024
 FEW = 2
@@ -247,58 +244,6 @@ class TorchSolo:
             torch.cuda.empty_cache()
 
 
-def epoch_seed(seed: int, epoch: int) -> int:
-    """Return the seed of the random numbers (dropout, augmentation) of one epoch of a trial with this seed."""
-    return seed * 1_000_003 + epoch
-
-
-def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> nn.Module:
-    """Make the model with initial parameters by the trial's seed, on the CPU: the same on every device.
-
-    Raises TypeError if `model(hp)` is no torch.nn.Module, ValueError if it returns a parameter of an earlier model
-    again.
-    """
-    seed_all(seed)
-    model = made_by(experiment, hp)
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model(hp) returned {type(model).__name__}; a torch.nn.Module is wanted")
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and hasattr(parameter, GIVEN):
-            raise ValueError(
-                f"model(hp) returned the parameter {name} again, which another trial trains: make new ones"
-            )
-        setattr(parameter, GIVEN, True)
-    return model
-
-
-def cast_model(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """Convert the model's parameters and buffers to another dtype, in place; None leaves them unchanged."""
-    if dtype is not None:
-        for tensor in (*model.parameters(), *model.buffers()):
-            tensor.data = in_precision(tensor.data, dtype)
-    return model
-
-
-def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path) -> nn.Module:
-    """Load the model of a checkpoint, in evaluation mode, on the CPU."""
-    model: nn.Module = experiment.model(Hyperparameters(hp))
-    model.load_state_dict(torch.load(checkpoint / CHECKPOINT, map_location="cpu", weights_only=True)["model"])
-    return model.eval()
-
-
-def predict(
-    experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays
-) -> tuple[str, list[np.ndarray]]:
-    """Return a checkpoint's architecture as text, and its outputs on `inputs`, one array for each sample; on the
-    CPU."""
-    model = trained_model(experiment, hp, checkpoint)
-    with torch.no_grad():
-        outputs = forward(model, rows(tensors(inputs), slice(None)))
-    if not isinstance(outputs, torch.Tensor):
-        return str(model), []
-    return str(model), list(outputs.float().numpy())
-
-
 def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) -> tuple[EpochResult, frozenset[str]]:
     """Train and evaluate on a few samples, on the CPU, before anything is started.
 
@@ -338,11 +283,6 @@ def _require_no_broadcast(training: TorchSolo) -> None:
                 f"loss() gets outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}, and compares each"
                 " with each: reshape one of them, as targets.reshape(outputs.shape)"
             )
-
-
-def default_device() -> torch.device:
-    """Return the GPU that this process sees, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def evaluation_parts(count: int) -> Iterator[slice]:

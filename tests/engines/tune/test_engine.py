@@ -20,7 +20,7 @@ from raygpu.config import SweepConfig
 from raygpu.engines.tune.trainable import ArrayTrainable
 from raygpu.records.run_directory import RunDirectory
 from raygpu.sweep import Result
-from raygpu.training.torch.solo import CHECKPOINT
+from raygpu.training.torch.models import CHECKPOINT
 from tests.fused_cases import Small
 
 pytestmark = pytest.mark.timeout(900)

@@ -25,9 +25,10 @@ from raygpu.storage import Storage
 from raygpu.training.array_of_one import ArrayOfOne
 from raygpu.training.fused.model_array import TorchArray
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.models import epoch_seed
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.seeding import seed_all
-from raygpu.training.torch.solo import TorchSolo, epoch_seed
+from raygpu.training.torch.solo import TorchSolo
 from tests.models import MODELS
 from tests.training.fused.alike import CPU, EXACT, difference, parameters, settings, solo
 

@@ -19,7 +19,7 @@ from experiments.benchmarks.sharded import training as layers
 from raygpu.errors import one_line
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings, Ranks
 from raygpu.training.distributed.sharded.optimizer import EXACT as OPTIMIZERS
-from raygpu.training.torch.solo import CHECKPOINT
+from raygpu.training.torch.models import CHECKPOINT
 from tests.models import Cnn, few
 from tests.ranks import on_ranks
 from tests.training.distributed.parallel_cases import CASES, Plain

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raygpu.training.fused.saved_array import save_saved_members
-from raygpu.training.torch.solo import CHECKPOINT
+from raygpu.training.torch.models import CHECKPOINT
 from tests.models import MODELS
 from tests.training.fused.alike import ADAM, EXACT, SGD, difference, members, new_array, run, solo
 

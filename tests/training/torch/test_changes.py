@@ -16,7 +16,8 @@ from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import OneRank, ParallelSettings
 from raygpu.training.distributed.torch_ranks import TorchParallel
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.solo import TorchSolo, initial_model
+from raygpu.training.torch.models import initial_model
+from raygpu.training.torch.solo import TorchSolo
 from tests.models import Mlp, few
 from tests.training.fused.alike import CPU, EXACT, difference, parameters
 

@@ -19,8 +19,9 @@ from raygpu.training.distributed.ranks import OneRank, ParallelSettings
 from raygpu.training.distributed.torch_ranks import TorchParallel
 from raygpu.training.fused.saved_array import save_saved_members
 from raygpu.training.hyperparameters import OptimizerSettings
+from raygpu.training.torch.models import CHECKPOINT, initial_model, trained_model
 from raygpu.training.torch.parameter_average import UNAVERAGED
-from raygpu.training.torch.solo import CHECKPOINT, TorchSolo, initial_model, trained_model
+from raygpu.training.torch.solo import TorchSolo
 from tests.models import few
 from tests.training.fused.alike import CPU, EXACT, difference, new_array
 

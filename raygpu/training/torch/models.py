@@ -1,0 +1,78 @@
+"""Torch models: made with a trial's seed, loaded from a checkpoint, and asked for predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from raygpu.experiment import Arrays, Experiment, Hyperparameters
+from raygpu.training.base import made_by
+from raygpu.training.torch.data import in_precision, rows, tensors
+from raygpu.training.torch.experiment import forward
+from raygpu.training.torch.seeding import seed_all
+
+CHECKPOINT = "checkpoint.pt"
+GIVEN = "_raygpu_given"
+"""Attribute of parameters that `model(hp)` has returned once."""
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Return the seed of the random numbers (dropout, augmentation) of one epoch of a trial with this seed."""
+    return seed * 1_000_003 + epoch
+
+
+def initial_model(experiment: Experiment, hp: Mapping[str, Any], seed: int) -> nn.Module:
+    """Make the model with initial parameters by the trial's seed, on the CPU: the same on every device.
+
+    Raises TypeError if `model(hp)` is no torch.nn.Module, ValueError if it returns a parameter of an earlier model
+    again.
+    """
+    seed_all(seed)
+    model = made_by(experiment, hp)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model(hp) returned {type(model).__name__}; a torch.nn.Module is wanted")
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and hasattr(parameter, GIVEN):
+            raise ValueError(
+                f"model(hp) returned the parameter {name} again, which another trial trains: make new ones"
+            )
+        setattr(parameter, GIVEN, True)
+    return model
+
+
+def cast_model(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    """Convert the model's parameters and buffers to another dtype, in place; None leaves them unchanged."""
+    if dtype is not None:
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = in_precision(tensor.data, dtype)
+    return model
+
+
+def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path) -> nn.Module:
+    """Load the model of a checkpoint, in evaluation mode, on the CPU."""
+    model: nn.Module = experiment.model(Hyperparameters(hp))
+    model.load_state_dict(torch.load(checkpoint / CHECKPOINT, map_location="cpu", weights_only=True)["model"])
+    return model.eval()
+
+
+def predict(
+    experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays
+) -> tuple[str, list[np.ndarray]]:
+    """Return a checkpoint's architecture as text, and its outputs on `inputs`, one array for each sample; on the
+    CPU."""
+    model = trained_model(experiment, hp, checkpoint)
+    with torch.no_grad():
+        outputs = forward(model, rows(tensors(inputs), slice(None)))
+    if not isinstance(outputs, torch.Tensor):
+        return str(model), []
+    return str(model), list(outputs.float().numpy())
+
+
+def default_device() -> torch.device:
+    """Return the GPU that this process sees, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
