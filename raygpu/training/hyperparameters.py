@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from raygpu.search.trials import BATCH_SIZE
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
 ScheduleName = Literal["constant", "cosine", "step"]
-OPTIMIZERS: tuple[OptimizerName, ...] = ("sgd", "adam", "adamw")
+OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
+DEFAULT_LR: dict[OptimizerName, float] = {"sgd": 1e-2, "adam": 1e-3, "adamw": 1e-3}
 SCHEDULES: tuple[ScheduleName, ...] = ("constant", "cosine", "step")
 READ_BY_RAYGPU = frozenset({"batch_size", "optimizer"})
 """Hyper-parameters that shape every program, beside those that its model reads."""
@@ -85,7 +86,7 @@ class OptimizerSettings:
         return cls(
             batch_size=batch_size,
             optimizer=optimizer,
-            lr=_number(hp, "lr", 1e-3 if optimizer != "sgd" else 1e-2, 0.0, math.inf),
+            lr=_number(hp, "lr", DEFAULT_LR[optimizer], 0.0, math.inf),
             momentum=momentum,
             nesterov=bool(nesterov),
             weight_decay=_number(hp, "weight_decay", weight_decay_default, 0.0, math.inf),
@@ -122,7 +123,11 @@ class OptimizerSettings:
     @property
     def num_buffers(self) -> int:
         """Number of tensors that the optimizer keeps for each parameter."""
-        return int(self.momentum > 0) if self.optimizer == "sgd" else 2
+        match self.optimizer:
+            case "sgd":
+                return int(self.momentum > 0)
+            case "adam" | "adamw":
+                return 2
 
     def lr_at(self, step: int, steps_per_epoch: int, epochs: int) -> float:
         """Return the learning rate of optimizer step `step`, counted from 0 over the whole training.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import nn
@@ -158,11 +158,14 @@ def _telling(experiment: Experiment, splits: Splits, trials: Sequence[Trial]) ->
             values["clip_norm"] = max(values["clip_norm"], VISIBLE_CLIP_NORM)
         if values.get("ema_decay") is not None:
             values["ema_decay"] = min(values["ema_decay"], VISIBLE_EMA_DECAY)
-        if values.get("optimizer", "sgd") == "sgd":
-            values["lr"] = lr * (1 if same_lr else 1 + place / 10)
-        else:
-            values["lr"] = ADAM_STEP * (1 if same_lr else 1 + place / 10)
-            values["eps"] = max(values.get("eps", 0.0), VISIBLE_EPS)
+        match OptimizerSettings.of(values).optimizer:
+            case "sgd":
+                values["lr"] = lr * (1 if same_lr else 1 + place / 10)
+            case "adam" | "adamw":
+                values["lr"] = ADAM_STEP * (1 if same_lr else 1 + place / 10)
+                values["eps"] = max(values.get("eps", 0.0), VISIBLE_EPS)
+            case other:
+                assert_never(other)
         found.append(replace(trial, fold=None, hyperparameters=values))
     return found
 

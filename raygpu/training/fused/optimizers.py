@@ -10,6 +10,7 @@ the others alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import assert_never
 
 import numpy as np
 import torch
@@ -42,11 +43,12 @@ class ArrayOptimizer:
         self.has_average = any(s.ema_decay is not None for s in members)
         """Whether an average of parameters and buffers comes first in the state, before what the rule keeps."""
         self.num_buffers = max(int(self.uses_momentum), *(s.num_buffers for s in members))
-        columns: tuple[str, ...] = {
+        columns_of: dict[OptimizerName, tuple[str, ...]] = {
             "sgd": ("lr", "momentum", "nesterov", "weight_decay", "clip_norm"),
             "adam": ("step_size", "rate1", "beta2", "rate2", "root2", "eps", "weight_decay", "clip_norm"),
             "adamw": ("step_size", "rate1", "beta2", "rate2", "root2", "eps", "shrink", "clip_norm"),
-        }[self.kind]
+        }
+        columns = columns_of[self.kind]
         self.columns = (*columns, AVERAGE_RATE) if self.has_average else columns
 
     @property
@@ -86,12 +88,14 @@ class ArrayOptimizer:
         clip_norm = np.inf if s.clip_norm is None else s.clip_norm
         rate = np.where(steps == 0, 1.0, 1.0 - (s.ema_decay or 0.0))  # the first step's result begins the average
         averaging = [rate] if self.has_average else []
-        if self.kind == "sgd":
-            return [lrs, s.momentum, float(s.nesterov), s.weight_decay, clip_norm, *averaging]
-        beta1, beta2 = s.betas
-        decay = 1 - lrs * s.weight_decay if self.kind == "adamw" else s.weight_decay
-        step_size, root = lrs / (1 - beta1 ** (steps + 1)), (1 - beta2 ** (steps + 1)) ** 0.5
-        return [step_size, 1 - beta1, beta2, 1 - beta2, root, s.eps, decay, clip_norm, *averaging]
+        match self.kind:
+            case "sgd":
+                return [lrs, s.momentum, float(s.nesterov), s.weight_decay, clip_norm, *averaging]
+            case "adam" | "adamw":
+                beta1, beta2 = s.betas
+                decay = 1 - lrs * s.weight_decay if self.kind == "adamw" else s.weight_decay
+                step_size, root = lrs / (1 - beta1 ** (steps + 1)), (1 - beta2 ** (steps + 1)) ** 0.5
+                return [step_size, 1 - beta1, beta2, 1 - beta2, root, s.eps, decay, clip_norm, *averaging]
 
     def step(self, parameters: Stacked, gradients: Stacked, state: list[Stacked], numbers: torch.Tensor) -> None:
         """Update parameters and their moments in place. numbers: (columns, width), one step of `numbers()`."""
@@ -103,10 +107,13 @@ class ArrayOptimizer:
             p, gradient, *own = real(parameter, gradients[name], *(buffer[name] for buffer in buffers))
             row = {column: _row(values, p) for column, values in n.items()}
             gradient = gradient if scale is None else gradient * _row(scale, p)
-            if self.kind == "sgd":
-                self._sgd(p, gradient, own, row)
-            else:
-                self._adam(p, gradient, own, row)
+            match self.kind:
+                case "sgd":
+                    self._sgd(p, gradient, own, row)
+                case "adam" | "adamw":
+                    self._adam(p, gradient, own, row)
+                case _:
+                    assert_never(self.kind)
 
     def update_average(self, state: list[Stacked], stepped: Stacked, numbers: torch.Tensor) -> None:
         """Move the averages towards what a step has led to. stepped: parameters and buffers after the step."""

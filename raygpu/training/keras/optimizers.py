@@ -7,7 +7,7 @@ is added before the correction of Adam's bias; and every weight decay is decoupl
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.keras.quiet_import import keras
@@ -17,11 +17,15 @@ def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
     """Make the optimizer of a trial. Assign its learning rate before each step. Raises ValueError for `ema_decay`."""
     if settings.ema_decay is not None:
         raise ValueError("hyper-parameter ema_decay: only a TorchExperiment has an average of its parameters")
-    if settings.optimizer == "sgd":
-        return Sgd(settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
-    decay = settings.weight_decay if settings.optimizer == "adamw" else None
-    beta_1, beta_2 = settings.betas
-    return Adam(settings.lr, beta_1=beta_1, beta_2=beta_2, epsilon=settings.eps, weight_decay=decay)
+    match settings.optimizer:
+        case "sgd":
+            return Sgd(settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
+        case "adam" | "adamw" as kind:
+            decay = settings.weight_decay if kind == "adamw" else None
+            beta_1, beta_2 = settings.betas
+            return Adam(settings.lr, beta_1=beta_1, beta_2=beta_2, epsilon=settings.eps, weight_decay=decay)
+        case _:
+            assert_never(settings.optimizer)
 
 
 class _Reduced:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import assert_never
 
 import torch
 
@@ -33,36 +34,39 @@ def fused_step(
     strides are: the tensors of a parameter need equal strides, without gaps.
     """
     s = settings
-    if s.optimizer == "sgd":
-        torch._fused_sgd_(
-            parameters,
-            gradients,
-            *(buffers or [[]]),
-            lr=lr,
-            momentum=s.momentum,
-            nesterov=s.nesterov,
-            weight_decay=s.weight_decay,
-            dampening=0.0,
-            maximize=False,
-            is_first_step=False,
-        )
-    else:
-        operator = torch._fused_adamw_ if s.optimizer == "adamw" else torch._fused_adam_
-        numbers = [torch.full((), number, dtype=torch.float32, device=parameters[0].device)] * len(parameters)
-        operator(
-            parameters,
-            gradients,
-            *buffers,
-            [],
-            numbers,
-            lr=lr,
-            beta1=s.betas[0],
-            beta2=s.betas[1],
-            eps=s.eps,
-            weight_decay=s.weight_decay,
-            amsgrad=False,
-            maximize=False,
-        )
+    match s.optimizer:
+        case "sgd":
+            torch._fused_sgd_(
+                parameters,
+                gradients,
+                *(buffers or [[]]),
+                lr=lr,
+                momentum=s.momentum,
+                nesterov=s.nesterov,
+                weight_decay=s.weight_decay,
+                dampening=0.0,
+                maximize=False,
+                is_first_step=False,
+            )
+        case "adam" | "adamw" as kind:
+            operator = torch._fused_adamw_ if kind == "adamw" else torch._fused_adam_
+            numbers = [torch.full((), number, dtype=torch.float32, device=parameters[0].device)] * len(parameters)
+            operator(
+                parameters,
+                gradients,
+                *buffers,
+                [],
+                numbers,
+                lr=lr,
+                beta1=s.betas[0],
+                beta2=s.betas[1],
+                eps=s.eps,
+                weight_decay=s.weight_decay,
+                amsgrad=False,
+                maximize=False,
+            )
+        case _:
+            assert_never(s.optimizer)
     torch.autograd.graph.increment_version([*parameters, *chain(*buffers)])  # the operators leave it to the caller
 
 
