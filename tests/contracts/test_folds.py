@@ -16,7 +16,7 @@ from raygpu.experiment import Splits
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.folds import Folds
-from tests.contracts.test_training import KerasHalves, TorchHalves, halves
+from tests.contracts.frameworks import KerasHalves, TorchHalves, halves
 
 HP = {"hidden": 16, "lr": 0.1, "momentum": 0.9, "batch_size": 32}
 NUM_FOLDS = 5

@@ -46,6 +46,8 @@ class Case:
     def __init__(self, kind: type[Experiment]) -> None:
         pytest.importorskip("torch" if kind.framework == "torch" else "tensorflow")
         self.module: Any = importlib.import_module(f"raygpu.training.{kind.framework}.solo")
+        predicting = "models" if kind.framework == "torch" else "solo"
+        self.predict: Any = importlib.import_module(f"raygpu.training.{kind.framework}.{predicting}").predict
         self.experiment: Any = kind()
         self.splits = datasets.synthetic(40, 8, SHAPES[kind])
 
@@ -85,7 +87,7 @@ def test_trains_by_its_seed_and_goes_on_from_a_checkpoint(case: Case, tmp_path: 
     other = case.start(seed=1, epochs=1)
     assert values(rest(other)) != values(whole)[:1]
     other.close()
-    text, outputs = case.module.predict(case.experiment, HP, tmp_path, case.splits.validation_inputs)
+    text, outputs = case.predict(case.experiment, HP, tmp_path, case.splits.validation_inputs)
     assert text
     assert [output.shape for output in outputs] == [(10,)] * 8
 

@@ -12,7 +12,7 @@ from raygpu.search.trials import Trial
 from raygpu.training.array_of_one import ArrayOfOne
 from raygpu.training.base import Settings
 from raygpu.training.hyperparameters import OptimizerSettings
-from tests.contracts.test_training import KerasRamp
+from tests.contracts.frameworks import KerasRamp
 
 pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 
