@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import shutil
 import signal
 import sqlite3
@@ -20,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 
 from raygpu import reporting
@@ -59,6 +61,21 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 
 # MLflow's module for torch imports Lightning, which takes three seconds and adds a callback that nobody asks for.
 sys.modules.setdefault("pytorch_lightning", None)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def seeded_generators() -> None:
+    """The global random generators are in the same state for a test, whatever ran before it."""
+    random.seed(0)
+    np.random.seed(0)  # the one that libraries draw from
+    if "torch" in sys.modules:
+        import torch
+
+        torch.manual_seed(0)
+    if "tensorflow" in sys.modules:
+        import tensorflow
+
+        tensorflow.random.set_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,7 @@ GRACE_S = 60
 START_S = 60
 CONFIGURATION = """
 ClusterName=raygpu
+FirstJobId={first}
 SlurmctldHost=localhost
 SlurmUser={user}
 SlurmdUser={user}
@@ -90,7 +91,10 @@ class Slurm:
     def start(self) -> None:
         """Start all daemons, and wait until both nodes are idle."""
         ports = {"port": free_port(), **{f"port_{name}": free_port() for name in ADDRESSES}}
-        text = CONFIGURATION.format(folder=self.folder, user=getpass.getuser(), grace_s=GRACE_S, **ADDRESSES, **ports)
+        text = CONFIGURATION.format(
+            folder=self.folder, user=getpass.getuser(), grace_s=GRACE_S, **ADDRESSES, **ports,
+            first=os.getpid(),  # jobs of another cluster on this machine have other numbers, so folders of their own
+        )  # fmt: skip
         (self.folder / "slurm.conf").write_text(text)
         (self.folder / "gres.conf").write_text(GRES)
         for name in ("state", *ADDRESSES):

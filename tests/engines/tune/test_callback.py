@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,7 @@ from tests.fakes.sweep import sweep_context
 
 def test_hours_of_a_lost_array_count(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("raygpu.records.trial_records.time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    monkeypatch.setattr("raygpu.records.gpu_use.time", SimpleNamespace(monotonic=lambda: now[0]))
     records = Records(2, Scoring("accuracy", True), [Device(0, "node", "0", "T4", rgu=2.0)], epochs=4)
     live: Any = SimpleNamespace(records=records, ending={}, count_loss=lambda name: None)
     config = ArrayConfig("a0000", ("t0000", "t0001"), fused=True, device="T4", share=Share(2))
