@@ -11,7 +11,7 @@ from tests.time_spent import kind, slowest
 
 def test_files_that_share_processes_are_one() -> None:
     assert scope("tests/training/keras/test_split.py") == scope("tests/training/distributed/test_keras_ranks.py")
-    assert scope("tests/training/torch/test_pipeline.py") == scope("tests/training/distributed/test_objective.py")
+    assert scope("tests/training/torch/test_pipeline.py") == scope("tests/training/distributed/test_ranks_gradient.py")
     assert scope("tests/test_sweep.py") == scope("tests/test_train.py") != scope("tests/engines/tune/test_engine.py")
     assert scope("tests/test_doctor.py") == "tests/test_doctor.py"
 

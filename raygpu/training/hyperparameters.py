@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from raygpu.planning.batch_shares import parts
 from raygpu.search.trials import BATCH_SIZE
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
@@ -19,7 +20,7 @@ ScheduleName = Literal["constant", "cosine", "step"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 DEFAULT_LR: dict[OptimizerName, float] = {"sgd": 1e-2, "adam": 1e-3, "adamw": 1e-3}
 SCHEDULES: tuple[ScheduleName, ...] = ("constant", "cosine", "step")
-READ_BY_RAYGPU = frozenset({"batch_size", "optimizer"})
+READ_BY_RAYGPU = frozenset({"batch_size", "micro_batch_size", "optimizer"})
 """Hyper-parameters that shape every program, beside those that its model reads."""
 
 
@@ -37,6 +38,8 @@ class OptimizerSettings:
     eps: float = 1e-8
     clip_norm: float | None = None
     """Largest norm of the whole gradient; None clips nothing."""
+    micro_batch_size: int | None = None
+    """Samples of a batch that the model takes at once, where memory does not hold more. None: the whole batch."""
     ema_decay: float | None = None
     """Share of the moving average of the parameters that a step leaves as it is; None keeps no average."""
     schedule: ScheduleName = "constant"
@@ -63,9 +66,8 @@ class OptimizerSettings:
 
     @classmethod
     def _of(cls, hp: Mapping[str, Any]) -> OptimizerSettings:
-        batch_size = hp.get("batch_size", BATCH_SIZE)
-        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
-            raise ValueError(f"hyper-parameter batch_size: read {batch_size!r}; a whole number of at least 1 is wanted")
+        batch_size = _count("batch_size", hp.get("batch_size", BATCH_SIZE))
+        micro = hp.get("micro_batch_size")
         optimizer = _one_of(hp, "optimizer", OPTIMIZERS, "sgd")
         momentum = _number(hp, "momentum", 0.0, 0.0, 1.0)
         weight_decay_default = 1e-2 if optimizer == "adamw" else 0.0  # torch.optim.AdamW's own default
@@ -85,6 +87,7 @@ class OptimizerSettings:
             raise ValueError("hyper-parameter nesterov: needs momentum above 0")
         return cls(
             batch_size=batch_size,
+            micro_batch_size=None if micro is None else _count("micro_batch_size", micro),
             optimizer=optimizer,
             lr=_number(hp, "lr", DEFAULT_LR[optimizer], 0.0, math.inf),
             momentum=momentum,
@@ -114,6 +117,10 @@ class OptimizerSettings:
     def in_epoch(self, epoch: int) -> OptimizerSettings:
         """Return the settings of the steps of an epoch, counted from 1."""
         return next((settings for first, settings in reversed(self.later) if first <= epoch), self)
+
+    def parts_of(self, num_samples: int) -> list[int]:
+        """Return the samples of each part in which the model takes a batch of so many; larger parts first."""
+        return parts(num_samples, math.ceil(num_samples / (self.micro_batch_size or num_samples)))
 
     @property
     def is_plain_sgd(self) -> bool:
@@ -157,6 +164,12 @@ def _one_of(hp: Mapping[str, Any], name: str, allowed: tuple[Any, ...], default:
     value = hp.get(name, default)
     if value not in allowed:
         raise ValueError(f"hyper-parameter {name}: read {value!r}; allowed: {', '.join(allowed)}")
+    return value
+
+
+def _count(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"hyper-parameter {name}: read {value!r}; a whole number of at least 1 is wanted")
     return value
 
 

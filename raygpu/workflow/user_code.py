@@ -26,6 +26,7 @@ from raygpu.search.scoring import Scoring
 from raygpu.search.space import Space, listed
 from raygpu.search.trials import Trial
 from raygpu.training.data.generators import random_state_kept, seed_generators
+from raygpu.training.distributed.parts_of_batches import lines_of_parts
 from raygpu.training.folds import Folds
 from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_whole
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
@@ -108,8 +109,19 @@ def problem(prepared: Prepared, source: Source, code: Any) -> Problem:
     splits, notes = _tried(prepared, source, code, load_data(config, source, code))
     folds = folds_of(config, splits)
     searched = part_of(config, splits, _largest(prepared.space)) if folds is None else folds.split(0)
-    lines = [*notes, *cut_lines(splits, searched, folds)]
+    lines = [*notes, *cut_lines(splits, searched, folds), *_part_lines(prepared, source, code, searched)]
     return Problem(source, code, searched, lines, folds, splits.for_test())
+
+
+def _part_lines(prepared: Prepared, source: Source, code: Experiment, splits: Splits) -> list[str]:
+    """Return lines on what changes where `micro_batch_size` cuts batches. Raises BadInput for a loss that cannot be
+    cut."""
+    if source.kind != "torch":
+        return []
+    for values in _first_draws(prepared):
+        if lines := lines_of_parts(source, code, values, splits):
+            return [f"batches in parts of micro_batch_size: {line}" for line in lines]
+    return []
 
 
 def _largest(space: Space) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from raygpu.config.source import Source
 from raygpu.errors import BadInput, one_line
 from raygpu.experiment import Splits, num_samples, reads_later
 from raygpu.planning.batch_shares import split_batch
-from raygpu.training.distributed.loss_check import MOST, Difference, differences
+from raygpu.training.distributed.loss_check import MOST, differences
+from raygpu.training.distributed.parts_of_batches import LOOKED_AT, looking_at, loss_line, state_lines
 from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.experiment import overrides
@@ -20,8 +21,6 @@ WARMUP = 0.05
 """Share of all epochs over which a scaled learning rate rises, without a configured warm-up."""
 MOST_CHANGES = 6
 """Largest number of changes by epoch that a line names."""
-LOOKED_AT = 64
-"""Smallest number of samples in the comparison of a loss with the losses of parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +67,9 @@ def spread(config: TrainConfig, devices: int, samples_per_epoch: int, *, global_
         lines.append(
             f"ema_decay {settings.ema_decay:g} becomes {scaled.ema_decay:.4g}: a batch is {growth:.4g} times as large"
         )
-    parallel = ParallelSettings(
-        whole, config.accumulate, config.chosen_ratios, config.ratios == "auto", config.compile, scaled
-    )
+    most = max(split_batch(whole, config.chosen_ratios or [1.0] * devices))
+    num_parts = max(config.accumulate, len(settings.parts_of(most)))
+    parallel = ParallelSettings(whole, num_parts, config.chosen_ratios, config.ratios == "auto", config.compile, scaled)
     batches = _batches(config, parallel, devices, settings.batch_size)
     return BatchPlan(parallel, (batches, *lines), _lr(settings, scaled, factor))
 
@@ -114,7 +113,7 @@ def checked(config: TrainConfig, plan: BatchPlan, devices: int, source: Source, 
 def _checked(
     config: TrainConfig, plan: BatchPlan, devices: int, source: Source, code: Any, splits: Splits
 ) -> BatchPlan:
-    parallel, lines, lr_line, look_at = plan.parallel, list(plan.lines), plan.lr_line, _look(source)
+    parallel, lines, lr_line, look_at = plan.parallel, list(plan.lines), plan.lr_line, looking_at(source)
     if source.kind == "torch" and overrides(code, "optimizer"):
         lr_line = "optimizer() is the experiment's own: its learning rate is not changed to the size of a batch"
     samples_per_epoch, num_validation = splits.samples_per_epoch, num_samples(splits.validation_targets)
@@ -124,12 +123,12 @@ def _checked(
         look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=False)
         if source.kind == "torch":
             parallel = _with_least(parallel, look.least_samples(), devices, samples_per_epoch)
-            lines += _state_lines(look, by_share=config.loss_by_share)
+            lines += state_lines(look, by_share=config.loss_by_share)
         if config.loss_by_share:
             lines.append("loss by share: each device's loss is of its share of a batch alone, as loss_by_share asks")
         else:
             most = max(parallel.global_batch, LOOKED_AT)
-            lines += [_told(found, source) for found in differences(look, inputs, targets, most)]
+            lines += [loss_line(found, source) for found in differences(look, inputs, targets, most)]
     if num_validation > look_at.batch:
         inputs, targets = splits.validation_inputs, splits.validation_targets
         look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=True)
@@ -140,17 +139,6 @@ def _checked(
             if found.kind == "parts"
         ]
     return BatchPlan(parallel, tuple(lines), lr_line)
-
-
-def _look(source: Source) -> Any:
-    """Return the framework's class that evaluates a loss on chosen samples."""
-    if source.kind == "torch":
-        from raygpu.training.distributed.torch_loss_check import TorchLook
-
-        return TorchLook
-    from raygpu.training.distributed.keras_loss_check import KerasLook
-
-    return KerasLook
 
 
 def _with_least(parallel: ParallelSettings, least: int, devices: int, samples_per_epoch: int) -> ParallelSettings:
@@ -164,53 +152,6 @@ def _with_least(parallel: ParallelSettings, least: int, devices: int, samples_pe
                 f" devices need {least * devices} samples at least"
             )
     return replace(parallel, least=least)
-
-
-def _state_lines(look: Any, *, by_share: bool) -> list[str]:
-    """Return lines on effects of a batch's parts on a torch model that differ from those of the whole batch."""
-    lines, names, path = [], look.moving_buffers(), look.moving_state()
-    if names:
-        which = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        lines.append(
-            f"buffers that training changes ({which}): each part of a batch changes them by itself, and each step"
-            " begins with the first device's"
-        )
-    if written := look.written_parameters():
-        lines.append(
-            f"a forward pass writes to parameters in place ({', '.join(written[:3])}): each device changes its own copy"
-            " by its own share of a batch, and the first device's is kept"
-        )
-    if path is not None:
-        lines.append(f"{path} changes while it trains: each device, and each part of a batch, changes its own")
-    if not by_share and not look.gradient_adds_up():
-        lines.append(
-            "the gradient of a batch is not the mean of those of its parts (a hook, scale_grad_by_freq, or a layer that"
-            " looks at the whole batch while it trains?), though the loss is: each part's is computed by itself"
-        )
-    return lines
-
-
-def _told(found: Difference, source: Source) -> str:
-    """Return a line for an inexact loss. Raises BadInput for a loss that would silently become another one."""
-    if found.kind == "unsteady":
-        return (
-            "the loss of the same samples changes from call to call, or is not finite: whether it is a mean over"
-            " samples, as splitting a batch needs, is not known"
-        )
-    if found.kind == "outputs":
-        return (
-            f"the model's outputs for a sample depend on the rest of its batch: the loss is {found}; each device has"
-            " its share alone"
-        )
-    assert found.value is not None
-    what = (
-        "no mean over samples" if found.value.kind == "a plain number" else f"{found.value.kind} that does not add up"
-    )
-    raise BadInput(
-        f"experiment: {source.name}: the loss is {what}: {found}. Each device's loss would be of its share alone:"
-        " return raygpu.Mean(total, weight) or raygpu.Sum(total) from loss() or training_step(); for a loss that"
-        " compares samples with each other, --loss-by-share trains on each share's own"
-    )
 
 
 def _batches(config: TrainConfig, parallel: ParallelSettings, devices: int, size: int) -> str:

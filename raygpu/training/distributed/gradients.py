@@ -18,6 +18,7 @@ from torch import nn
 
 from raygpu.training.distributed.ranks import Ranks
 from raygpu.training.torch.optimizers import real
+from raygpu.training.torch.reduction import dense
 from raygpu.training.torch.torch_private_api import copy_all
 
 FIRST_BUCKET = 2**20
@@ -183,11 +184,6 @@ class GradientSum:
         self._order = told[0][0]
         self._overlaps = not any(again for _, again in told)
         self._arrivals.clear()
-
-
-def dense(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a sparse gradient, as of `Embedding(sparse=True)`, as a dense one; others unchanged."""
-    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def start_alike(model: nn.Module, ranks: Ranks, group: Any = None) -> None:

@@ -20,17 +20,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygpu.records.training_progress import Wish
 from raygpu.training.distributed.gradients import start_alike
 from raygpu.training.distributed.moving_buffers import MovingBuffers
-from raygpu.training.distributed.objective import StepGradient
 from raygpu.training.distributed.ranks import LocalBatch, Norm, ParallelSettings, ParallelTraining, Ranks, Report
+from raygpu.training.distributed.ranks_gradient import RanksGradient
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import training_loss
-from raygpu.training.torch.models import CHECKPOINT
+from raygpu.training.torch.models import CHECKPOINT, has_batch_norm
 from raygpu.training.torch.parameter_average import unaveraged
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.seeding import seed_all
@@ -80,7 +79,7 @@ class TorchParallel(ParallelTraining):
             self._spread(solo.model)
         solo.num_steps = len(self._bounds) * self.epochs
         self._gradient = self._step_gradient()
-        if parallel.accumulate > 1 and _has_batch_norm(solo.model):
+        if parallel.accumulate > 1 and has_batch_norm(solo.model):
             self.notes.append("BatchNorm: each part of a batch is normalised by itself")
         if parallel.compile:
             solo.model.compile()
@@ -101,7 +100,7 @@ class TorchParallel(ParallelTraining):
 
     def _join_batch_norm(self, model: nn.Module) -> None:
         # Statistics of BatchNorm are rank 0's, as it evaluates and saves: waiting for them would spoil the speeds.
-        if _has_batch_norm(model):
+        if has_batch_norm(model):
             if self.solo.device.type == "cuda":
                 self.solo.model = _synchronized(model)
             else:
@@ -109,8 +108,8 @@ class TorchParallel(ParallelTraining):
                     "BatchNorm: torch synchronises it on GPUs only; here each rank normalises its share by itself"
                 )
 
-    def _step_gradient(self) -> StepGradient:
-        return StepGradient(self.solo.optimizer.parameters, self.ranks, self.solo.device)
+    def _step_gradient(self) -> RanksGradient:
+        return RanksGradient(self.solo.optimizer.parameters, self.ranks, self.solo.device)
 
     # An epoch
 
@@ -325,11 +324,6 @@ def _hooked(model: nn.Module) -> str | None:
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             return name
     return None
-
-
-def _has_batch_norm(model: nn.Module) -> bool:
-    """Return whether a layer normalises by the batch in training; one kept in evaluation mode does not."""
-    return any(isinstance(module, _BatchNorm) and module.training for module in model.train().modules())
 
 
 def _synchronized(model: nn.Module) -> nn.Module:

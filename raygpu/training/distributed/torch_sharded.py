@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 from raygpu.experiment import Mean, Sum
 from raygpu.records.training_progress import Wish
 from raygpu.training.distributed.gradients import start_alike
-from raygpu.training.distributed.objective import StepGradient
 from raygpu.training.distributed.ranks import ParallelSettings
+from raygpu.training.distributed.ranks_gradient import RanksGradient
 from raygpu.training.distributed.sharded.gradient import ShardedGradient
 from raygpu.training.distributed.sharded.lockstep import WITHOUT
 from raygpu.training.distributed.sharded.optimizer import ShardedOptimizer, ShardedOwnOptimizer
@@ -86,7 +86,7 @@ class TorchSharded(TorchParallel):
                 return ShardedOwnOptimizer.of(made, self._shards)
         return ShardedOptimizer(settings.in_epoch(1), self._shards)
 
-    def _step_gradient(self) -> StepGradient:
+    def _step_gradient(self) -> RanksGradient:
         return ShardedGradient(self._shards, self.ranks, self.solo.device)
 
     def _loss(self) -> Any:

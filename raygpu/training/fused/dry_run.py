@@ -23,7 +23,7 @@ from raygpu.search.trials import EpochResult, Trial
 from raygpu.training.base import NotAsAlone, Settings, made_by
 from raygpu.training.data.generators import random_state_kept
 from raygpu.training.fused.model_array import TorchArray
-from raygpu.training.fused.refusal import OWN_OPTIMIZER, CodeWatch, refusal, slow_loop
+from raygpu.training.fused.refusal import IN_PARTS, OWN_OPTIMIZER, CodeWatch, refusal, slow_loop
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
 from raygpu.training.modes import torch_modes_kept
 from raygpu.training.torch.comparison import first_difference
@@ -117,6 +117,9 @@ def obstacle(
     """
     if overrides(experiment, "optimizer"):
         return OWN_OPTIMIZER
+    settings = OptimizerSettings.of(trials[0].hyperparameters)
+    if len(settings.parts_of(settings.batch_size)) > 1:
+        return IN_PARTS
     try:
         with random_state_kept():
             trials = _telling(experiment, splits, trials)

@@ -110,7 +110,8 @@ class TorchGrouper:
             return ITS_OWN
         values = group.signature.values
         # Each optimizer is tested against torch.optim's; what a model does may depend on the size of a batch.
-        size = str(OptimizerSettings.of(group.trials[0].hyperparameters).batch_size)
+        settings = OptimizerSettings.of(group.trials[0].hyperparameters)
+        size = str(settings.parts_of(settings.batch_size))
         key = (*(value for value in values if value[0] not in READ_BY_RAYGPU), ("batch_size", size))
         if key not in self._obstacles:
             chosen = representatives(group.trials, group.signature)

@@ -100,6 +100,8 @@ def _place(code: CodeType, line: int) -> str:
 
 OWN_OPTIMIZER = "optimizer() is the experiment's own, which steps one model"
 """Reason for which no trial of an experiment with its own optimizer shares an array."""
+IN_PARTS = "micro_batch_size cuts batches, and an array takes whole ones: it trains fewer members at once instead"
+"""Reason for which no trial whose batches are cut shares an array."""
 
 
 class CodeWatch:

@@ -14,9 +14,14 @@ from raygpu.training.keras.quiet_import import keras
 
 
 def make_optimizer(settings: OptimizerSettings) -> keras.optimizers.Optimizer:
-    """Make the optimizer of a trial. Assign its learning rate before each step. Raises ValueError for `ema_decay`."""
+    """Make the optimizer of a trial. Assign its learning rate before each step. Raises ValueError for `ema_decay` and
+    `micro_batch_size`."""
     if settings.ema_decay is not None:
         raise ValueError("hyper-parameter ema_decay: only a TorchExperiment has an average of its parameters")
+    if settings.micro_batch_size is not None:
+        raise ValueError(
+            "hyper-parameter micro_batch_size: a Keras training takes whole batches; a TorchExperiment is wanted"
+        )
     match settings.optimizer:
         case "sgd":
             return Sgd(settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)

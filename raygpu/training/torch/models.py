@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters
 from raygpu.training.base import made_by
@@ -51,6 +52,11 @@ def cast_model(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.data = in_precision(tensor.data, dtype)
     return model
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Return whether a layer normalises by the batch in training; one kept in evaluation mode does not."""
+    return any(isinstance(module, _BatchNorm) and module.training for module in model.train().modules())
 
 
 def trained_model(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path) -> nn.Module:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -146,7 +147,7 @@ class TorchPlaced(TorchSolo):
         seed_all(epoch_seed(self.seed, 1))
         losses = Accumulator(self.device)
         started = time.perf_counter()
-        for loss, count in self._steps(1):
+        for loss, count in chain.from_iterable(self._steps(1)):
             losses.add(loss, count)
         self.wait()
         epoch_s = time.perf_counter() - started

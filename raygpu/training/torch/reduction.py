@@ -47,6 +47,11 @@ def backward(loss: Any) -> None:
         value.backward()
 
 
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a sparse gradient, as of `Embedding(sparse=True)`, as a dense one; others unchanged."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
 def packed(value: Any) -> torch.Tensor:
     """Pack a loss or metric into one tensor, for `torch.vmap`: a scalar, or `(total, weight)` of a `Mean` or `Sum`, in
     float64."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -27,8 +27,9 @@ from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
 from raygpu.training.torch.parameter_average import ParameterAverage, unaveraged
 from raygpu.training.torch.read_data import training_data
-from raygpu.training.torch.reduction import Accumulator, backward, objective
+from raygpu.training.torch.reduction import Accumulator, backward, dense, objective
 from raygpu.training.torch.seeding import seed_all
+from raygpu.training.torch.step_gradient import StepGradient
 from raygpu.training.torch.unsaved_state import unsaved
 
 # Large enough to keep a device busy, small enough that activations of a whole split are never held at once.
@@ -116,12 +117,14 @@ class TorchSolo:
     def _train(self) -> float:
         """Train an epoch; return its mean loss."""
         losses = Accumulator(self.device)
-        for loss, count in self._steps(self.epoch):
-            losses.add(loss, count)
+        for parts in self._steps(self.epoch):
+            for loss, count in parts:
+                losses.add(loss, count)
         return losses.value().item()  # the epoch's only wait for the device
 
-    def _steps(self, epoch: int, most: int | None = None) -> Iterator[tuple[Any, int]]:
-        """Take the optimizer steps of an epoch; yield the result of `loss` and the number of samples of each.
+    def _steps(self, epoch: int, most: int | None = None) -> Iterator[list[tuple[Any, int]]]:
+        """Take the optimizer steps of an epoch; yield the result of `loss` and the number of samples of each part of a
+        batch, which is one part unless `micro_batch_size` asks for more.
 
         most: steps that are taken at most.
         """
@@ -129,14 +132,42 @@ class TorchSolo:
         settings = self.optimizer_settings.in_epoch(epoch)
         self.optimizer.use(settings)
         first_step, chosen = (epoch - 1) * self.steps_per_epoch, self._chosen(epoch)[:most]
-        for number, (inputs, targets) in enumerate(self.data.train_batches(epoch, chosen)):
-            with self.autocast():
-                loss = training_loss(self.experiment, self.model, inputs, targets, self.hp)
-            backward(loss)
+        sizes = [settings.parts_of(len(rows)) for rows in chosen]
+        pieces = [piece for rows, each in zip(chosen, sizes, strict=True) for piece in rows.split(each)]
+        batches = iter(self.data.train_batches(epoch, pieces))
+        for number, each in enumerate(sizes):
+            parts = self._add_gradients(batches, each)
             if settings.clip_norm is not None:
+                for parameter in self.optimizer.parameters:
+                    if parameter.grad is not None:
+                        parameter.grad = dense(parameter.grad)
                 nn.utils.clip_grad_norm_(self.optimizer.parameters, settings.clip_norm)
             self.take_step(settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
-            yield loss, len(chosen[number])
+            yield parts
+
+    def _add_gradients(self, batches: Iterator[tuple[Any, Any]], sizes: Sequence[int]) -> list[tuple[Any, int]]:
+        """Give the parameters the gradient of a batch, taken in parts of these sizes; return the loss of each part."""
+        if len(sizes) == 1:
+            loss = self._loss(*next(batches))
+            backward(loss)
+            return [(loss, sizes[0])]
+        gradient, losses = self._step_gradient, []
+        gradient.begin(sum(sizes))
+        for number, size in enumerate(sizes):
+            loss = self._loss(*next(batches))
+            gradient.add(loss, size, last=number == len(sizes) - 1)
+            losses.append((loss, size))
+        gradient.end()
+        return losses
+
+    def _loss(self, inputs: Any, targets: Any) -> Any:
+        """Return the result of the training step on these samples."""
+        with self.autocast():
+            return training_loss(self.experiment, self.model, inputs, targets, self.hp)
+
+    @cached_property
+    def _step_gradient(self) -> StepGradient:
+        return StepGradient(self.optimizer.parameters, self.device)
 
     def _chosen(self, epoch: int) -> list[torch.Tensor]:
         """Return the samples of each batch of an epoch."""
@@ -151,8 +182,8 @@ class TorchSolo:
         if self.data.timed_batches is not None:
             deque(self.data.train_batches(1, self._chosen(1)[: self.data.timed_batches]), maxlen=0)
         while True:
-            for _, count in self._steps(1, self.data.timed_batches):
-                yield count
+            for parts in self._steps(1, self.data.timed_batches):
+                yield sum(count for _, count in parts)
 
     def trial_evaluation(self) -> tuple[int, int]:
         """Evaluate the first batch, to be timed; return its samples, and those of a whole evaluation."""

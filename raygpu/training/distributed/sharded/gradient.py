@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from raygpu.training.distributed.objective import Gradients, StepGradient
+from raygpu.training.distributed.ranks_gradient import RanksGradient
 from raygpu.training.distributed.sharded.shards import Shards
+from raygpu.training.torch.step_gradient import Gradients
 
 
 class ShardedSum:
@@ -45,7 +46,7 @@ class ShardedSum:
         """Do nothing: the hooks end with the model."""
 
 
-class ShardedGradient(StepGradient):
+class ShardedGradient(RanksGradient):
     """Computes the gradient of a step into the parts of the parameters that this rank holds."""
 
     def __init__(self, shards: Shards, ranks: Any, device: torch.device) -> None:
@@ -61,13 +62,13 @@ class ShardedGradient(StepGradient):
         """Whether |g|^2 of each rank's part of the batch is known: not where it comes in several pieces."""
         return super().has_square and self._sums.at_once and self._parts_added == 1
 
-    def begin(self, own: int, share: float, square: torch.Tensor | None) -> None:
-        """Begin a step; see `StepGradient.begin`."""
+    def begin(self, own: int, share: float = 1.0, square: torch.Tensor | None = None) -> None:
+        """Begin a step; see `RanksGradient.begin`."""
         super().begin(own, share, square)
         self._parts_added, self._sums.at_once = 0, True
 
     def add(self, loss: Any, size: int, *, last: bool) -> None:
-        """Take in the loss of a part; see `StepGradient.add`."""
+        """Take in the loss of a part; see `RanksGradient.add`."""
         self._parts_added += 1
         super().add(loss, size, last=last)
 

@@ -21,12 +21,12 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_leaves
 
-from raygpu.training.distributed.gradients import dense
 from raygpu.training.distributed.sharded.blocks import blocks, has_forward
 from raygpu.training.distributed.sharded.fsdp_private_api import late_gradient, make_root
 from raygpu.training.distributed.sharded.lockstep import WITHOUT, CheckedAllGather, CheckedReduceScatter, Lockstep
 from raygpu.training.torch.optimizers import real
 from raygpu.training.torch.python_state import sharing
+from raygpu.training.torch.reduction import dense
 
 
 class Shards:

@@ -1,4 +1,4 @@
-"""The gradient of one optimizer step, from the losses of a batch's parts on one or several ranks.
+"""The gradient of one optimizer step, from the losses of a batch's parts.
 
 A plain loss is a mean over samples: the parts' gradients count by their samples. A `Mean` has a numerator and a
 denominator that add up over the parts, and is divided when all are known; a `Sum` is not divided.
@@ -10,23 +10,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from raygpu.experiment import Mean, Sum
-from raygpu.training.distributed.gradients import GradientSum, dense
-from raygpu.training.distributed.ranks import Ranks
-from raygpu.training.torch.reduction import objective
+from raygpu.training.torch.reduction import dense, objective
 
 Kind = Literal["a plain number", "a Mean", "a Sum"]
 Gradients = list[torch.Tensor | None]
 
 
 class StepGradient:
-    """Computes the gradient of a step: `begin`, `add` for each part, `end`. All ranks make the same calls."""
+    """Computes the gradient of a step: `begin`, `add` for each part, `end`."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks, device: torch.device) -> None:
-        self._parameters, self._ranks, self._device = parameters, ranks, device
+    def __init__(self, parameters: Sequence[nn.Parameter], device: torch.device) -> None:
+        self._parameters, self._device = parameters, device
         self._sum = self._make_sum()
         self._kind: Kind | None = None
         self._is_fraction = False
@@ -34,34 +31,32 @@ class StepGradient:
         self._own, self._share = 1, 1.0
         self._square: torch.Tensor | None = None
         self._parts: torch.Tensor | None = None
-        """Numerator and denominator of a `Mean` so far; of all ranks once `_work` is done."""
-        self._work: Any = None
-        """The sum of `_parts` over ranks, under way."""
+        """Numerator and denominator of a `Mean` so far."""
         self._numerators: Gradients = []
         self._denominators: Gradients = []
         for parameter in parameters:
             parameter.grad = None
 
     def _make_sum(self) -> Any:
-        """Return what sums the gradients over the ranks; None for one rank."""
-        return GradientSum(self._parameters, self._ranks) if self._ranks.world > 1 else None
+        """Return what sums the gradients over several ranks; None in one process."""
+        return None
 
     @property
     def has_square(self) -> bool:
-        """Whether |g|^2 of each rank's part was measured, and depends on its samples: the loss is a mean over them."""
+        """Whether |g|^2 of this process' part is measured and depends on its samples: the loss is a mean over them."""
         return self._kind == "a plain number"
 
-    def begin(self, own: int, share: float, square: torch.Tensor | None) -> None:
-        """Begin a step. own: this rank's samples. share: the weight of their mean gradient in the batch's.
+    def begin(self, own: int, share: float = 1.0, square: torch.Tensor | None = None) -> None:
+        """Begin a step. own: this process' samples. share: the weight of their mean gradient in the batch's.
 
-        square: |g|^2 of this rank's gradient is added to this tensor if the loss is a plain number.
+        square: |g|^2 of this process' gradient is added to this tensor if the loss is a plain number.
         """
         self._own, self._share, self._square = own, share, square
-        self._parts, self._work = None, None
+        self._parts = None
         self._numerators, self._denominators = [], []
 
     def add(self, loss: Any, size: int, *, last: bool) -> None:
-        """Take in the loss of a part, of `size` of this rank's samples; with the last one the ranks begin to sum."""
+        """Take in the loss of a part, of `size` of this process' samples; with the last one, ranks begin to sum."""
         self._check(loss)
         if isinstance(loss, Mean):
             if last and size == self._own and self._sum is None:
@@ -74,8 +69,7 @@ class StepGradient:
 
     def end(self) -> None:
         """Wait until the parameters hold the gradient of the whole batch."""
-        if self._work is not None:
-            self._work.wait()
+        self._wait_for_parts()
         if self._is_fraction and self._parts is not None:
             self._combine()
             if self._sum is not None:
@@ -104,7 +98,7 @@ class StepGradient:
         is_fraction = isinstance(loss, Mean) and isinstance(loss.weight, torch.Tensor) and loss.weight.requires_grad
         if self._kind is None:
             self._kind = kind
-            told = self._ranks.gather([(kind, is_fraction)])
+            told = self._told(kind, is_fraction)
             self._is_fraction = any(each for _, each in told)
             if len({each for each, _ in told}) > 1:
                 kinds = ", ".join(f"{each} on rank {rank}" for rank, (each, _) in enumerate(told))
@@ -114,13 +108,23 @@ class StepGradient:
         elif is_fraction and not self._is_fraction:
             raise TypeError("loss() returned a Mean whose weight has a gradient, and none before")
 
+    def _told(self, kind: Kind, is_fraction: bool) -> list[tuple[Kind, bool]]:
+        """Return the kind of each rank's loss, and whether it has a denominator with a gradient."""
+        return [(kind, is_fraction)]
+
+    def _sum_parts(self) -> None:
+        """Begin to sum the numerators and denominators of all ranks."""
+
+    def _wait_for_parts(self) -> None:
+        """Wait until `_parts` are those of all ranks."""
+
     def _add_mean(self, loss: Mean, *, last: bool) -> None:
         values = (torch.as_tensor(each, device=self._device).detach().double().reshape(()) for each in
                   (loss.total, loss.weight))  # fmt: skip
         parts = torch.stack(list(values))
         self._parts = parts if self._parts is None else self._parts + parts
-        if last and self._sum is not None:
-            self._work = dist.all_reduce(self._parts, async_op=True)
+        if last:
+            self._sum_parts()
         if not self._is_fraction:
             return self._run(_backward(loss.total), 1.0, None, last=last)
         self._numerators = self._collected(_backward(loss.total, retain=True), self._numerators)
@@ -141,7 +145,7 @@ class StepGradient:
         return [_added(one, other) for one, other in zip(earlier, found, strict=True)] if earlier else found
 
     def _combine(self) -> None:
-        """Set this rank's part of the gradient of T / W: dT / W - T dW / W^2, with T and W of the whole batch."""
+        """Set this process' part of the gradient of T / W: dT / W - T dW / W^2, with T and W of the whole batch."""
         assert self._parts is not None
         total, weight = self._parts[0], _divisor(self._parts[1])
         for parameter, above, below in zip(self._parameters, self._numerators, self._denominators, strict=True):

@@ -1,0 +1,114 @@
+"""What changes where a batch is taken in parts, by one device or by several: told in a line, or refused.
+
+notes = lines_of_parts(source, experiment, {"batch_size": 256, "micro_batch_size": 64}, splits)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from raygpu.config.source import Source
+from raygpu.errors import BadInput, one_line
+from raygpu.experiment import Experiment, Splits, reads_later
+from raygpu.training.distributed.loss_check import MOST, Difference, differences
+from raygpu.training.hyperparameters import OptimizerSettings
+
+LOOKED_AT = 64
+"""Smallest number of samples in the comparison of a loss with the losses of parts."""
+BY_SHARE = "for a loss that compares samples with each other, --loss-by-share trains on each share's own"
+WHOLE = "for a loss that compares samples with each other, leave micro_batch_size out"
+
+
+def lines_of_parts(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
+    """Return lines on a torch training on one device whose batches `micro_batch_size` cuts; none if it cuts none.
+
+    Raises BadInput if the loss of a batch does not follow from those of its parts, or a part is too small.
+    """
+    settings = OptimizerSettings.of(hp)
+    sizes = settings.parts_of(min(settings.batch_size, splits.samples_per_epoch))
+    if len(sizes) == 1:
+        return []
+    from raygpu.training.torch.models import has_batch_norm
+
+    few = splits.first(MOST) if reads_later(splits.train_inputs) else splits
+    inputs, targets = few.train_inputs, few.train_targets
+    try:
+        with contextlib.chdir(source.folder):
+            look = looking_at(source)(code, hp, inputs, targets, with_metrics=False)
+            if sizes[-1] < look.least_samples():
+                raise BadInput(
+                    f"space.micro_batch_size: read {settings.micro_batch_size}; the model cannot be trained on parts of"
+                    f" {sizes[-1]} samples (BatchNorm?)"
+                )
+            lines = state_lines(look, by_share=False)
+            if has_batch_norm(look.model):
+                lines.append("BatchNorm: each part of a batch is normalised by itself")
+            found = differences(look, inputs, targets, max(settings.batch_size, LOOKED_AT))
+            return lines + [loss_line(each, source, WHOLE) for each in found]
+    except BadInput:
+        raise
+    except Exception as error:  # the user's code: whatever it raises is the message
+        raise BadInput(f"experiment: {source.name}: a look at its loss failed: {one_line(error)}") from error
+
+
+def looking_at(source: Source) -> Any:
+    """Return the framework's class that evaluates a loss on chosen samples."""
+    if source.kind == "torch":
+        from raygpu.training.distributed.torch_loss_check import TorchLook
+
+        return TorchLook
+    from raygpu.training.distributed.keras_loss_check import KerasLook
+
+    return KerasLook
+
+
+def state_lines(look: Any, *, by_share: bool) -> list[str]:
+    """Return lines on effects of a batch's parts on a torch model that differ from those of the whole batch."""
+    lines, names, path = [], look.moving_buffers(), look.moving_state()
+    if names:
+        which = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        lines.append(
+            f"buffers that training changes ({which}): each part of a batch changes them by itself, and each step"
+            " begins with the first device's"
+        )
+    if written := look.written_parameters():
+        lines.append(
+            f"a forward pass writes to parameters in place ({', '.join(written[:3])}): each device changes its own copy"
+            " by its own share of a batch, and the first device's is kept"
+        )
+    if path is not None:
+        lines.append(f"{path} changes while it trains: each device, and each part of a batch, changes its own")
+    if not by_share and not look.gradient_adds_up():
+        lines.append(
+            "the gradient of a batch is not the mean of those of its parts (a hook, scale_grad_by_freq, or a layer that"
+            " looks at the whole batch while it trains?), though the loss is: each part's is computed by itself"
+        )
+    return lines
+
+
+def loss_line(found: Difference, source: Source, remedy: str = BY_SHARE) -> str:
+    """Return a line for an inexact loss. Raises BadInput for a loss that would silently become another one.
+
+    remedy: what to do about a loss that is right, and cannot be cut.
+    """
+    if found.kind == "unsteady":
+        return (
+            "the loss of the same samples changes from call to call, or is not finite: whether it is a mean over"
+            " samples, as splitting a batch needs, is not known"
+        )
+    if found.kind == "outputs":
+        return (
+            f"the model's outputs for a sample depend on the rest of its batch: the loss is {found}; each part of a"
+            " batch is by itself"
+        )
+    assert found.value is not None
+    what = (
+        "no mean over samples" if found.value.kind == "a plain number" else f"{found.value.kind} that does not add up"
+    )
+    raise BadInput(
+        f"experiment: {source.name}: the loss is {what}: {found}. The loss of each part of a batch, as on each device,"
+        " would be of that part alone: return raygpu.Mean(total, weight) or raygpu.Sum(total) from loss() or"
+        f" training_step(); {remedy}"
+    )

@@ -1,0 +1,39 @@
+"""The gradient of one optimizer step, from the losses of a batch's parts on several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from raygpu.training.distributed.gradients import GradientSum
+from raygpu.training.distributed.ranks import Ranks
+from raygpu.training.torch.step_gradient import Kind, StepGradient
+
+
+class RanksGradient(StepGradient):
+    """Computes the gradient of a step whose batch is split over ranks. All ranks make the same calls."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks, device: torch.device) -> None:
+        self._ranks = ranks
+        self._work: Any = None
+        """The sum of `_parts` over ranks, under way."""
+        super().__init__(parameters, device)
+
+    def _make_sum(self) -> Any:
+        return GradientSum(self._parameters, self._ranks) if self._ranks.world > 1 else None
+
+    def _told(self, kind: Kind, is_fraction: bool) -> list[tuple[Kind, bool]]:
+        return self._ranks.gather([(kind, is_fraction)])
+
+    def _sum_parts(self) -> None:
+        if self._sum is not None and self._parts is not None:
+            self._work = dist.all_reduce(self._parts, async_op=True)
+
+    def _wait_for_parts(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+            self._work = None

@@ -1,0 +1,102 @@
+"""Batches that the model takes in parts: the gradient of the whole batch, whatever the loss is a mean of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from raygpu.config.source import Source
+from raygpu.errors import BadInput
+from raygpu.search.trials import Trial
+from raygpu.training.base import Settings
+from raygpu.training.distributed.parts_of_batches import lines_of_parts
+from raygpu.training.fused.groups import TorchGrouper
+from raygpu.training.fused.refusal import IN_PARTS
+from raygpu.training.torch.solo import TorchSolo
+from tests.models import Mlp, few
+from tests.training.distributed.parallel_cases import CASES, Plain
+from tests.training.fused.alike import CPU, parameters
+
+HP: dict[str, Any] = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "batch_size": 32}
+HERE = Source("torch", "here:Experiment", str(Path.cwd()))
+
+
+def trained(kind: type[Plain], hp: Mapping[str, Any]) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """The parameters after two epochs in float64, and the epochs' losses."""
+    experiment = kind()
+    settings = Settings(2, 1, "float32", Path())
+    solo = TorchSolo(experiment, experiment.data(), Trial("t0000", 3, hp), settings, CPU, torch.float64)
+    losses = [result.metrics["train/loss"] for result in iter(solo.run_epoch, None)]
+    return parameters(solo.model), losses
+
+
+@pytest.mark.parametrize("more", [{}, {"clip_norm": 0.05}, {"optimizer": "adamw", "ema_decay": 0.9}], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_parts_have_the_gradient_of_the_whole_batch(name: str, more: dict[str, Any]) -> None:
+    """Three batches of 32, 32 and 26 samples, in parts of 12 at most: 11, 11, 10 and 9, 9, 8."""
+    wanted, losses = trained(CASES[name], HP | more)
+    found, own = trained(CASES[name], HP | more | {"micro_batch_size": 12})
+    for key, value in wanted.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-8, atol=1e-10, msg=lambda text, key=key: f"{key}: {text}")
+    assert own == pytest.approx(losses, rel=1e-9)
+
+
+def test_a_part_is_no_larger_than_asked_for() -> None:
+    sizes = []
+
+    class Noted(Plain):
+        def loss(self, outputs: Any, targets: Any) -> Any:
+            sizes.append(len(targets))
+            return super().loss(outputs, targets)
+
+    trained(Noted, HP | {"micro_batch_size": 12})
+    assert sizes[:9] == [11, 11, 10, 11, 11, 10, 9, 9, 8]
+
+
+def test_a_part_larger_than_the_batch_cuts_nothing() -> None:
+    wanted, _ = trained(Plain, HP)
+    found, _ = trained(Plain, HP | {"micro_batch_size": 99})
+    assert all(torch.equal(found[key], value) for key, value in wanted.items())
+
+
+def test_an_array_takes_whole_batches() -> None:
+    whole = [Trial(Trial.name(i), i, {"hidden": 8, "lr": 0.1 + i / 100, "batch_size": 32}) for i in range(2)]
+    cut = [Trial(Trial.name(2 + i), i, {**each.hyperparameters, "micro_batch_size": 8}) for i, each in enumerate(whole)]
+    large = [
+        Trial(Trial.name(4 + i), i, {**each.hyperparameters, "micro_batch_size": 32}) for i, each in enumerate(whole)
+    ]
+    groups = TorchGrouper(Mlp(), few(90, 16)).groups([*whole, *cut, *large])
+    assert [group.reason for group in groups] == [None, IN_PARTS, None]
+
+
+class Ranked(Plain):
+    """A loss of pairs of samples."""
+
+    def loss(self, outputs: Any, targets: Any) -> Any:
+        return (outputs[:, :1] - outputs[:, 0]).abs().mean()
+
+
+class Normalised(Plain):
+    def model(self, hp: Mapping[str, Any]) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 10))
+
+
+def test_a_loss_that_cannot_be_cut_is_refused() -> None:
+    data = few(90, 16)
+    assert lines_of_parts(HERE, Ranked(), HP, data) == [], "whole batches are not looked at"
+    with pytest.raises(BadInput, match=r"the loss is no mean over samples: .*; .* leave micro_batch_size out$"):
+        lines_of_parts(HERE, Ranked(), HP | {"micro_batch_size": 8}, data)
+    assert lines_of_parts(HERE, Plain(), HP | {"micro_batch_size": 8}, data) == []
+
+
+def test_batch_norm_is_told_and_a_part_of_one_sample_refused() -> None:
+    data = few(90, 16)
+    assert "BatchNorm: each part of a batch is normalised by itself" in lines_of_parts(
+        HERE, Normalised(), HP | {"micro_batch_size": 8}, data
+    )
+    with pytest.raises(BadInput, match=r"space.micro_batch_size: read 1; the model cannot be trained on parts of 1"):
+        lines_of_parts(HERE, Normalised(), HP | {"micro_batch_size": 1}, data)
