@@ -10,9 +10,13 @@ import torch
 
 from raygpu import sweep, train
 from raygpu.errors import BadInput
+from raygpu.search.trials import Trial
 from raygpu.sweep import Result
+from raygpu.training.base import Settings
+from raygpu.training.torch.solo import TorchSolo
+from tests.data_set_cases import Read
 from tests.test_sweep import rows, runs
-from tests.test_train import configuration, last
+from tests.test_train import HP, configuration, last
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -58,15 +62,14 @@ def test_what_data_sets_do_not_allow_is_one_line(sweep_config: Any) -> None:
 
 
 def test_two_workers_read_what_one_reads(ray_address: str, tmp_path: Path) -> None:
-    def run(name: str, **values: Any) -> train.Result:
-        hp = {"lr": 0.1, "batch_size": 16}
-        own = {"experiment": "tests.data_set_cases:Read", "hyperparameters": hp, "epochs": 2, "global_batch": 16}
-        return train.run(
-            configuration(ray_address, tmp_path, name=name, tracking={"enabled": False}, **{**own, **values})
-        )
-
-    one, two = run("one", workers=1, ratios="equal"), run("two")
-    assert last(one).keys() == last(two).keys()
-    for name, value in last(one).items():
-        assert torch.allclose(value, last(two)[name], rtol=1e-4, atol=1e-5), name
-    assert two.summary["workers_s"]["data"] > 0
+    values = {"experiment": "tests.data_set_cases:Read", "hyperparameters": {"batch_size": 16}, "epochs": 2}
+    off = {"tracking": {"enabled": False}}
+    found = train.run(configuration(ray_address, tmp_path, global_batch=16, **values, **off))
+    assert found.summary["workers_s"]["data"] > 0
+    trial = Trial("t0000", 0, {**HP, "batch_size": 16})
+    alone = TorchSolo(Read(), Read().data(), trial, Settings(2, 1, "float32", tmp_path), torch.device("cpu"))
+    while alone.run_epoch() is not None:
+        pass
+    assert last(found).keys() == alone.model.state_dict().keys()
+    for name, value in alone.model.state_dict().items():
+        assert torch.allclose(value, last(found)[name], rtol=1e-4, atol=1e-5), name
