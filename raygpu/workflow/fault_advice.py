@@ -1,8 +1,11 @@
-"""Advice on the commonest faults of a first training step, by the words of torch and Keras."""
+"""Advice on the commonest faults of a first training step, by the words of torch and Keras, and on failed trials."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+from raygpu.devices.out_of_memory import is_out_of_memory
 
 ADVICE = (
     (
@@ -44,3 +47,13 @@ def advice(text: str) -> str | None:
         if (found := re.search(pattern, text)) is not None:
             return told.format(**found.groupdict())
     return None
+
+
+def memory_advice(failures: Sequence[str], kind: str) -> str | None:
+    """Return what to do about trials that no GPU's memory holds; None if there are none, or nothing helps.
+
+    failures: last line of each failed trial's traceback. kind: of the source, as "torch".
+    """
+    if kind != "torch" or not any(map(is_out_of_memory, failures)):
+        return None
+    return "out of memory: with a micro_batch_size in [space], the model takes its batch in parts of that many samples"

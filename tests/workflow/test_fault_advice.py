@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raygpu.workflow.fault_advice import advice
+from raygpu.workflow.fault_advice import advice, memory_advice
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -66,3 +66,10 @@ def test_a_common_fault_comes_with_advice(fault: Callable[[], Any], told: str) -
 
 def test_of_other_faults_nothing_is_told() -> None:
     assert advice("ValueError: no such layer") is None
+
+
+def test_what_no_memory_holds_may_be_taken_in_parts() -> None:
+    memory = ["ValueError: no", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."]
+    assert "micro_batch_size" in (memory_advice(memory, "torch") or "")
+    assert memory_advice(memory, "keras") is None, "which takes whole batches"
+    assert memory_advice(memory[:1], "torch") is None
