@@ -25,8 +25,9 @@ def ending(
 ) -> list[str]:
     """Return the lines after the table of the best trials.
 
-    summary: content of `summary.json`. failures: last line of each failed trial's traceback. where: lines on what to do about failures, and where to
-    see curves and the report; None for what there is not. interrupted: whether trials are left to run.
+    summary: content of `summary.json`. failures: last line of each failed trial's traceback. where: lines on what to do
+    about failures, and where to see curves and the report; None for what there is not. interrupted: whether trials are
+    left to run.
     """
     lines = []
     if summary["best"] is not None and summary["data"] == "synthetic":

@@ -59,7 +59,8 @@ class TorchExperiment(Experiment):
 
         Called once for each training of a trial, with the model on its device. Any `torch.optim.Optimizer` whose
         `step()` takes no closure is possible, with groups of parameters, and without some of them. `batch_size`,
-        `micro_batch_size`, `clip_norm` and `ema_decay` keep their meaning; raygpu's other names mean what this method makes of them.
+        `micro_batch_size`, `clip_norm` and `ema_decay` keep their meaning; raygpu's other names mean what this method
+        makes of them.
 
         A trial with an optimizer of its own is not fused, and takes no part in a population. A production training
         uses it too, without changing its learning rate to a larger batch.
