@@ -56,3 +56,8 @@ class ReadByKeras(KerasExperiment):
 
     def model(self, hp: Mapping[str, Any]) -> Any:
         raise NotImplementedError
+
+
+class TransformedForKeras(ReadByKeras):
+    def data(self) -> Splits:
+        return dataset_splits(Vectors(96, 1), Vectors(32, 2), transform=noisy)

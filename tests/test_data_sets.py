@@ -57,8 +57,12 @@ def test_what_data_sets_do_not_allow_is_one_line(sweep_config: Any) -> None:
     common = {"metric": "accuracy", "epochs": 2, "space": {"lr": 0.1}}
     with pytest.raises(BadInput, match="folds: read 2; folds are cut from arrays"):
         sweep.run(sweep_config(experiment="tests.data_set_cases:Read", folds=2, **common))
-    with pytest.raises(BadInput, match=r"data\(\) is of dataset_splits; a KerasExperiment takes arrays"):
-        sweep.run(sweep_config(experiment="tests.data_set_cases:ReadByKeras", **common))
+    for name, more, line in (
+        ("ReadByKeras", {"gpu": {"mode": "split"}}, r"data\(\) is of dataset_splits: read gpu.mode 'split'"),
+        ("TransformedForKeras", {}, r"data\(\) is of dataset_splits: transform is for a TorchExperiment"),
+    ):
+        with pytest.raises(BadInput, match=line):
+            sweep.run(sweep_config(experiment=f"tests.data_set_cases:{name}", **common, **more))
 
 
 def test_two_workers_read_what_one_reads(ray_address: str, tmp_path: Path) -> None:

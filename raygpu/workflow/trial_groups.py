@@ -10,7 +10,7 @@ from raygpu.config import SweepConfig
 from raygpu.config.source import Source
 from raygpu.devices.fitness import too_old
 from raygpu.errors import BadInput
-from raygpu.experiment import Splits
+from raygpu.experiment import Splits, reads_later
 from raygpu.planning.gpu_shares import Node
 from raygpu.planning.sweep_plan import Sharing
 from raygpu.search.repeats import expected_trials, known_trials
@@ -63,7 +63,9 @@ def grouped(
             common = signature(source, code, splits, trials[0])
         except BadInput:  # its trials will show it, each alone
             common = Signature(())
-        split = source.kind == "keras" and config.gpu.mode in ("auto", "split") and config.population.interval is None
+        in_memory = splits is not None and not reads_later(splits.train_inputs)
+        can_split = config.gpu.mode in ("auto", "split") and config.population.interval is None
+        split = source.kind == "keras" and in_memory and can_split
         together = KerasGrouper() if split else None
         built_for = architectures() if source.kind == "torch" else None
         return Grouped([Group(common, list(trials), "not fused")], together, drawn, built_for)

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from raygpu.config import ProblemConfig, TrainConfig, TrialsConfig
+from raygpu.config import ProblemConfig, SweepConfig, TrainConfig, TrialsConfig
 from raygpu.config.sections import ScriptSection
 from raygpu.config.source import Source, locate
 from raygpu.errors import BadInput, one_line
@@ -25,6 +25,7 @@ from raygpu.experiment import (
 from raygpu.search.scoring import Scoring
 from raygpu.search.space import Space, listed
 from raygpu.search.trials import Trial
+from raygpu.training.data.columns import columns_of
 from raygpu.training.data.generators import random_state_kept, seed_generators
 from raygpu.training.distributed.parts_of_batches import lines_of_parts
 from raygpu.training.folds import Folds
@@ -147,8 +148,22 @@ def load_data(config: ProblemConfig, source: Source, code: Experiment) -> Splits
         hint = ", as raygpu.dataset_splits makes of data sets" if hasattr(splits, "__getitem__") else ""
         raise BadInput(f"experiment: {config.code_name}: {name} returned {type(splits).__name__}, not Splits{hint}")
     if source.kind == "keras" and reads_later(splits.train_inputs):
-        raise BadInput(f"experiment: {config.code_name}: {name} is of dataset_splits; a KerasExperiment takes arrays")
+        _require_read_by_keras(config, name, splits)
     return splits
+
+
+def _require_read_by_keras(config: ProblemConfig, name: str, splits: Splits) -> None:
+    """Raise BadInput where a KerasExperiment cannot read the samples of data sets in this way. name: of its method."""
+    fault = None
+    (column, *_) = columns_of(splits.train_inputs)
+    if not isinstance(config, SweepConfig):
+        fault = "a KerasExperiment reads samples in a sweep alone; here it takes arrays"
+    elif config.gpu.mode == "split":
+        fault = "read gpu.mode 'split', in which Keras trials take arrays: process"
+    elif column.samples.reading.transform is not None:
+        fault = "transform is for a TorchExperiment; a KerasExperiment has augment(), or its data set does it"
+    if fault is not None:
+        raise BadInput(f"experiment: {config.code_name}: {name} is of dataset_splits: {fault}")
 
 
 def _require_synthetic(source: Source, code: Any) -> None:

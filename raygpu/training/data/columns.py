@@ -10,8 +10,12 @@ from typing import Any
 import numpy as np
 
 from raygpu.experiment import Arrays, Splits, named
+from raygpu.planning.batches import epoch_order
 from raygpu.training.data.samples import Samples
 from raygpu.training.data.stream import Stream
+
+ORDER_SEED = 0
+"""Seed of the order of samples that are read: one for all trials, which then share each batch."""
 
 
 class Column:
@@ -108,6 +112,14 @@ def reading_notes(splits: Splits) -> list[str]:
     parts = (splits.train_inputs, splits.validation_inputs, splits.test_inputs)
     found = [column.samples.notes for part in parts if part is not None for column in columns_of(part)[:1]]
     return list(dict.fromkeys(note for notes in found for note in notes))
+
+
+def order_of_reading(column: Column, epoch: int, per_epoch: int) -> np.ndarray:
+    """Return the training samples of an epoch in their order, int64 (per_epoch,): the same for all trials; of a stream
+    in its own. column: one of the training data's."""
+    if column.in_order:
+        return np.arange(len(column))
+    return epoch_order(ORDER_SEED, epoch, len(column), per_epoch)
 
 
 def columns_of(arrays: Arrays) -> list[Column]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -88,9 +89,8 @@ def _wrapped(dataset: Any, part: str, reading: Reading, count: int | None) -> Sa
 
 def _is_torch_stream(dataset: Any) -> bool:
     """Return whether this is an `IterableDataset` of torch, which inherits a `__getitem__` that raises."""
-    from torch.utils.data import IterableDataset
-
-    return isinstance(dataset, IterableDataset)
+    torch_data = sys.modules.get("torch.utils.data")
+    return torch_data is not None and isinstance(dataset, torch_data.IterableDataset)
 
 
 def _read_alone(samples: Samples, rows: list[int]) -> float:

@@ -79,7 +79,8 @@ def dataset_splits(
         )
     if unknown := sorted(set(loader) - set(LOADER_OPTIONS)):
         raise TypeError(f"{unknown[0]}: no option of dataset_splits; allowed: {', '.join(LOADER_OPTIONS)}")
-    _require_valid(loader)
+    if loader:
+        _require_valid(loader)
     if transform is not None and collate_fn is not None:
         raise ValueError("transform and collate_fn: one of both is possible; collate_fn gets whole samples")
     names = (targets,) if isinstance(targets, str) else tuple(targets)

@@ -10,8 +10,9 @@ import numpy as np
 
 from raygpu.experiment import Arrays, Experiment, Hyperparameters, take
 from raygpu.training.distributed.loss_check import DOUBLE, SINGLE, Value
+from raygpu.training.keras.data import tensors
 from raygpu.training.keras.quiet_import import keras, tf
-from raygpu.training.keras.solo import EVALUATION_BATCH, in_float32, initial_model, no_gpu, tensors
+from raygpu.training.keras.solo import EVALUATION_BATCH, in_float32, initial_model, no_gpu
 
 
 class KerasLook:

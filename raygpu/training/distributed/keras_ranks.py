@@ -22,12 +22,13 @@ from raygpu.records.training_progress import Wish
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
 from raygpu.training.distributed.ranks import Norm, ParallelSettings, ParallelTraining, Report
+from raygpu.training.keras.data import DeviceData, chosen_rows
 from raygpu.training.keras.keras_private_api import global_seed_generator, set_global_seed_generator
 from raygpu.training.keras.logical_devices import make_logical_devices
 from raygpu.training.keras.optimizers import clip, with_l2
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import PartGradient
-from raygpu.training.keras.solo import WEIGHTS, KerasSolo, chosen_rows, configure, random_states
+from raygpu.training.keras.solo import WEIGHTS, KerasSolo, configure, random_states
 
 PROGRESS = "parallel.json"
 """File, beside those of `KerasSolo`, with the state of a training within an epoch."""
@@ -139,7 +140,8 @@ class KerasParallel(ParallelTraining):
             )
 
     def _copies(self) -> list[Any]:
-        data = self.solo.train_data
+        assert isinstance(self.solo.train_data, DeviceData)
+        data = self.solo.train_data.parts
         if self.ranks.local == 1:
             return [data]
         copies = []

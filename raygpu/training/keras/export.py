@@ -8,8 +8,9 @@ from typing import Any
 
 from raygpu.experiment import Arrays, Experiment
 from raygpu.training.base import Exported
+from raygpu.training.keras.data import tensors
 from raygpu.training.keras.quiet_import import keras, tf
-from raygpu.training.keras.solo import in_float32, no_gpu, tensors, trained_model
+from raygpu.training.keras.solo import in_float32, no_gpu, trained_model
 
 
 def export(experiment: Experiment, hp: Mapping[str, Any], checkpoint: Path, inputs: Arrays, folder: Path) -> Exported:

@@ -141,8 +141,7 @@ class KerasPlaced(KerasSolo):
         sizes = dict.fromkeys(self.devices, 0)
         for variable in (*self.model.variables, *self.model.trainable_variables, *self.optimizer.variables):
             sizes[_name(variable.value.device)] += _num_bytes(variable.value)
-        for part in (*self.train_data, *self.validation_data):
-            sizes[self.devices[0]] += sum(map(_num_bytes, part.values() if isinstance(part, dict) else [part]))
+        sizes[self.devices[0]] += sum(map(_num_bytes, (*self.train_data.tensors, *self.validation_data.tensors)))
         return tuple(size / GIB for size in sizes.values())
 
 

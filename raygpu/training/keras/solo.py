@@ -20,8 +20,10 @@ from raygpu.planning.batches import batch_bounds, epoch_order
 from raygpu.search.trials import EpochResult, Trial
 from raygpu.training import base
 from raygpu.training.base import Settings
+from raygpu.training.data.columns import columns_of, order_of_reading
 from raygpu.training.folds import Data, splits_of
 from raygpu.training.hyperparameters import READ_BY_RAYGPU, OptimizerSettings
+from raygpu.training.keras.data import data_part, tensors
 from raygpu.training.keras.optimizers import clip, make_optimizer, with_l2
 from raygpu.training.keras.quiet_import import keras, tf
 from raygpu.training.keras.reduction import Loss, value_parts
@@ -67,8 +69,10 @@ class KerasSolo:
         )
         self.bounds = np.asarray(bounds, np.int32)
         configure(settings)
-        self.train_data = tensors(splits.train_inputs), tensors(splits.train_targets)
-        self.validation_data = tensors(splits.validation_inputs), tensors(splits.validation_targets)
+        self.train_data = data_part(splits.train_inputs, splits.train_targets)
+        self.validation_data = data_part(splits.validation_inputs, splits.validation_targets)
+        self._columns = columns_of(splits.train_inputs)
+        """Inputs that are read while they are trained on."""
         model = initial_model(experiment, self.hp, trial.seed, splits.train_inputs, settings.precision)
         self.model = self._on_devices(model)
         self.optimizer = make_optimizer(self.optimizer_settings)
@@ -89,15 +93,16 @@ class KerasSolo:
             self._trace()  # before the clock starts: it is no part of the throughput
         self.epoch += 1
         self._reseed()
+        before = self.train_data.waited_s
         started = time.perf_counter()
         train_loss = self._train()
         train_s = time.perf_counter() - started
+        after = self.train_data.waited_s
+        waited_s = None if before is None or after is None else after - before
         metrics = {"train/loss": train_loss}
         metrics |= {f"validation/{name}": value for name, value in self.evaluate().items()}
         validate_s = time.perf_counter() - started - train_s  # the metrics are numbers: the device has been waited for
-        return EpochResult(
-            self.epoch, metrics, num_samples=self.samples_per_epoch, train_s=train_s, validate_s=validate_s
-        )
+        return EpochResult(self.epoch, metrics, self.samples_per_epoch, train_s, validate_s, waited_s)
 
     def _trace(self) -> None:
         rows, bounds = tf.TensorSpec([self.samples_per_epoch], tf.int64), tf.TensorSpec([None, 2], tf.int32)
@@ -113,6 +118,8 @@ class KerasSolo:
 
     def order(self, epoch: int) -> np.ndarray:
         """Return the training samples of an epoch in their order, int64 (samples_per_epoch,)."""
+        if self._columns:
+            return order_of_reading(self._columns[0], epoch, self.samples_per_epoch)
         return epoch_order(self.seed, epoch, self.num_train, self.samples_per_epoch)
 
     def _train(self) -> float:
@@ -125,9 +132,13 @@ class KerasSolo:
         first_step = (epoch - 1) * steps
         settings = self.optimizer_settings.in_epoch(epoch)
         lrs = [settings.lr_at(first_step + step, steps, self.epochs) for step in range(count)]
-        total, weight = self._train_steps(
-            tf.constant(order), tf.constant(self.bounds[:count]), tf.constant(lrs, tf.float32)
-        ).numpy()
+        self.train_data.begin(epoch, (order[start:end] for start, end in self.bounds[:count]))
+        try:
+            total, weight = self._train_steps(
+                tf.constant(order), tf.constant(self.bounds[:count]), tf.constant(lrs, tf.float32)
+            ).numpy()
+        except tf.errors.OpError as error:
+            raise self.train_data.fault(error) from error
         return float(total / (weight or 1.0))
 
     def trial_steps(self) -> Iterator[int]:
@@ -168,7 +179,7 @@ class KerasSolo:
 
     def _step(self, rows: Any, lr: Any) -> Loss:
         """Take one optimizer step on these samples; return their loss. Traced."""
-        inputs, targets = (chosen_rows(part, rows) for part in self.train_data)
+        inputs, targets = self.train_data.chosen(rows)
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
             loss = self.loss(inputs, targets)
@@ -196,17 +207,21 @@ class KerasSolo:
         """
         sums: dict[str, Any] = {}
         count = min(self.num_validation, most or self.num_validation)
-        for start in range(0, count, EVALUATION_BATCH):
-            end = min(start + EVALUATION_BATCH, count)
-            for name, value in self._evaluate_rows(tf.constant(start), tf.constant(end)).items():
-                sums[name] = sums[name] + value if name in sums else value
+        bounds = [(start, min(start + EVALUATION_BATCH, count)) for start in range(0, count, EVALUATION_BATCH)]
+        self.validation_data.begin(1, (np.arange(*each) for each in bounds))
+        try:
+            for start, end in bounds:
+                for name, value in self._evaluate_rows(tf.constant(start), tf.constant(end)).items():
+                    sums[name] = sums[name] + value if name in sums else value
+        except tf.errors.OpError as error:
+            raise self.validation_data.fault(error) from error
         totals = {name: value.numpy() for name, value in sums.items()}
         return {name: float(total / (weight or 1.0)) for name, (total, weight) in totals.items()}
 
     def _evaluate_batch(self, start: Any, end: Any) -> dict[str, Any]:
         """Return loss and metrics, as numerator and denominator, of the validation samples `start` to before `end`;
         traced."""
-        inputs, targets = (chosen_rows(part, slice(start, end)) for part in self.validation_data)
+        inputs, targets = self.validation_data.chosen(slice(start, end))
         outputs = in_float32(self.model(inputs, training=False))
         values = base.scores(self.experiment.loss(outputs, targets), self.experiment.metrics(outputs, targets))
         count = tf.cast(end - start, tf.float64)
@@ -232,6 +247,8 @@ class KerasSolo:
 
     def close(self) -> None:
         """Free memory and graphs for the next trial of this process."""
+        self.train_data.close()
+        self.validation_data.close()
         del self.model, self.optimizer, self.train_data, self.validation_data
         del self._train_steps, self._evaluate_rows, self._random_states
         keras.utils.clear_session(free_memory=False)  # True collects too, and a collection visits every object there is
@@ -315,7 +332,7 @@ def first_result(experiment: Experiment, splits: Splits, hp: Mapping[str, Any]) 
 
 def _require_no_broadcast(training: KerasSolo) -> None:
     """Raise ValueError if the loss of outputs (batch, 1) and targets (batch,) is that of (batch, batch) pairs."""
-    inputs, targets = (chosen_rows(part, slice(0, EVALUATION_BATCH)) for part in training.validation_data)
+    inputs, targets = training.validation_data.chosen(slice(0, min(EVALUATION_BATCH, training.num_validation)))
     outputs = in_float32(training.model(inputs, training=False))
     if isinstance(targets, dict) or not tf.is_tensor(outputs) or not targets.dtype.is_floating:
         return
@@ -359,20 +376,6 @@ def _check_backend() -> None:
             f"Keras runs on {keras.backend.backend()!r}, from KERAS_BACKEND or ~/.keras/keras.json; raygpu trains "
             "Keras models on TensorFlow: set KERAS_BACKEND=tensorflow"
         )
-
-
-def tensors(arrays: Arrays) -> Any:
-    """Copy arrays to the device that TensorFlow chooses: the first GPU that it sees, or the CPU."""
-    if isinstance(arrays, Mapping):
-        return {name: tf.constant(array) for name, array in arrays.items()}
-    return tf.constant(arrays)
-
-
-def chosen_rows(given: Any, rows: Any) -> Any:
-    """Select samples of one tensor or of each named one. rows: a slice or indices."""
-    if isinstance(given, dict):
-        return {name: chosen_rows(tensor, rows) for name, tensor in given.items()}
-    return given[rows] if isinstance(rows, slice) else tf.gather(given, rows)
 
 
 def in_float32(outputs: Any) -> Any:

@@ -11,17 +11,14 @@ import numpy as np
 import torch
 
 from raygpu.experiment import Arrays, Splits, named, num_samples, reads_later, take
-from raygpu.planning.batches import epoch_order
 from raygpu.search.trials import Trial
-from raygpu.training.data.columns import Column, columns_of
+from raygpu.training.data.columns import Column, columns_of, order_of_reading
 from raygpu.training.folds import Data
 from raygpu.training.torch.data import DeviceData, Tensors, TrainingData, cast, moved, tensors
 from raygpu.training.torch.loader import Loader, Part, Request
 
 PIECE_BYTES = 2**24
 """Bytes of samples of an evaluation that are read at once: processes hand them over in shared memory."""
-ORDER_SEED = 0
-"""Seed of the order of samples that are read: one for all trials, which then share each batch."""
 
 
 def training_data(
@@ -59,9 +56,7 @@ class ReadData:
 
     def order(self, trial: Trial, epoch: int) -> torch.Tensor:
         """Return the training samples of an epoch in their order, the same for all trials; of a stream in its own."""
-        if self.in_order:
-            return torch.arange(self._num_train)
-        return torch.from_numpy(epoch_order(ORDER_SEED, epoch, self._num_train, self.samples_per_epoch))
+        return torch.from_numpy(order_of_reading(self._columns["train"], epoch, self.samples_per_epoch))
 
     def train_batches(self, epoch: int, chosen: Iterable[torch.Tensor]) -> Iterator[tuple[Tensors, Tensors]]:
         """Yield inputs and targets of each of these batches of training samples, which are read ahead."""
