@@ -76,7 +76,9 @@ def test_torch_in_every_way(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     ]  # fmt: skip
     assert [point[::2] for point in measured[5:]] == [("fused", True)] or "step not compiled" in err
     assert all(point["samples_per_s"] > 0 and point["gain"] > 0 for point in profile["points"])
-    assert profile["subject"]["hyperparameters"] == {"hidden": "8", "batch_size": "32", "optimizer": "absent"}
+    assert profile["subject"]["hyperparameters"] == {
+        "hidden": "8", "batch_size": "32", "micro_batch_size": "absent", "optimizer": "absent",
+    }  # fmt: skip
     assert (profile["num_train"], profile["subject"]["device_gib"], profile["synthetic"]) == (200, None, False)
     lines = err.splitlines()
     assert lines[0] == "pack x: tests.models:Mlp; hidden=8 lr=0.1 batch_size=32"

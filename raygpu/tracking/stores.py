@@ -18,7 +18,8 @@ from urllib.parse import unquote, urlsplit
 from raygpu.errors import TrackingError, cleaned, one_line, redacted
 
 ALLOWED = "sqlite:///FILE, postgresql://USER@HOST/DATABASE, mysql+pymysql://USER@HOST/DATABASE, http(s)://SERVER"
-TIMEOUT_S = 5.0
+TIMEOUT_S = 20.0
+"""Seconds in which a server has to answer: a busy one may take some."""
 VERSION = re.compile(r"\d+\.\d+\S{0,30}")
 DRIVERS = {"postgresql": ("psycopg2", "psycopg"), "mysql": ("MySQLdb", "pymysql")}
 """Python packages that can connect to each kind of database server, in order of preference."""

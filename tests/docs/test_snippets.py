@@ -25,6 +25,7 @@ NUM_NOT_RUN = {
     "README": 1,
     "tutorial": 2,
     "cluster": 1,
+    "huggingface": 1,
     "kubernetes": 4,
     "slurm": 4,
     "studies": 2,

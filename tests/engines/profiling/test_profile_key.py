@@ -42,7 +42,9 @@ def of(name: str, folder: Path = ROOT) -> Subject:
 def test_the_signature_is_what_shapes_the_program(name: str) -> None:
     source, code = locate(name, ROOT)
     found = signature(source, code, few(), trial(hidden=8, lr=0.1, batch_size=16))
-    assert dict(found.values) == {"hidden": "8", "batch_size": "16", "optimizer": "absent"}
+    assert dict(found.values) == {
+        "hidden": "8", "batch_size": "16", "micro_batch_size": "absent", "optimizer": "absent",
+    }  # fmt: skip
     assert found == signature(source, code, few(), trial(hidden=8, lr=0.2, momentum=0.9, batch_size=16))
 
 
