@@ -1,4 +1,4 @@
-"""What changes where a batch is taken in parts, by one device or by several: told in a line, or refused.
+"""Effects of taking a batch in parts, by one device or by several: told in a line, or refused.
 
 notes = lines_of_parts(source, experiment, {"batch_size": 256, "micro_batch_size": 64}, splits)
 """
