@@ -31,7 +31,8 @@ from raygpu import train
 from raygpu.cli.training_view import TrainConsole
 from raygpu.config import TrainConfig
 from raygpu.records.training_progress import Progress, Wish
-from raygpu.training.distributed.ranks import FIRST, ParallelSettings
+from raygpu.training.distributed.coordinator import FIRST
+from raygpu.training.distributed.ranks import ParallelSettings
 
 BATCH = 128
 """Of each worker."""

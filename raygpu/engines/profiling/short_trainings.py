@@ -21,7 +21,8 @@ from raygpu.planning.worker_devices import WorkerDevices
 from raygpu.records.training_progress import Progress
 from raygpu.search.scoring import Scoring
 from raygpu.storage import Storage
-from raygpu.training.distributed.ranks import FIRST, ParallelSettings
+from raygpu.training.distributed.coordinator import FIRST
+from raygpu.training.distributed.ranks import ParallelSettings
 
 EPOCHS = 1_000_000
 """Number of epochs asked for, more than a short training has time for."""

@@ -25,7 +25,8 @@ from raygpu.search.trials import Trial
 from raygpu.training.base import ProductionTraining, Settings, surroundings
 from raygpu.training.callable.function import FunctionTraining
 from raygpu.training.distributed.function_rank import FunctionRank
-from raygpu.training.distributed.ranks import OneRank, ParallelSettings, ParallelTraining
+from raygpu.training.distributed.parallel_training import ParallelTraining
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings
 
 LOST_PEER = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "ProcessGroup", "Collective ops")
 """Phrases in the message of an error that a rank raises because another rank is lost."""

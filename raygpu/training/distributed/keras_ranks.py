@@ -21,7 +21,9 @@ from raygpu.experiment import Experiment, Splits
 from raygpu.records.training_progress import Wish
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings
-from raygpu.training.distributed.ranks import Norm, ParallelSettings, ParallelTraining, Report
+from raygpu.training.distributed.coordinator import Norm, Report
+from raygpu.training.distributed.parallel_training import ParallelTraining
+from raygpu.training.distributed.ranks import ParallelSettings
 from raygpu.training.keras.data import DeviceData, chosen_rows
 from raygpu.training.keras.keras_private_api import global_seed_generator, set_global_seed_generator
 from raygpu.training.keras.logical_devices import make_logical_devices

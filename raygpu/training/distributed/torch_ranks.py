@@ -22,9 +22,11 @@ import torch.distributed as dist
 from torch import nn
 
 from raygpu.records.training_progress import Wish
+from raygpu.training.distributed.coordinator import LocalBatch, Norm, Report
 from raygpu.training.distributed.gradients import start_alike
 from raygpu.training.distributed.moving_buffers import MovingBuffers
-from raygpu.training.distributed.ranks import LocalBatch, Norm, ParallelSettings, ParallelTraining, Ranks, Report
+from raygpu.training.distributed.parallel_training import ParallelTraining
+from raygpu.training.distributed.ranks import ParallelSettings, Ranks
 from raygpu.training.distributed.ranks_gradient import RanksGradient
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from raygpu.training.distributed.ranks import FIRST, LONGEST, Coordinator, OneRank, ParallelSettings, Report
+from raygpu.training.distributed.coordinator import FIRST, LONGEST, Coordinator, Report
+from raygpu.training.distributed.ranks import OneRank, ParallelSettings
 
 
 class Threads:

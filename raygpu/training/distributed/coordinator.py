@@ -1,0 +1,184 @@
+"""The exchange between the ranks of a training: its moments, and the shares of a batch that follow from reports.
+
+Every rank decides by itself and alike, from the same reports of all ranks, so no rank has to be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from raygpu.planning.batch_shares import ShareBalancer, parts
+from raygpu.planning.batches import batch_bounds
+from raygpu.planning.noise_scale import NoiseEstimator, NoiseScale
+from raygpu.records.training_progress import Wish
+from raygpu.training.distributed.ranks import ParallelSettings, Ranks
+
+EXCHANGE_S = 1.0
+"""Approximate seconds between two exchanges."""
+FIRST = (3, 6, 12, 24)
+"""Steps of the first exchanges, whatever the time: a split by speed has settled after them."""
+LONGEST = 1000
+"""Largest number of steps between two exchanges."""
+NOISE_EVERY = 8
+"""Interval, in steps, of measurements for the gradient noise scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A rank's report to the others on its steps since the last exchange."""
+
+    samples: int
+    """Number of this rank's own samples since the last exchange."""
+    rate: float | None
+    """Median samples/s of the device alone in whole steps, without waiting for others; None without such steps."""
+    most: float
+    """Samples of a global batch whose share fits this rank's memory."""
+    loss_sum: float
+    """Numerator of the loss of the rank's samples of this epoch; of a plain mean, the sum of their losses."""
+    loss_weight: float = 0.0
+    """Denominator of that loss; of a plain mean, the number of samples; 0 of a `Sum`."""
+    squares: tuple[float, ...] = ()
+    """|g|^2 of the rank's part of the gradient, at each measured step."""
+    wish: Wish = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBatch:
+    """A rank's samples of a batch: those of the epoch's order from index `first` on."""
+
+    first: int
+    sizes: list[int]
+    """Number of samples of each part, one after the other."""
+
+    @property
+    def samples(self) -> int:
+        """Number of samples of all parts."""
+        return sum(self.sizes)
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """Yield the index of each part's first sample in the epoch's order, and its number of samples."""
+        first = self.first
+        for size in self.sizes:
+            yield first, size
+            first += size
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A step that was measured for the gradient noise scale."""
+
+    whole: float
+    """|g|^2 of the whole gradient."""
+    shares: Sequence[int]
+    """Number of samples of the batch, by rank."""
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """Keeps the ranks in step: schedules their exchanges, and splits each batch."""
+
+    parallel: ParallelSettings
+    ranks: Ranks
+    noise: NoiseEstimator = field(default_factory=NoiseEstimator)
+    balancer: ShareBalancer = field(init=False)
+    next_step: int = FIRST[0]
+    """Step of this process after which the next exchange follows."""
+    taken: int = 0
+    """Number of steps that this process has taken."""
+
+    def __post_init__(self) -> None:
+        if len(self.parallel.ratios) not in (0, self.ranks.world):
+            raise ValueError(f"{len(self.parallel.ratios)} ratios for {self.ranks.world} ranks")
+        self.balancer = ShareBalancer(list(self.parallel.ratios or [1.0] * self.ranks.world))
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """Number of samples of a whole batch, by rank."""
+        return tuple(self._split(self.parallel.global_batch))
+
+    def _split(self, total: int) -> list[int]:
+        """Return the samples of each rank, none with fewer than the model needs."""
+        shares, least = self.balancer.split(total), self.parallel.least
+        while min(shares) < least:
+            largest = max(range(len(shares)), key=shares.__getitem__)
+            if shares[largest] <= least:
+                raise ValueError(f"{total} samples for {len(shares)} devices; each needs {least} at least")
+            shares[shares.index(min(shares))] += 1
+            shares[largest] -= 1
+        return shares
+
+    def bounds(self, num_samples: int) -> list[tuple[int, int]]:
+        """Return the start and end of each global batch of an epoch."""
+        least = max(2, self.parallel.least * self.ranks.world)
+        return list(batch_bounds(num_samples, self.parallel.global_batch, least))
+
+    def local_batches(self, start: int, end: int) -> list[LocalBatch]:
+        """Return each rank's local_batch of a global batch, all in the same number of parts: a layer may wait for the
+        others in each."""
+        shares = self._split(end - start)
+        number = min(self.parallel.accumulate, *(share // self.parallel.least for share in shares))
+        firsts = [start + sum(shares[:rank]) for rank in range(len(shares))]
+        return [LocalBatch(first, parts(own, number)) for first, own in zip(firsts, shares, strict=True)]
+
+    def due(self) -> bool:
+        """Count a step; return whether an exchange follows it."""
+        self.taken += 1
+        return self.taken >= self.next_step
+
+    @property
+    def measures_speed(self) -> bool:
+        """Whether the next step is timed, where timing has a cost."""
+        return self.taken < FIRST[-1] or self.taken % NOISE_EVERY == 0
+
+    @property
+    def measures_noise(self) -> bool:
+        """Whether the next step is measured for the gradient noise scale."""
+        return self.ranks.world > 1 and self.taken % NOISE_EVERY == 0
+
+    def exchange(self, own: Sequence[Report], norms: Sequence[Norm], wall_s: float) -> ExchangeResult:
+        """Exchange reports with the other ranks, and decide alike on the next split and the next exchange.
+
+        own: reports of this process' ranks. norms: of each step measured for the noise scale. wall_s: seconds since the
+        last exchange.
+        """
+        told: list[tuple[Report, float]] = self.ranks.gather([(report, wall_s) for report in own])
+        reports = [report for report, _ in told]
+        for index, norm in enumerate(norms):
+            self.noise.add(norm.shares, [r.squares[index] for r in reports], norm.whole)
+        rates = tuple(r.rate for r in reports)
+        if self.parallel.auto_shares and all(rates):
+            self.balancer.most = [r.most for r in reports]
+            self.balancer.tell(self.shares, [rate or 0.0 for rate in rates])
+        self._plan_next(told[0][1])
+        return ExchangeResult(
+            tuple(r.samples for r in reports),
+            rates,
+            self.noise.scale(),
+            sum(r.loss_sum for r in reports) / (sum(r.loss_weight for r in reports) or 1.0),
+            reports[0].wish,
+        )
+
+    def _plan_next(self, wall_s: float) -> None:
+        """Schedule the next exchange. wall_s: rank 0's seconds of the steps since the last exchange."""
+        soon = next((number for number in FIRST if number > self.taken), None)
+        steps = max(1, self.taken - self._last)
+        self._last = self.taken
+        if soon is not None:
+            self.next_step = soon
+            return
+        self.next_step = self.taken + max(1, min(LONGEST, round(EXCHANGE_S * steps / max(wall_s, 1e-9))))
+
+    _last: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeResult:
+    """Result of an exchange, the same on every rank."""
+
+    samples: tuple[int, ...]
+    rates: tuple[float | None, ...]
+    noise: NoiseScale | None
+    loss: float
+    """Loss of the epoch so far."""
+    wish: Wish

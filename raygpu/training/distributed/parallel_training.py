@@ -1,0 +1,176 @@
+"""Base of data-parallel trainings in every framework: the loop over epochs, steps and exchanges."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from raygpu.records.training_progress import Progress, Wish
+from raygpu.search.trials import EpochResult
+from raygpu.training.distributed.coordinator import Coordinator, Norm, Report
+from raygpu.training.distributed.ranks import ParallelSettings, Ranks
+from raygpu.training.hyperparameters import OptimizerSettings
+
+
+class ParallelTraining(ABC):
+    """One process' part of a data-parallel training; all processes make the same calls."""
+
+    epoch = 0
+    """Last epoch that has ended."""
+    step = 0
+    """Number of steps done in the epoch that runs."""
+    evaluates_together = False
+    """Whether all ranks take part in an evaluation."""
+
+    def __init__(
+        self,
+        parallel: ParallelSettings,
+        ranks: Ranks,
+        wish: Callable[[], Wish],
+        settings: OptimizerSettings,
+        samples_per_epoch: int,
+        epochs: int,
+    ) -> None:
+        """Prepare the training. wish: called on rank 0 before each exchange."""
+        self.parallel, self.ranks, self._wish = parallel, ranks, wish
+        self.optimizer_settings, self.samples_per_epoch, self.epochs = settings, samples_per_epoch, epochs
+        self.coordinator = Coordinator(parallel, ranks)
+        self.notes: list[str] = []
+        """Lines for a person on differences from a training on one device."""
+        self._bounds = self.coordinator.bounds(samples_per_epoch)
+        self._train_s = 0.0
+
+    def advance(self) -> Progress | None:
+        """Train until the next exchange, at the end of an epoch at the latest; return None once the training has
+        ended."""
+        if self.epoch >= self.epochs:
+            return None
+        started = time.perf_counter()
+        self.take_steps(len(self._bounds))
+        return self._exchange(time.perf_counter() - started)
+
+    def take_steps(self, most: int) -> None:
+        """Take steps until the next exchange or the end of the epoch, `most` at most."""
+        if self.step == 0:
+            self._train_s = 0.0
+            self._begin_epoch()
+        self._use(self.optimizer_settings.in_epoch(self.epoch + 1))
+        self._begin_steps()
+        for start, end in self._bounds[self.step : self.step + most]:
+            self._take_step(start, end, self._lr(self.step))
+            self.step += 1
+            if self.coordinator.due():
+                break
+        self._wait()
+
+    def _lr(self, step: int) -> float:
+        steps, settings = len(self._bounds), self.optimizer_settings.in_epoch(self.epoch + 1)
+        return settings.lr_at(self.epoch * steps + step, steps, self.epochs)
+
+    def _use(self, settings: OptimizerSettings) -> None:
+        """Take the next steps by these settings; the learning rate comes with each step."""
+        return
+
+    def _exchange(self, wall_s: float) -> Progress:
+        self._train_s += wall_s
+        ended = self.step == len(self._bounds)
+        reports, norms = self._report(self._wish() if self.ranks.rank == 0 else "")
+        waited_s = self._take_waited() if ended else None
+        began = time.perf_counter()
+        validation = self._evaluate() if ended and (self.ranks.rank == 0 or self.evaluates_together) else {}
+        validate_s = time.perf_counter() - began
+        told = self.coordinator.exchange(reports, norms, wall_s)
+        lr, step, result = self._lr(self.step - 1), self.step, None
+        if ended:
+            self.epoch, self.step = self.epoch + 1, 0
+            metrics = {"train/loss": told.loss}
+            metrics |= {f"validation/{name}": value for name, value in validation.items()}
+            result = EpochResult(self.epoch, metrics, self.samples_per_epoch, self._train_s, validate_s, waited_s)
+        return Progress(
+            epoch=self.epoch + (not ended),
+            step=step,
+            steps=len(self._bounds),
+            lr=lr,
+            wall_s=wall_s,
+            samples=told.samples,
+            rates=told.rates,
+            shares=self.coordinator.shares,
+            noise=told.noise,
+            wish=told.wish,
+            result=result,
+            diverged=ended and not math.isfinite(told.loss),
+        )
+
+    def _take_waited(self) -> float | None:
+        """Return the seconds that this process has waited for samples since the last call; None for data in memory."""
+        return None
+
+    def _rate(self, rank: int, seconds: Sequence[float]) -> float | None:
+        """Return the samples/s of a rank's device alone; None without seconds. seconds: of steps on whole batches."""
+        return self.coordinator.shares[rank] / median(seconds) if seconds else None
+
+    def _state(self) -> dict[str, Any]:
+        """Return the state of a training within an epoch, beside model, optimizer and random states."""
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "global_batch": self.parallel.global_batch,
+            "train_s": self._train_s,
+            "ratios": self.coordinator.balancer.ratios,
+        }
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from the result of `_state`. Raises ValueError within an epoch of another global batch."""
+        batch = state["global_batch"]
+        if state["step"] and batch != self.parallel.global_batch:
+            raise ValueError(f"trained with batches of {batch}, not of {self.parallel.global_batch}")
+        self.epoch, self.step = state["epoch"], state["step"]
+        if self.parallel.auto_shares and len(state["ratios"]) == self.ranks.world:
+            self.coordinator.balancer.ratios = list(state["ratios"])
+        if self.step:
+            self._train_s = state["train_s"]
+
+    @abstractmethod
+    def _begin_epoch(self) -> None:
+        """Set the order of samples and the random numbers; reset the sum of losses."""
+
+    @abstractmethod
+    def _begin_steps(self) -> None:
+        """Prepare to time steps; the device is idle."""
+
+    @abstractmethod
+    def _take_step(self, start: int, end: int, lr: float) -> None:
+        """Take one optimizer step of all ranks, on the epoch's samples from `start` to before `end`."""
+
+    @abstractmethod
+    def _wait(self) -> None:
+        """Wait until the device has finished its work."""
+
+    @abstractmethod
+    def _evaluate(self) -> dict[str, float]:
+        """Return means over the validation data. Called on rank 0 alone, unless all evaluate together."""
+
+    @abstractmethod
+    def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
+        """Return this process' reports since the last exchange, by rank, and the steps measured for the noise scale."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write everything needed to go on from here. Rank 0 writes, and all ranks call it."""
+
+    @abstractmethod
+    def load(self, folder: Path) -> None:
+        """Go on from a folder that `save` wrote. Called before the first `advance`."""
+
+    @abstractmethod
+    def load_parameters(self, folder: Path) -> None:
+        """Begin with a trial's parameters: a warm start."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free memory. Called once, in any case."""
