@@ -61,7 +61,8 @@ class ShardedOptimizer:
             parameter = shards.parameters[place]
             whole = [shards.gathered(shards.like(parameter, buffer)) for buffer in own]
             found.append([each for each in whole if each is not None])
-        return {"num_steps": self._optimizer.num_steps, "buffers": found}
+        own = self._optimizer
+        return {"num_steps": own.num_steps, "missed": list(own.missed), "buffers": found}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take this rank's parts of a state of whole parameters."""
@@ -69,7 +70,7 @@ class ShardedOptimizer:
         for place, saved in zip(self._places, state["buffers"], strict=True):
             is_sharded = isinstance(shards.parameters[place], DTensor)
             own.append([shards.part_of(each) if is_sharded else each for each in saved])
-        self._optimizer.load_state_dict({"num_steps": state["num_steps"], "buffers": own})
+        self._optimizer.load_state_dict({**state, "buffers": own})
 
 
 class ShardedOwnOptimizer(OwnOptimizer):
