@@ -20,7 +20,7 @@ from raygpu.training.distributed.loss_check import DOUBLE, HALF, SINGLE, Value
 from raygpu.training.torch.data import Tensors, cast, rows, tensors
 from raygpu.training.torch.experiment import forward, overrides, training_loss
 from raygpu.training.torch.models import initial_model
-from raygpu.training.torch.python_state import changed_attribute, plain_state
+from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
 from raygpu.training.torch.seeding import numpy_has_drawn, python_has_drawn, seed_all
 from raygpu.training.torch.solo import EVALUATION_BATCH
 
@@ -162,11 +162,11 @@ class TorchLook:
         try:
             with random_state_kept():
                 experiment, model = self._fresh()
-                some, others = torch.arange(2, 4), torch.arange(2)
+                some, others, trains = torch.arange(2, 4), torch.arange(2), frozen(model)
                 self._training_loss(experiment, model, others)
                 before = plain_state(model, experiment)
                 after_others = self._training_loss(experiment, model, some)
-                path = changed_attribute(before, plain_state(model, experiment))
+                path = changed_freezing(trains, model) or changed_attribute(before, plain_state(model, experiment))
                 if path is not None or self.moving_buffers():
                     return path
                 first = self._training_loss(*self._fresh(), some)
@@ -206,6 +206,32 @@ class TorchLook:
         if overrides(self._experiment, "training_step"):
             return self._loss(self._experiment, model, some)
         return forward(model, rows(self._inputs, some))
+
+    @torch.no_grad()
+    def augments_together(self) -> bool:
+        """Return whether `augment` makes a sample of others of its batch too, as one that mixes samples, or divides by
+        the deviation of all; False if that cannot be tested, and for a training step of its own.
+
+        Half of a few samples is augmented beside others, with the same random numbers.
+        """
+        count = min(GRADIENT_SAMPLES, len(next(iter(tree_leaves(self._targets))))) // 3
+        if self._has_own_step or count < 1 or not overrides(self._experiment, "augment"):
+            return False
+        kept = torch.arange(count)
+        try:
+            with random_state_kept():
+                one, again, other = (
+                    self._augmented(torch.cat([kept, kept + count * beside]), count) for beside in (1, 1, 2)
+                )
+        except Exception:  # noqa: BLE001 - it shows in the training
+            return False
+        return _alike(one, again) and not _alike(one, other)
+
+    def _augmented(self, some: torch.Tensor, count: int) -> list[torch.Tensor]:
+        """Return the first of these samples as `augment` makes them; state and random numbers begin anew."""
+        seed_all(0)
+        experiment, hp = copy.deepcopy(self._experiment), Hyperparameters.of(self._hp)
+        return [leaf[:count] for leaf in tree_leaves(experiment.augment(rows(self._inputs, some), hp))]
 
     def gradient_adds_up(self) -> bool:
         """Return whether the gradient of a few samples is the sum of those of parts of them; True if that cannot be
@@ -253,6 +279,13 @@ class TorchLook:
         (loss.total if isinstance(loss, Mean | Sum) else loss * len(chosen)).backward()
         found = [torch.zeros(()) if p.grad is None else p.grad for p in model.parameters()]
         return [each.to_dense() if each.is_sparse else each for each in found]
+
+
+def _alike(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(
+        each.shape == another.shape and torch.allclose(each, another, equal_nan=True)
+        for each, another in zip(one, other, strict=True)
+    )
 
 
 def _train_steadily(model: nn.Module) -> None:

@@ -52,15 +52,17 @@ class Optimizer:
             own += [torch.zeros_like(parameter) for _ in range(missing)]
             del own[self.settings.num_buffers :]
 
-    @torch.no_grad()
-    def step(self, lr: float) -> None:
-        """Update the parameters that have a gradient, and drop the gradients.
-
-        Raises ValueError if a parameter was frozen when this optimizer was made, and is not any more.
-        """
+    def take_thawed(self) -> list[torch.Tensor]:
+        """Return no parameters. Raises ValueError if one was frozen when this was made, and is not any more."""
         for parameter in self._frozen:
             if parameter.requires_grad:
                 raise ValueError(THAWED.format(shape=tuple(parameter.shape)))
+        return []
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """Update the parameters that have a gradient, and drop the gradients. Raises as `take_thawed`."""
+        self.take_thawed()
         self.num_steps += 1
         groups: dict[Any, list[tuple[list[torch.Tensor], int]]] = defaultdict(list)
         copies = []

@@ -93,6 +93,9 @@ class TorchSolo:
 
     def take_step(self, lr: float) -> None:
         """Take an optimizer step by the gradients that the parameters have, and drop these."""
+        thawed = self.optimizer.take_thawed()
+        if self.average is not None:
+            self.average.take_in(thawed)
         self.optimizer.step(lr)
         if self.average is not None:
             self.average.update()
@@ -154,7 +157,8 @@ class TorchSolo:
         gradient, losses = self._step_gradient, []
         gradient.begin(sum(sizes))
         for number, size in enumerate(sizes):
-            loss = self._loss(*next(batches))
+            with gradient.set_aside():
+                loss = self._loss(*next(batches))
             gradient.add(loss, size, last=number == len(sizes) - 1)
             losses.append((loss, size))
         gradient.end()
@@ -248,11 +252,11 @@ class TorchSolo:
         order = self.data.order(self.trial, 1)
         batches = [order[:FEW], order[-FEW:]]
 
-        def step(experiment: Experiment, model: nn.Module, place: int) -> None:
-            """Compute the loss of a few samples; a step of the experiment's own may take gradients itself."""
+        def step(experiment: Experiment, model: nn.Module, place: int) -> Any:
+            """Return the loss of a few samples; a step of the experiment's own may take gradients itself."""
             inputs, targets = self.data.train_batch(1, batches[0 if self.data.in_order else place])
             with torch.set_grad_enabled(overrides(experiment, "training_step")), self.autocast():
-                training_loss(experiment, model, inputs, targets, self.hp)
+                return training_loss(experiment, model, inputs, targets, self.hp)
 
         if (line := unsaved(self.model, self.experiment, saved, step)) is not None:
             self.notes.append(line)

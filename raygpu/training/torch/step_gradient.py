@@ -6,7 +6,8 @@ denominator that add up over the parts, and is divided when all are known; a `Su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -55,6 +56,17 @@ class StepGradient:
         self._parts = None
         self._numerators, self._denominators = [], []
 
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Keep the gradient of earlier parts from a training step, which may read and drop gradients itself."""
+        earlier = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+        yield
+        for parameter, gradient in zip(self._parameters, earlier, strict=True):
+            if gradient is not None:
+                parameter.grad = _added(gradient, parameter.grad)
+
     def add(self, loss: Any, size: int, *, last: bool) -> None:
         """Take in the loss of a part, of `size` of this process' samples; with the last one, ranks begin to sum."""
         self._check(loss)
@@ -80,11 +92,12 @@ class StepGradient:
         if self._sum is not None:
             self._sum.end(divisor)
             return
+        if divisor is None:
+            return
         for parameter in self._parameters:
             if parameter.grad is not None:
                 parameter.grad = dense(parameter.grad)
-                if divisor is not None:
-                    parameter.grad.div_(divisor)
+                parameter.grad.div_(divisor)
 
     def close(self) -> None:
         """Remove the hooks from the parameters."""

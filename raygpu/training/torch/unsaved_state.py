@@ -11,11 +11,14 @@ from torch import nn
 
 from raygpu.experiment import Experiment
 from raygpu.training.data.generators import random_state_kept
-from raygpu.training.torch.python_state import changed_attribute, plain_state
+from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
+from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
 
 Step = Callable[[Experiment, nn.Module, int], Any]
-"""Function that runs a training step without the optimizer, on one of two small batches: 0 or 1."""
+"""Function that runs a training step without the optimizer, on one of two small batches, 0 or 1; returns its loss."""
+
+KEPT = "state that the model or the loss keeps between steps"
 
 
 def unsaved(model: nn.Module, experiment: Experiment, saved: Mapping[str, torch.Tensor], step: Step) -> str | None:
@@ -43,19 +46,24 @@ def _unsaved(model: nn.Module, experiment: Experiment, saved: Mapping[str, torch
     trained, going_on = (copy.deepcopy((experiment, model.train())) for _ in range(2))
     trained[1].load_state_dict(saved)
     _seeded(step, *trained, 0)
+    trained[1].eval()  # as between two epochs
+    trained[1].train()
     going_on[1].load_state_dict(trained[1].state_dict())
-    states, tensors = [], []
+    if (name := changed_freezing(frozen(going_on[1]), trained[1])) is not None:
+        return name
+    states, tensors, losses = [], [], []
     for each, own in (trained, going_on):
-        _seeded(step, each, own, 1)
+        losses.append(torch.as_tensor(objective(_seeded(step, each, own, 1))).detach())
         states.append(plain_state(own, each))
         tensors.append({**dict(own.named_parameters()), **dict(own.named_buffers())})
     differ = (name for name, value in tensors[0].items() if not _alike(value, tensors[1].get(name)))
-    return changed_attribute(*states) or next(differ, None)
+    found = changed_attribute(*states) or next(differ, None)
+    return KEPT if found is None and not _alike(*losses) else found
 
 
-def _seeded(step: Step, experiment: Experiment, model: nn.Module, place: int) -> None:
+def _seeded(step: Step, experiment: Experiment, model: nn.Module, place: int) -> Any:
     seed_all(place)
-    step(experiment, model, place)
+    return step(experiment, model, place)
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor | None) -> bool:
