@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from raygpu.training import base
 from raygpu.training.base import Settings, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.data import copied, copied_outputs
+from raygpu.training.torch.data import copied, copied_outputs, rows
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
 from raygpu.training.torch.models import CHECKPOINT, cast_model, default_device, epoch_seed, initial_model
 from raygpu.training.torch.optimizers import Optimizer
@@ -135,9 +136,8 @@ class TorchSolo:
         settings = self.optimizer_settings.in_epoch(epoch)
         self.optimizer.use(settings)
         first_step, chosen = (epoch - 1) * self.steps_per_epoch, self._chosen(epoch)[:most]
-        sizes = [settings.parts_of(len(rows)) for rows in chosen]
-        pieces = [piece for rows, each in zip(chosen, sizes, strict=True) for piece in rows.split(each)]
-        batches = iter(self.data.train_batches(epoch, pieces))
+        sizes = [settings.parts_of(len(own)) for own in chosen]
+        batches = self._batches(epoch, chosen, sizes)
         for number, each in enumerate(sizes):
             parts = self._add_gradients(batches, each)
             if settings.clip_norm is not None:
@@ -147,6 +147,20 @@ class TorchSolo:
                 nn.utils.clip_grad_norm_(self.optimizer.parameters, settings.clip_norm)
             self.take_step(settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
             yield parts
+
+    def _batches(
+        self, epoch: int, chosen: Sequence[torch.Tensor], sizes: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[Any, Any]]:
+        """Return each part of each batch; what a `collate_fn` makes of a batch does not depend on its parts."""
+        if not self.data.made_together:
+            pieces = [piece for own, each in zip(chosen, sizes, strict=True) for piece in own.split(list(each))]
+            return iter(self.data.train_batches(epoch, pieces))
+        whole = self.data.train_batches(epoch, chosen)
+        return (
+            (rows(inputs, slice(end - size, end)), rows(targets, slice(end - size, end)))
+            for (inputs, targets), each in zip(whole, sizes, strict=True)
+            for size, end in zip(each, accumulate(each), strict=True)
+        )
 
     def _add_gradients(self, batches: Iterator[tuple[Any, Any]], sizes: Sequence[int]) -> list[tuple[Any, int]]:
         """Give the parameters the gradient of a batch, taken in parts of these sizes; return the loss of each part."""

@@ -92,12 +92,11 @@ class StepGradient:
         if self._sum is not None:
             self._sum.end(divisor)
             return
-        if divisor is None:
-            return
         for parameter in self._parameters:
             if parameter.grad is not None:
                 parameter.grad = dense(parameter.grad)
-                parameter.grad.div_(divisor)
+                if divisor is not None:
+                    parameter.grad.div_(divisor)
 
     def close(self) -> None:
         """Remove the hooks from the parameters."""

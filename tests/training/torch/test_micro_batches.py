@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import Dataset
 
+from raygpu import Splits, dataset_splits
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.search.trials import Trial
@@ -85,6 +87,33 @@ class DropsGradients(Plain):
 def test_a_step_sees_no_gradient_of_earlier_parts() -> None:
     wanted, _ = trained(DropsGradients, HP)
     found, _ = trained(DropsGradients, HP | {"micro_batch_size": 12})
+    for key, value in wanted.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-8, atol=1e-10)
+
+
+class Samples(Dataset[Any]):
+    def __len__(self) -> int:
+        return 90
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.sin(torch.arange(64.0) * (row + 1)), row % 10
+
+
+def mixed(samples: list[Any]) -> Any:
+    inputs = torch.stack([each[0] for each in samples])
+    return inputs + 0.3 * inputs[torch.randperm(len(samples))], torch.tensor([each[1] for each in samples])
+
+
+class Collated(Plain):
+    """Batches of a function that mixes samples."""
+
+    def data(self) -> Splits:
+        return dataset_splits(Samples(), validation=0.2, collate_fn=mixed)
+
+
+def test_a_batch_is_collated_before_it_is_cut() -> None:
+    wanted, _ = trained(Collated, HP)
+    found, _ = trained(Collated, HP | {"micro_batch_size": 12})
     for key, value in wanted.items():
         torch.testing.assert_close(found[key], value, rtol=1e-8, atol=1e-10)
 
