@@ -11,6 +11,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -129,6 +130,8 @@ class TorchParallel(ParallelTraining):
         seed_all(seed)
         self._set_order()
         self._losses, self._earlier = Accumulator(solo.device), (0.0, 0.0)
+        if self._moving is not None:
+            self._moving.begin_epoch()
         if self.epoch:
             solo.model.eval()  # on all ranks, though one evaluates: a model may take that as the end of an epoch
         solo.model.train()  # once, as a training on one device: a step may set its parts otherwise
@@ -215,7 +218,8 @@ class TorchParallel(ParallelTraining):
     # What ranks tell each other
 
     def _evaluate(self) -> dict[str, float]:
-        found = self.solo.evaluate()
+        with nullcontext() if self._moving is None else self._moving.evaluation():
+            found = self.solo.evaluate()
         self.solo.data.take_waited()  # of the evaluation
         if self.solo.device.type == "cuda":  # its batches are no measure of a training's
             torch.cuda.reset_peak_memory_stats(self.solo.device)
