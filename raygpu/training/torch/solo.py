@@ -272,7 +272,16 @@ class TorchSolo:
             with torch.set_grad_enabled(overrides(experiment, "training_step")), self.autocast():
                 return training_loss(experiment, model, inputs, targets, self.hp)
 
-        if (line := unsaved(self.model, self.experiment, saved, step)) is not None:
+        @torch.no_grad()
+        def evaluate(experiment: Experiment, model: nn.Module) -> None:
+            """Evaluate a few samples."""
+            inputs, targets = next(self.data.validation_batches([slice(0, min(FEW, self.data.num_validation))]))
+            with self.autocast():
+                outputs = forward(model, inputs)
+                experiment.loss(copied_outputs(outputs), copied(targets))
+                experiment.metrics(outputs, targets)
+
+        if (line := unsaved(self.model, self.experiment, saved, step, evaluate)) is not None:
             self.notes.append(line)
         if self.device.type == "cuda":  # the copies are no measure of a training's memory
             torch.cuda.empty_cache()

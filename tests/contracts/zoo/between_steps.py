@@ -103,3 +103,21 @@ class LossWithAModuleOfItsOwn(Vectors):
 
     def loss(self, outputs: Any, targets: Any) -> Any:
         return self.level(functional.cross_entropy(outputs, targets))
+
+
+class CountsInMetrics(Vectors):
+    """A metric that counts the samples of all evaluations."""
+
+    repeats = False
+    fused = STATE
+    unsaved = "CountsInMetrics.seen changes"
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def model(self, hp: Any) -> nn.Module:
+        return mlp(nn.Tanh())
+
+    def metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        self.seen += len(targets)
+        return {"seen": float(self.seen)}
