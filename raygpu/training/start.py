@@ -12,23 +12,25 @@ from raygpu.search.signature import Signature
 from raygpu.search.trials import Trial
 from raygpu.training.base import Settings, Training
 from raygpu.training.folds import Data
+from raygpu.training.own_copy import own_copy
 
 
 def start(source: Source, code: Any, splits: Data | None, trial: Trial, settings: Settings) -> Training:
     """Make the training of one trial.
 
-    code: result of `source.resolve()`, kept by the caller so that one worker resolves it once; None for a command.
+    code: result of `source.resolve()`, kept by the caller so that one worker resolves it once; None for a command. The
+    trial gets a copy of an experiment.
     splits: the data of a torch or Keras experiment, of which the trial names its fold if there are folds.
     """
     match source.kind:
         case "torch":
             from raygpu.training.torch.solo import TorchSolo
 
-            return TorchSolo(cast("Experiment", code), _needed(splits), trial, settings)
+            return TorchSolo(own_copy(cast("Experiment", code)), _needed(splits), trial, settings)
         case "keras":
             from raygpu.training.keras.solo import KerasSolo
 
-            return KerasSolo(cast("Experiment", code), _needed(splits), trial, settings)
+            return KerasSolo(own_copy(cast("Experiment", code)), _needed(splits), trial, settings)
         case "function":
             from raygpu.training.callable.function import FunctionTraining
 

@@ -19,6 +19,10 @@ from raygpu.training.torch.experiment import overrides
 
 WARMUP = 0.05
 """Share of all epochs over which a scaled learning rate rises, without a configured warm-up."""
+COLLATED = (
+    "collate_fn makes a sample of others of its batch too, or fills it up and the outputs depend on how far: each part"
+    " of a batch is made by itself"
+)
 MOST_CHANGES = 6
 """Largest number of changes by epoch that a line names."""
 
@@ -117,13 +121,15 @@ def _checked(
     if source.kind == "torch" and overrides(code, "optimizer"):
         lr_line = "optimizer() is the experiment's own: its learning rate is not changed to the size of a batch"
     samples_per_epoch, num_validation = splits.samples_per_epoch, num_samples(splits.validation_targets)
-    splits = splits.first(MOST) if reads_later(splits.train_inputs) else splits
+    whole, splits = splits, splits.first(MOST) if reads_later(splits.train_inputs) else splits
     if devices > 1 or parallel.accumulate > 1:
         inputs, targets = splits.train_inputs, splits.train_targets
         look = look_at(code, config.hyperparameters, inputs, targets, with_metrics=False)
         if source.kind == "torch":
             parallel = _with_least(parallel, look.least_samples(), devices, samples_per_epoch)
             lines += state_lines(look, by_share=config.loss_by_share)
+            if look.collates_together(whole):
+                lines.append(COLLATED)
         if config.loss_by_share:
             lines.append("loss by share: each device's loss is of its share of a batch alone, as loss_by_share asks")
         else:

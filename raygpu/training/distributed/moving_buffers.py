@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 
@@ -21,6 +24,23 @@ class MovingBuffers:
         self._before: dict[str, torch.Tensor] | None = None
         self._names: list[str] | None = None
         """Names of the buffers that change, collected in the first step; None before it."""
+        self._evaluated: list[str] = []
+        """Names of the buffers that this rank's latest evaluation has changed."""
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Note the buffers that an evaluation writes to: one rank evaluates, and all train with them."""
+        before = {name: (id(buffer), buffer._version) for name, buffer in buffers(self._model).items()}
+        yield
+        present = buffers(self._model)
+        self._evaluated = [name for name, b in present.items() if before.get(name) != (id(b), b._version)]
+
+    def begin_epoch(self) -> None:
+        """Copy the buffers that the evaluation of rank 0 has changed to all ranks."""
+        names = self._ranks.gather([self._evaluated])[0]
+        if names:
+            present = buffers(self._model)
+            broadcast([present[name] for name in names])
 
     def begin_step(self) -> None:
         """Copy the changing buffers of rank 0 to all ranks; before the first step, take a copy of all."""

@@ -17,6 +17,7 @@ from raygpu.training.hyperparameters import OptimizerSettings
 
 LOOKED_AT = 64
 """Smallest number of samples in the comparison of a loss with the losses of parts."""
+HOOKED = "the hook of {name} sees the gradient of each part of a batch, before they are summed"
 BY_SHARE = "for a loss that compares samples with each other, --loss-by-share trains on each share's own"
 WHOLE = "for a loss that compares samples with each other, leave micro_batch_size out"
 
@@ -31,6 +32,7 @@ def lines_of_parts(source: Source, code: Experiment, hp: Mapping[str, Any], spli
     if len(sizes) == 1:
         return []
     from raygpu.training.torch.models import has_batch_norm
+    from raygpu.training.torch.python_state import hooked_parameter
 
     few = splits.first(MOST) if reads_later(splits.train_inputs) else splits
     inputs, targets = few.train_inputs, few.train_targets
@@ -43,6 +45,8 @@ def lines_of_parts(source: Source, code: Experiment, hp: Mapping[str, Any], spli
                     f" {sizes[-1]} samples (BatchNorm?)"
                 )
             lines = state_lines(look, by_share=False)
+            if (name := hooked_parameter(look.model)) is not None:
+                lines.append(HOOKED.format(name=name))
             if has_batch_norm(look.model):
                 lines.append("BatchNorm: each part of a batch is normalised by itself")
             found = differences(look, inputs, targets, max(settings.batch_size, LOOKED_AT))
@@ -80,6 +84,8 @@ def state_lines(look: Any, *, by_share: bool) -> list[str]:
         )
     if path is not None:
         lines.append(f"{path} changes while it trains: each device, and each part of a batch, changes its own")
+    if look.augments_together():
+        lines.append("augment() makes a sample of others of its batch too: each part of a batch is augmented by itself")
     if not by_share and not look.gradient_adds_up():
         lines.append(
             "the gradient of a batch is not the mean of those of its parts (a hook, scale_grad_by_freq, or a layer that"

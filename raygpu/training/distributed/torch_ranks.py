@@ -11,6 +11,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from raygpu.training.distributed.coordinator import LocalBatch, Norm, Report
 from raygpu.training.distributed.gradients import start_alike
 from raygpu.training.distributed.moving_buffers import MovingBuffers
 from raygpu.training.distributed.parallel_training import ParallelTraining
+from raygpu.training.distributed.parts_of_batches import HOOKED
 from raygpu.training.distributed.ranks import ParallelSettings, Ranks
 from raygpu.training.distributed.ranks_gradient import RanksGradient
 from raygpu.training.hyperparameters import OptimizerSettings
@@ -33,12 +35,17 @@ from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.models import CHECKPOINT, has_batch_norm
 from raygpu.training.torch.parameter_average import unaveraged
+from raygpu.training.torch.python_state import hooked_parameter
 from raygpu.training.torch.reduction import Accumulator
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.solo import TorchSolo
 
 MARGIN = 0.9
 """Share of the free memory that a rank's samples of a batch may fill."""
+THAWED = (
+    "a parameter was frozen when the training began, and now requires a gradient: several devices do not sum it; train"
+    " on one"
+)
 A_DAY = timedelta(days=1)
 """Timeout of a rank that waits for another to evaluate or save: one that dies ends the wait at once."""
 
@@ -75,8 +82,8 @@ class TorchParallel(ParallelTraining):
         self.solo = solo
         super().__init__(parallel, ranks, wish, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
         self._stopwatch = _Stopwatch(solo.device)
-        if (ranks.world > 1 or parallel.accumulate > 1) and (name := _hooked(solo.model)) is not None:
-            self.notes.append(f"the hook of {name} sees the gradient of each part of a batch, before they are summed")
+        if (ranks.world > 1 or parallel.accumulate > 1) and (name := hooked_parameter(solo.model)) is not None:
+            self.notes.append(HOOKED.format(name=name))
         if ranks.world > 1:
             self._spread(solo.model)
         solo.num_steps = len(self._bounds) * self.epochs
@@ -125,6 +132,11 @@ class TorchParallel(ParallelTraining):
         seed_all(seed)
         self._set_order()
         self._losses, self._earlier = Accumulator(solo.device), (0.0, 0.0)
+        if self._moving is not None:
+            self._moving.begin_epoch()
+        if self.epoch:
+            solo.model.eval()  # on all ranks, though one evaluates: a model may take that as the end of an epoch
+        solo.model.train()  # once, as a training on one device: a step may set its parts otherwise
 
     def _set_order(self) -> None:
         solo = self.solo
@@ -159,12 +171,12 @@ class TorchParallel(ParallelTraining):
         local_batch = local_batches[self.ranks.rank]
         own, sizes = local_batch.samples, local_batch.sizes
         square = torch.zeros((), device=solo.device) if self.coordinator.measures_noise else None
-        solo.model.train()
         if self._moving is not None:
             self._moving.begin_step()
         gradient.begin(own, self._share(own, end - start), square)
         for number, size in enumerate(sizes):
-            loss = self._loss()
+            with gradient.set_aside():
+                loss = self._loss()
             self._losses.add(loss, size)
             gradient.add(loss, size, last=number == len(sizes) - 1)
         self._stopwatch.mark()
@@ -180,6 +192,8 @@ class TorchParallel(ParallelTraining):
             self._since.squares.append(square)
             self._since.wholes.append(norm.float().square())
             self._since.shares.append([each.samples for each in local_batches])
+        if self.ranks.world > 1 and solo.optimizer.take_thawed():
+            raise ValueError(THAWED)
         solo.take_step(lr)
         self._since.samples += own
         self._since.part = max(self._since.part, *sizes)
@@ -206,7 +220,8 @@ class TorchParallel(ParallelTraining):
     # What ranks tell each other
 
     def _evaluate(self) -> dict[str, float]:
-        found = self.solo.evaluate()
+        with nullcontext() if self._moving is None else self._moving.evaluation():
+            found = self.solo.evaluate()
         self.solo.data.take_waited()  # of the evaluation
         if self.solo.device.type == "cuda":  # its batches are no measure of a training's
             torch.cuda.reset_peak_memory_stats(self.solo.device)
@@ -271,6 +286,7 @@ class TorchParallel(ParallelTraining):
         if self.step:
             self._set_order()
             self._losses, self._earlier = Accumulator(solo.device), (0.0, 0.0)
+            solo.model.train()
             if not self.ranks.rank:
                 self._earlier = state["loss_sum"], state.get("loss_weight", self._bounds[self.step - 1][1])
             self._set_random(state["random"])
@@ -318,14 +334,6 @@ def _host_generators() -> tuple[Any, Any]:
     """Return the states of Python's and NumPy's global generators, as a checkpoint can hold them."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     return random.getstate(), (kind, np.asarray(keys).tolist(), *rest)
-
-
-def _hooked(model: nn.Module) -> str | None:
-    """Return the name of the first parameter with a hook on its gradient; None without one."""
-    for name, parameter in model.named_parameters():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-            return name
-    return None
 
 
 def _synchronized(model: nn.Module) -> nn.Module:

@@ -42,6 +42,10 @@ class TrainingData(Protocol):
         """Whether the training samples are a stream's: a later one costs all before it."""
 
     @property
+    def made_together(self) -> bool:
+        """Whether the samples of a batch are made together, by a `collate_fn`."""
+
+    @property
     def timed_batches(self) -> int | None:
         """Number of batches of an epoch whose steps are timed, again and again; None for all."""
 
@@ -96,6 +100,8 @@ class DeviceData:
     """Number of batches of an epoch whose steps are timed: all."""
     in_order: bool = False
     """Whether the training samples are a stream's: they are not."""
+    made_together: bool = False
+    """Whether the samples of a batch are made together: they are not."""
 
     @classmethod
     def of(

@@ -33,6 +33,8 @@ class Optimizer:
         self.parameters = [parameter for parameter in everything if parameter.requires_grad]
         self._frozen = [parameter for parameter in everything if not parameter.requires_grad]
         self.num_steps = 0
+        self.missed = [0] * len(self.parameters)
+        """Steps in which each parameter had no gradient: Adam counts a parameter's own steps."""
         self.buffers = [[torch.zeros_like(p) for _ in range(settings.num_buffers)] for p in self.parameters]
         self._layouts = [(p.dtype, torch.empty_like(p).stride()) for p in self.parameters]
         """Dtype and strides of each parameter's buffers, for which the operators need them all."""
@@ -50,21 +52,26 @@ class Optimizer:
             own += [torch.zeros_like(parameter) for _ in range(missing)]
             del own[self.settings.num_buffers :]
 
-    @torch.no_grad()
-    def step(self, lr: float) -> None:
-        """Update the parameters that have a gradient, and drop the gradients.
-
-        Raises ValueError if a parameter was frozen when this optimizer was made, and is not any more.
-        """
+    def take_thawed(self) -> list[torch.Tensor]:
+        """Return no parameters. Raises ValueError if one was frozen when this was made, and is not any more."""
         for parameter in self._frozen:
             if parameter.requires_grad:
                 raise ValueError(THAWED.format(shape=tuple(parameter.shape)))
+        return []
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """Update the parameters that have a gradient, and drop the gradients. Raises as `take_thawed`."""
+        self.take_thawed()
         self.num_steps += 1
-        groups: dict[Any, list[list[torch.Tensor]]] = defaultdict(list)
+        groups: dict[Any, list[tuple[list[torch.Tensor], int]]] = defaultdict(list)
         copies = []
-        for parameter, buffers, layout in zip(self.parameters, self.buffers, self._layouts, strict=True):
+        for place, (parameter, buffers, layout) in enumerate(
+            zip(self.parameters, self.buffers, self._layouts, strict=True)
+        ):
             gradient, parameter.grad = parameter.grad, None
             if gradient is None:
+                self.missed[place] += 1
                 continue
             if gradient.is_sparse and self.settings.is_plain_sgd:
                 parameter.add_(gradient, alpha=-lr)  # writes to the rows of the gradient alone
@@ -73,20 +80,25 @@ class Optimizer:
             if p is not parameter:
                 copies.append((parameter, p))
             tensors = real(p, _laid_out(gradient, layout), *buffers)
-            groups[tensors[0].dtype, p.device].append(tensors)
+            groups[tensors[0].dtype, p.device].append((tensors, self.num_steps - self.missed[place]))
         for group in groups.values():
-            parameters, gradients, *buffers = (list(tensors) for tensors in zip(*group, strict=True))
-            fused_step(self.settings, parameters, gradients, buffers, lr=lr, number=self.num_steps)
+            lists, numbers = zip(*group, strict=True)
+            parameters, gradients, *buffers = (list(tensors) for tensors in zip(*lists, strict=True))
+            fused_step(self.settings, parameters, gradients, buffers, lr=lr, numbers=numbers)
         for parameter, copy in copies:
             parameter.copy_(copy)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of steps, and the buffers of each parameter."""
-        return {"num_steps": self.num_steps, "buffers": self.buffers}
+        """Return the number of steps, of those that each parameter has missed, and the buffers of each parameter."""
+        return {"num_steps": self.num_steps, "missed": list(self.missed), "buffers": self.buffers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy a state of `state_dict` into this optimizer; buffers that are missing there begin at zero."""
+        """Copy a state of `state_dict` into this optimizer; buffers that are missing there begin at zero.
+
+        A state of an array, or of an older version, has no steps that were missed.
+        """
         self.num_steps = state["num_steps"]
+        self.missed = list(state.get("missed", [0] * len(self.parameters)))
         for own, saved in zip(self.buffers, state["buffers"], strict=True):
             for place, buffer in enumerate(own):
                 buffer.copy_(saved[place]) if place < len(saved) else buffer.zero_()

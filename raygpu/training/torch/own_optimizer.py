@@ -29,7 +29,9 @@ class OwnOptimizer:
         """settings: only `clip_norm` counts. parameters: of the model, those that the optimizer leaves out among them.
         most_steps: after which the scheduler stays as it is, since steps that are timed are taken without end."""
         self.settings = settings
-        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        everything = list(parameters)
+        self.parameters = [parameter for parameter in everything if parameter.requires_grad]
+        self._frozen = [parameter for parameter in everything if not parameter.requires_grad]
         self.num_steps = 0
         self._optimizer, self._scheduler, self._most_steps = optimizer, scheduler, most_steps
         self.own_lr = float(optimizer.param_groups[0]["lr"])
@@ -46,6 +48,14 @@ class OwnOptimizer:
     def use(self, settings: OptimizerSettings) -> None:
         """Go on with another `clip_norm`; the other numbers are the experiment's."""
         self.settings = settings
+
+    def take_thawed(self) -> list[Any]:
+        """Take in the parameters that require a gradient by now, and did not when this was made; return them."""
+        thawed = [parameter for parameter in self._frozen if parameter.requires_grad]
+        if thawed:
+            self.parameters += thawed
+            self._frozen = [parameter for parameter in self._frozen if not parameter.requires_grad]
+        return thawed
 
     def step(self, lr: float) -> None:
         """Take a step of the optimizer and of the scheduler, and drop the gradients. lr: not used."""

@@ -24,13 +24,24 @@ class ParameterAverage:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point() or buffer.is_complex()]
+        places = {id(buffer): (module, name) for module in model.modules()
+                  for name, buffer in module.named_buffers(recurse=False)
+                  if buffer.is_floating_point() or buffer.is_complex()}  # fmt: skip
+        self._places = list(places.values())
+        """Module and name of each buffer: a step may put another tensor in its place."""
         self._model, self._decay = model, decay
-        self.values: list[torch.Tensor] = [*self._trained, *self._buffers]
-        """Parameters and buffers of the model."""
         self.averages: list[torch.Tensor] | None = None
         """The average of each; None before the first step."""
         self._update = get_ema_multi_avg_fn(decay)
+
+    @property
+    def _buffers(self) -> list[torch.Tensor]:
+        return [module.get_buffer(name) for module, name in self._places]
+
+    @property
+    def values(self) -> list[torch.Tensor]:
+        """Parameters and buffers of the model."""
+        return [*self._trained, *self._buffers]
 
     @torch.no_grad()
     def update(self) -> None:
@@ -48,9 +59,20 @@ class ParameterAverage:
         for average, buffer in zip(self._of_buffers(), self._buffers, strict=True):
             average.copy_(torch.where(average == buffer, buffer, average.lerp(buffer, 1 - self._decay)))
 
+    def take_in(self, thawed: Sequence[torch.Tensor]) -> None:
+        """Average these parameters too, which no step has moved so far."""
+        known, place = {id(value) for value in self._trained}, len(self._trained)
+        new = [value for value in thawed if id(value) not in known]
+        self._trained += new
+        if self.averages is not None:
+            self.averages[place:place] = [value.detach().clone() for value in new]
+
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the model have the averages in the place of its own values, which lie where the averages were."""
+        """Let the model have the averages in the place of its own values, which lie where the averages were.
+
+        What an evaluation makes of a buffer is the average's.
+        """
         if self.averages is None:
             yield
             return
@@ -61,6 +83,7 @@ class ParameterAverage:
             yield
         finally:
             self._exchange()
+            _write(self._of_buffers(), self._buffers)
             _write(self._buffers, buffers)
 
     def _of_buffers(self) -> list[torch.Tensor]:

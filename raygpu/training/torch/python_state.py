@@ -59,11 +59,30 @@ def changed_attribute(before: Mapping[str, str], after: Mapping[str, str]) -> st
     return next((path for path in {**before, **after} if before.get(path) != after.get(path)), None)
 
 
-def hooked(model: nn.Module) -> str | None:
-    """Return a line that names the first parameter or module with a hook on its gradient; None without one."""
+def frozen(model: nn.Module) -> dict[str, bool]:
+    """Return which parameters require no gradient, by name."""
+    return {name: not parameter.requires_grad for name, parameter in model.named_parameters()}
+
+
+def changed_freezing(before: Mapping[str, bool], model: nn.Module) -> str | None:
+    """Return a text that names the first parameter which is frozen or thawed since `before`; None without one."""
+    now = frozen(model)
+    changed = (name for name, was in before.items() if name in now and now[name] != was)
+    return next((f"requires_grad of {name}" for name in changed), None)
+
+
+def hooked_parameter(model: nn.Module) -> str | None:
+    """Return the name of the first parameter with a hook on its gradient; None without one."""
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
-            return f"the parameter {name} has a hook"
+            return name
+    return None
+
+
+def hooked(model: nn.Module) -> str | None:
+    """Return a line that names the first parameter or module with a hook on its gradient; None without one."""
+    if (parameter := hooked_parameter(model)) is not None:
+        return f"the parameter {parameter} has a hook"
     for name, module in model.named_modules():
         if module._backward_hooks or module._backward_pre_hooks:
             return f"the module {name or type(module).__name__} has a backward hook"

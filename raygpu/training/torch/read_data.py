@@ -52,6 +52,8 @@ class ReadData:
         self._columns = {name: columns_of(inputs)[0] for name, (inputs, _) in self._parts.items()}
         self.in_order = self._columns["train"].in_order
         """Whether the training samples are a stream's: a later one costs all before it."""
+        self.made_together = self._columns["train"].samples.reading.collate_fn is not None
+        """Whether the samples of a batch are made together, by a `collate_fn`."""
         self._loader = Loader({name: column.samples for name, column in self._columns.items()}, device, threads)
 
     def order(self, trial: Trial, epoch: int) -> torch.Tensor:

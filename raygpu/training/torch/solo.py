@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from raygpu.training import base
 from raygpu.training.base import Settings, scores
 from raygpu.training.folds import Data
 from raygpu.training.hyperparameters import OptimizerSettings
-from raygpu.training.torch.data import copied, copied_outputs
+from raygpu.training.torch.data import copied, copied_outputs, rows
 from raygpu.training.torch.experiment import forward, overrides, own_methods, training_loss
 from raygpu.training.torch.models import CHECKPOINT, cast_model, default_device, epoch_seed, initial_model
 from raygpu.training.torch.optimizers import Optimizer
@@ -93,6 +94,9 @@ class TorchSolo:
 
     def take_step(self, lr: float) -> None:
         """Take an optimizer step by the gradients that the parameters have, and drop these."""
+        thawed = self.optimizer.take_thawed()
+        if self.average is not None:
+            self.average.take_in(thawed)
         self.optimizer.step(lr)
         if self.average is not None:
             self.average.update()
@@ -132,9 +136,8 @@ class TorchSolo:
         settings = self.optimizer_settings.in_epoch(epoch)
         self.optimizer.use(settings)
         first_step, chosen = (epoch - 1) * self.steps_per_epoch, self._chosen(epoch)[:most]
-        sizes = [settings.parts_of(len(rows)) for rows in chosen]
-        pieces = [piece for rows, each in zip(chosen, sizes, strict=True) for piece in rows.split(each)]
-        batches = iter(self.data.train_batches(epoch, pieces))
+        sizes = [settings.parts_of(len(own)) for own in chosen]
+        batches = self._batches(epoch, chosen, sizes)
         for number, each in enumerate(sizes):
             parts = self._add_gradients(batches, each)
             if settings.clip_norm is not None:
@@ -145,6 +148,20 @@ class TorchSolo:
             self.take_step(settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
             yield parts
 
+    def _batches(
+        self, epoch: int, chosen: Sequence[torch.Tensor], sizes: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[Any, Any]]:
+        """Return each part of each batch; what a `collate_fn` makes of a batch does not depend on its parts."""
+        if not self.data.made_together:
+            pieces = [piece for own, each in zip(chosen, sizes, strict=True) for piece in own.split(list(each))]
+            return iter(self.data.train_batches(epoch, pieces))
+        whole = self.data.train_batches(epoch, chosen)
+        return (
+            (rows(inputs, slice(end - size, end)), rows(targets, slice(end - size, end)))
+            for (inputs, targets), each in zip(whole, sizes, strict=True)
+            for size, end in zip(each, accumulate(each), strict=True)
+        )
+
     def _add_gradients(self, batches: Iterator[tuple[Any, Any]], sizes: Sequence[int]) -> list[tuple[Any, int]]:
         """Give the parameters the gradient of a batch, taken in parts of these sizes; return the loss of each part."""
         if len(sizes) == 1:
@@ -154,7 +171,8 @@ class TorchSolo:
         gradient, losses = self._step_gradient, []
         gradient.begin(sum(sizes))
         for number, size in enumerate(sizes):
-            loss = self._loss(*next(batches))
+            with gradient.set_aside():
+                loss = self._loss(*next(batches))
             gradient.add(loss, size, last=number == len(sizes) - 1)
             losses.append((loss, size))
         gradient.end()
@@ -248,13 +266,22 @@ class TorchSolo:
         order = self.data.order(self.trial, 1)
         batches = [order[:FEW], order[-FEW:]]
 
-        def step(experiment: Experiment, model: nn.Module, place: int) -> None:
-            """Compute the loss of a few samples; a step of the experiment's own may take gradients itself."""
+        def step(experiment: Experiment, model: nn.Module, place: int) -> Any:
+            """Return the loss of a few samples; a step of the experiment's own may take gradients itself."""
             inputs, targets = self.data.train_batch(1, batches[0 if self.data.in_order else place])
             with torch.set_grad_enabled(overrides(experiment, "training_step")), self.autocast():
-                training_loss(experiment, model, inputs, targets, self.hp)
+                return training_loss(experiment, model, inputs, targets, self.hp)
 
-        if (line := unsaved(self.model, self.experiment, saved, step)) is not None:
+        @torch.no_grad()
+        def evaluate(experiment: Experiment, model: nn.Module) -> None:
+            """Evaluate a few samples."""
+            inputs, targets = next(self.data.validation_batches([slice(0, min(FEW, self.data.num_validation))]))
+            with self.autocast():
+                outputs = forward(model, inputs)
+                experiment.loss(copied_outputs(outputs), copied(targets))
+                experiment.metrics(outputs, targets)
+
+        if (line := unsaved(self.model, self.experiment, saved, step, evaluate)) is not None:
             self.notes.append(line)
         if self.device.type == "cuda":  # the copies are no measure of a training's memory
             torch.cuda.empty_cache()

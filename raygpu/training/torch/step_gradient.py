@@ -6,7 +6,8 @@ denominator that add up over the parts, and is divided when all are known; a `Su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -54,6 +55,17 @@ class StepGradient:
         self._own, self._share, self._square = own, share, square
         self._parts = None
         self._numerators, self._denominators = [], []
+
+    @contextmanager
+    def set_aside(self) -> Iterator[None]:
+        """Keep the gradient of earlier parts from a training step, which may read and drop gradients itself."""
+        earlier = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+        yield
+        for parameter, gradient in zip(self._parameters, earlier, strict=True):
+            if gradient is not None:
+                parameter.grad = _added(gradient, parameter.grad)
 
     def add(self, loss: Any, size: int, *, last: bool) -> None:
         """Take in the loss of a part, of `size` of this process' samples; with the last one, ranks begin to sum."""

@@ -25,13 +25,13 @@ def fused_step(
     buffers: Sequence[Tensors],
     *,
     lr: float,
-    number: int,
+    numbers: Sequence[int],
 ) -> None:
     """Update parameters and buffers in place as torch.optim's SGD, Adam or AdamW does.
 
-    buffers: `settings.num_buffers` lists. number: of this step, from 1. All lists have one tensor for each parameter,
-    and all tensors have one dtype and one device. The operators on the CPU read memory in its own order, whatever the
-    strides are: the tensors of a parameter need equal strides, without gaps.
+    buffers: `settings.num_buffers` lists. numbers: of this step, from 1, for each parameter. All lists have one entry
+    for each parameter, and all tensors have one dtype and one device. The operators on the CPU read memory in its own
+    order, whatever the strides are: the tensors of a parameter need equal strides, without gaps.
     """
     s = settings
     match s.optimizer:
@@ -50,13 +50,14 @@ def fused_step(
             )
         case "adam" | "adamw" as kind:
             operator = torch._fused_adamw_ if kind == "adamw" else torch._fused_adam_
-            numbers = [torch.full((), number, dtype=torch.float32, device=parameters[0].device)] * len(parameters)
+            device = parameters[0].device
+            made = {number: torch.full((), number, dtype=torch.float32, device=device) for number in set(numbers)}
             operator(
                 parameters,
                 gradients,
                 *buffers,
                 [],
-                numbers,
+                [made[number] for number in numbers],
                 lr=lr,
                 beta1=s.betas[0],
                 beta2=s.betas[1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,14 +12,21 @@ from torch import nn
 
 from raygpu.experiment import Experiment
 from raygpu.training.data.generators import random_state_kept
-from raygpu.training.torch.python_state import changed_attribute, plain_state
+from raygpu.training.torch.python_state import changed_attribute, changed_freezing, frozen, plain_state
+from raygpu.training.torch.reduction import objective
 from raygpu.training.torch.seeding import seed_all
 
 Step = Callable[[Experiment, nn.Module, int], Any]
-"""Function that runs a training step without the optimizer, on one of two small batches: 0 or 1."""
+"""Function that runs a training step without the optimizer, on one of two small batches, 0 or 1; returns its loss."""
+
+Evaluation = Callable[[Experiment, nn.Module], None]
+"""Function that evaluates a small batch."""
+KEPT = "state that the model or the loss keeps between steps"
 
 
-def unsaved(model: nn.Module, experiment: Experiment, saved: Mapping[str, torch.Tensor], step: Step) -> str | None:
+def unsaved(
+    model: nn.Module, experiment: Experiment, saved: Mapping[str, torch.Tensor], step: Step, evaluate: Evaluation
+) -> str | None:
     """Return a line on an attribute or a buffer that training changes and the checkpoint does not hold; None without
     one.
 
@@ -26,7 +34,7 @@ def unsaved(model: nn.Module, experiment: Experiment, saved: Mapping[str, torch.
     """
     try:
         with random_state_kept():
-            name = _unsaved(model, experiment, saved, step)
+            name = _unsaved(model, experiment, saved, step, evaluate)
     except Exception:  # noqa: BLE001 - it shows in the training, or cannot be copied
         return None
     if name is None:
@@ -37,25 +45,39 @@ def unsaved(model: nn.Module, experiment: Experiment, saved: Mapping[str, torch.
     )
 
 
-def _unsaved(model: nn.Module, experiment: Experiment, saved: Mapping[str, torch.Tensor], step: Step) -> str | None:
+def _unsaved(
+    model: nn.Module, experiment: Experiment, saved: Mapping[str, torch.Tensor], step: Step, evaluate: Evaluation
+) -> str | None:
     """Return the name of an attribute, buffer or parameter that a training has after a step, and one that went on from
     a checkpoint right before that step has not."""
     trained, going_on = (copy.deepcopy((experiment, model.train())) for _ in range(2))
     trained[1].load_state_dict(saved)
     _seeded(step, *trained, 0)
+    _evaluated(evaluate, *trained)  # as between two epochs
+    trained[1].train()
     going_on[1].load_state_dict(trained[1].state_dict())
-    states, tensors = [], []
+    if (name := changed_freezing(frozen(going_on[1]), trained[1])) is not None:
+        return name
+    states, tensors, losses = [], [], []
     for each, own in (trained, going_on):
-        _seeded(step, each, own, 1)
+        losses.append(torch.as_tensor(objective(_seeded(step, each, own, 1))).detach())
+        _evaluated(evaluate, each, own)
         states.append(plain_state(own, each))
         tensors.append({**dict(own.named_parameters()), **dict(own.named_buffers())})
     differ = (name for name, value in tensors[0].items() if not _alike(value, tensors[1].get(name)))
-    return changed_attribute(*states) or next(differ, None)
+    found = changed_attribute(*states) or next(differ, None)
+    return KEPT if found is None and not _alike(*losses) else found
 
 
-def _seeded(step: Step, experiment: Experiment, model: nn.Module, place: int) -> None:
+def _evaluated(evaluate: Evaluation, experiment: Experiment, model: nn.Module) -> None:
+    seed_all(0)
+    with contextlib.suppress(Exception):  # metrics that need more samples
+        evaluate(experiment, model.eval())
+
+
+def _seeded(step: Step, experiment: Experiment, model: nn.Module, place: int) -> Any:
     seed_all(place)
-    step(experiment, model, place)
+    return step(experiment, model, place)
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor | None) -> bool:

@@ -3,6 +3,7 @@
 from tests.contracts.zoo import (
     architectures,
     averages,
+    between_steps,
     by_hand,
     chance,
     control_flow,
@@ -30,6 +31,7 @@ __all__ = [
     "Entry",
     "architectures",
     "averages",
+    "between_steps",
     "by_hand",
     "cases",
     "chance",

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.contracts.zoo.entry import CLASSES, WIDTH, Vectors
+from tests.contracts.zoo.entry import CLASSES, WIDTH, Inside, Vectors
 from tests.contracts.zoo.losses import Perceptron
 
 
@@ -78,3 +78,46 @@ class AveragedOwnOptimizer(Perceptron):
 
     def optimizer(self, model: nn.Module, hp: Any) -> torch.optim.Optimizer:
         return torch.optim.RMSprop(model.parameters(), lr=hp["lr"])
+
+
+class AveragedCentre(Vectors):
+    """A centre that each step replaces, and a level that each evaluation moves."""
+
+    own = Averaged.own
+    fused = "differs from the same trial alone"  # of a member without an average, whose level an evaluation moves
+    production = "buffers that training changes"
+
+    def model(self, hp: Any) -> nn.Module:
+        class Model(Inside):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("centre", torch.zeros(8))
+                self.register_buffer("level", torch.ones(()))
+
+            def inside(self, x: torch.Tensor) -> torch.Tensor:
+                if self.training:
+                    self.centre = 0.9 * self.centre + 0.1 * x.detach().mean(0)
+                else:
+                    self.level.copy_(0.5 * self.level + 0.5 * x.detach().abs().mean())
+                return (x - self.centre) * self.level
+
+        return Model()
+
+
+class MovedByEvaluation(Vectors):
+    """A level that each evaluation moves, and that training reads."""
+
+    epochs = 3
+
+    def model(self, hp: Any) -> nn.Module:
+        class Model(Inside):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("level", torch.ones(()))
+
+            def inside(self, x: torch.Tensor) -> torch.Tensor:
+                if not self.training:
+                    self.level.copy_(0.5 * self.level + 0.5 * x.detach().abs().mean())
+                return x * self.level
+
+        return Model()

@@ -171,6 +171,7 @@ class Mixup(Vectors):
     """Samples are mixed with others of the batch, in a random order."""
 
     random = True
+    production = r"augment\(\) makes a sample of others"
 
     def model(self, hp: Any) -> nn.Module:
         return mlp(nn.ReLU())

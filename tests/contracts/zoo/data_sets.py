@@ -124,6 +124,35 @@ class DataSetOfTextsFilledUp(Entry):
         return Model()
 
 
+class DataSetOfTextsWithoutAMask(DataSetOfTextsFilledUp):
+    """The mean over all places, however many a batch has."""
+
+    production = "collate_fn makes a sample of others"
+
+    def model(self, hp: Any) -> nn.Module:
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.table, self.last = nn.Embedding(VOCABULARY, 6), nn.Linear(6, CLASSES)
+
+            def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+                return self.last(self.table(tokens).mean(1))
+
+        return Model()
+
+
+def mixed(samples: list[Any]) -> Any:
+    inputs = torch.stack([each[0] for each in samples])
+    return 0.7 * inputs + 0.3 * inputs[torch.randperm(len(samples))], torch.tensor([each[1] for each in samples])
+
+
+class DataSetMixedInItsBatches(DataSetOfPairs):
+    production = "collate_fn makes a sample of others"
+
+    def data(self) -> Splits:
+        return dataset_splits(Pairs(NUM_TRAIN, 1), Pairs(NUM_VALIDATION, 2), collate_fn=mixed)
+
+
 class Pictures(Dataset[Any]):
     """Mappings of an image and a class, as of Hugging Face."""
 

@@ -273,3 +273,30 @@ class SharpnessAware(Perceptron):
         uphill = torch.func.grad(loss)({name: value.detach() for name, value in before.items()})
         norm = torch.stack([each.square().sum() for each in uphill.values()]).sum().sqrt()
         return loss({name: value + 0.05 * uphill[name] / norm for name, value in before.items()})
+
+
+class DropsGradientsInStep(Perceptron):
+    """A step that begins as a loop by hand begins."""
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Any) -> Any:
+        model.zero_grad()
+        return functional.cross_entropy(model(inputs), targets)
+
+
+class CentredByTheBatch(Perceptron):
+    """Samples without the mean of their batch, as `augment` has it."""
+
+    production = r"augment\(\) makes a sample of others"
+
+    def augment(self, inputs: Any, hp: Any) -> Any:
+        return inputs - inputs.mean(0)
+
+
+class MixedSamples(Perceptron):
+    """Samples beside others of their batch."""
+
+    random = True
+    production = r"augment\(\) makes a sample of others"
+
+    def augment(self, inputs: Any, hp: Any) -> Any:
+        return 0.7 * inputs + 0.3 * inputs[torch.randperm(len(inputs))]

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import Dataset
 
+from raygpu import Splits, dataset_splits
 from raygpu.config.source import Source
 from raygpu.errors import BadInput
 from raygpu.search.trials import Trial
@@ -73,6 +75,49 @@ def test_an_array_takes_whole_batches() -> None:
     assert [group.reason for group in groups] == [None, IN_PARTS, None]
 
 
+class DropsGradients(Plain):
+    """A step that begins as a loop by hand begins, and reads what gradients there are."""
+
+    def training_step(self, model: Any, inputs: Any, targets: Any, hp: Any) -> Any:
+        assert all(parameter.grad is None for parameter in model.parameters())
+        model.zero_grad(set_to_none=False)
+        return super().training_step(model, inputs, targets, hp)
+
+
+def test_a_step_sees_no_gradient_of_earlier_parts() -> None:
+    wanted, _ = trained(DropsGradients, HP)
+    found, _ = trained(DropsGradients, HP | {"micro_batch_size": 12})
+    for key, value in wanted.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-8, atol=1e-10)
+
+
+class Samples(Dataset[Any]):
+    def __len__(self) -> int:
+        return 90
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.sin(torch.arange(64.0) * (row + 1)), row % 10
+
+
+def mixed(samples: list[Any]) -> Any:
+    inputs = torch.stack([each[0] for each in samples])
+    return inputs + 0.3 * inputs[torch.randperm(len(samples))], torch.tensor([each[1] for each in samples])
+
+
+class Collated(Plain):
+    """Batches of a function that mixes samples."""
+
+    def data(self) -> Splits:
+        return dataset_splits(Samples(), validation=0.2, collate_fn=mixed)
+
+
+def test_a_batch_is_collated_before_it_is_cut() -> None:
+    wanted, _ = trained(Collated, HP)
+    found, _ = trained(Collated, HP | {"micro_batch_size": 12})
+    for key, value in wanted.items():
+        torch.testing.assert_close(found[key], value, rtol=1e-8, atol=1e-10)
+
+
 class Ranked(Plain):
     """A loss of pairs of samples."""
 
@@ -91,6 +136,37 @@ def test_a_loss_that_cannot_be_cut_is_refused() -> None:
     with pytest.raises(BadInput, match=r"the loss is no mean over samples: .*; .* leave micro_batch_size out$"):
         lines_of_parts(HERE, Ranked(), HP | {"micro_batch_size": 8}, data)
     assert lines_of_parts(HERE, Plain(), HP | {"micro_batch_size": 8}, data) == []
+
+
+class Hooked(Plain):
+    """A bound on a gradient that few gradients reach."""
+
+    def model(self, hp: Mapping[str, Any]) -> torch.nn.Module:
+        model = super().model(hp)
+        next(model.parameters()).register_hook(lambda gradient: gradient.clamp(-10, 10))
+        return model
+
+
+class Centred(Plain):
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        return inputs - inputs.mean(0)
+
+
+class Noisy(Plain):
+    """Noise of each sample alone."""
+
+    def augment(self, inputs: Any, hp: Mapping[str, Any]) -> Any:
+        return inputs + torch.randn_like(inputs)
+
+
+def test_what_a_part_does_otherwise_is_told() -> None:
+    data, parts = few(90, 16), HP | {"micro_batch_size": 8}
+    (line,) = lines_of_parts(HERE, Hooked(), parts, data)
+    assert line.startswith("the hook of ")
+    assert line.endswith(" sees the gradient of each part of a batch, before they are summed")
+    (line,) = lines_of_parts(HERE, Centred(), parts, data)
+    assert line == "augment() makes a sample of others of its batch too: each part of a batch is augmented by itself"
+    assert lines_of_parts(HERE, Noisy(), parts, data) == []
 
 
 def test_batch_norm_is_told_and_a_part_of_one_sample_refused() -> None:

@@ -53,6 +53,31 @@ def test_steps_equal_torch_optim(hp: dict, reference: type, options: dict) -> No
         assert torch.allclose(a, b, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize(("hp", "reference", "options"), CASES)
+def test_a_parameter_without_a_gradient_in_some_steps_has_those_of_its_own(
+    hp: dict, reference: type, options: dict
+) -> None:
+    """Adam corrects the bias of a parameter's averages by the number of its own steps."""
+    torch.manual_seed(0)
+    ours = nn.ModuleList(nn.Linear(5, 1) for _ in range(3)).double()
+    theirs = copy.deepcopy(ours)
+    own = Optimizer(OptimizerSettings.of(hp), ours.parameters())
+    other = reference(theirs.parameters(), lr=hp["lr"], **options)
+    for step in range(9):
+        x = torch.randn(16, 5, dtype=torch.float64)
+        other.zero_grad()
+        for model in (ours, theirs):
+            ((model[0](x) + model[1 + step % 2 * (step < 6)](x)) ** 2).mean().backward()
+        other.step()
+        own.step(hp["lr"])
+        if step == 4:  # go on from a saved state
+            state = copy.deepcopy(own.state_dict())
+            own = Optimizer(OptimizerSettings.of(hp), ours.parameters())
+            own.load_state_dict(state)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
 def test_parameters_without_a_gradient_stay() -> None:
     frozen, unused = nn.Linear(2, 2), nn.Linear(2, 2)
     frozen.requires_grad_(False)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from raygpu.planning.batches import batch_bounds, epoch_order
 from raygpu.search.trials import Trial
@@ -45,6 +46,44 @@ def trained(training: TorchSolo) -> dict[str, torch.Tensor]:
     while training.run_epoch() is not None:
         pass
     return parameters(training.model)
+
+
+class Thawing(Own):
+    """Its first step thaws what is frozen."""
+
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        model = super().model(hp)
+        next(model.children()).requires_grad_(False)
+        return model
+
+    def training_step(self, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
+        loss = super().training_step(model, inputs, targets, hp)
+        model.requires_grad_()
+        return loss
+
+
+def test_a_parameter_that_a_step_thaws_is_trained() -> None:
+    model = initial_model(Thawing(), HP, 7).double()
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    data = few()
+    inputs, targets = torch.as_tensor(data.train_inputs).double(), torch.as_tensor(data.train_targets)
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01, alpha=0.9)
+    bounds = list(batch_bounds(len(targets), BATCH))
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=EPOCHS * len(bounds))
+    for epoch in range(1, EPOCHS + 1):
+        order = torch.from_numpy(epoch_order(7, epoch, len(targets)))
+        for start, end in bounds:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs[order[start:end]]), targets[order[start:end]]).backward()
+            model.requires_grad_()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            scheduler.step()
+            average.update_parameters(model)
+    training = solo(Thawing(), hp={**HP, "clip_norm": 0.5, "ema_decay": 0.9})
+    assert difference(trained(training), parameters(model)) < EXACT
+    with training.average.in_place():
+        assert difference(parameters(training.model), parameters(average.module)) < EXACT
 
 
 def by_hand(clip_norm: float | None = None) -> tuple[dict[str, torch.Tensor], list[float]]:

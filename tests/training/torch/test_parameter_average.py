@@ -37,29 +37,52 @@ class Net(TorchExperiment):
         return nn.Sequential(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10))
 
 
-def solo(hp: Mapping[str, Any] = HP, epochs: int = EPOCHS) -> TorchSolo:
+class Centre(nn.Module):
+    """Moving centres: each step puts a new tensor in the place of one, and each evaluation moves the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(12))
+        self.register_buffer("level", torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.centre = 0.5 * self.centre + 0.5 * x.detach().mean(0)
+        else:
+            self.level.copy_(0.5 * self.level + 0.5 * x.detach().abs().mean())
+        return (x - self.centre) * self.level
+
+
+class Centred(Net):
+    def model(self, hp: Mapping[str, Any]) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 12), Centre(), nn.ReLU(), nn.Linear(12, 10))
+
+
+def solo(hp: Mapping[str, Any] = HP, epochs: int = EPOCHS, kind: type[Net] = Net) -> TorchSolo:
     return TorchSolo(
-        Net(), few(), Trial("t0000", 7, hp), Settings(epochs, 1, "float32", Path()), CPU, torch.float64
+        kind(), few(), Trial("t0000", 7, hp), Settings(epochs, 1, "float32", Path()), CPU, torch.float64
     )  # fmt: skip
 
 
-def by_hand() -> tuple[nn.Module, nn.Module, float]:
+def by_hand(kind: type[Net]) -> tuple[nn.Module, nn.Module, float]:
     """A loop as one writes it: the trained model, its average by torch's own class, and the average's loss."""
-    model = initial_model(Net(), HP, 7).double()
+    model = initial_model(kind(), HP, 7).double()
     average: Any = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.95), use_buffers=True)
     data = few()
     inputs, targets = torch.as_tensor(data.train_inputs).double(), torch.as_tensor(data.train_targets)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loss = torch.zeros(())
     for epoch in range(1, EPOCHS + 1):
+        model.train()
         order = torch.from_numpy(epoch_order(7, epoch, len(targets)))
         for start, end in batch_bounds(len(targets), BATCH):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(inputs[order[start:end]]), targets[order[start:end]]).backward()
             optimizer.step()
             average.update_parameters(model)
-    with torch.no_grad():
-        outputs = average.module.eval()(torch.as_tensor(data.validation_inputs).double())
-        loss = nn.functional.cross_entropy(outputs, torch.as_tensor(data.validation_targets))
+        with torch.no_grad():
+            outputs = average.module.eval()(torch.as_tensor(data.validation_inputs).double())
+            loss = nn.functional.cross_entropy(outputs, torch.as_tensor(data.validation_targets))
     return model, average.module, loss.item()
 
 
@@ -68,9 +91,10 @@ def counted(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
 
 
-def test_a_training_equals_a_loop_with_torch_s_own_average(tmp_path: Path) -> None:
-    model, average, loss = by_hand()
-    training = solo()
+@pytest.mark.parametrize("kind", [Net, Centred])
+def test_a_training_equals_a_loop_with_torch_s_own_average(kind: type[Net], tmp_path: Path) -> None:
+    model, average, loss = by_hand(kind)
+    training = solo(kind=kind)
     results = list(iter(training.run_epoch, None))
     training.save(tmp_path)
     saved = torch.load(tmp_path / CHECKPOINT, weights_only=True)
@@ -78,7 +102,7 @@ def test_a_training_equals_a_loop_with_torch_s_own_average(tmp_path: Path) -> No
     assert difference(counted(saved["model"]), counted(average.state_dict())) <= EXACT
     assert difference(counted(saved["model"]), counted(model.state_dict())) > 1e-2
     assert results[-1].metrics["validation/loss"] == pytest.approx(loss, rel=1e-9)
-    loaded = trained_model(Net(), HP, tmp_path)
+    loaded = trained_model(kind(), HP, tmp_path)
     assert difference(counted(loaded.double().state_dict()), counted(average.state_dict())) <= 1e-6
 
 

@@ -39,10 +39,10 @@ def test_tensors_of_several_shapes_and_each_dtype_are_updated() -> None:
         ones = [torch.ones(3, 2, dtype=dtype), torch.ones(5, dtype=dtype)]
         p, velocities, means, squares = ([torch.zeros_like(one) for one in ones] for _ in range(4))
         copy_all(p, ones)
-        fused_step(sgd, p, ones, [velocities], lr=0.5, number=1)
+        fused_step(sgd, p, ones, [velocities], lr=0.5, numbers=[1, 1])
         assert all(bool((tensor == 0.5).all()) for tensor in p)
         assert all(bool((velocity == 1).all()) for velocity in velocities)
-        fused_step(adam, p, ones, [means, squares], lr=0.25, number=1)
+        fused_step(adam, p, ones, [means, squares], lr=0.25, numbers=[1, 1])
         assert all(bool((tensor == 0.25).all()) for tensor in p)
         assert all(bool((moment == 0.5).all()) for moment in (*means, *squares))
 
@@ -52,7 +52,7 @@ def test_autograd_hears_of_a_change_in_place() -> None:
         settings = OptimizerSettings(optimizer=kind, momentum=0.5)
         p, *buffers = (torch.ones(3) for _ in range(1 + settings.num_buffers))
         before = [tensor._version for tensor in (p, *buffers)]
-        fused_step(settings, [p], [torch.ones(3)], [[buffer] for buffer in buffers], lr=0.5, number=1)
+        fused_step(settings, [p], [torch.ones(3)], [[buffer] for buffer in buffers], lr=0.5, numbers=[1])
         assert all(t._version > version for t, version in zip((p, *buffers), before, strict=True))
 
 

@@ -50,6 +50,10 @@ class ShardedOptimizer:
         """Go on with other settings of the same kind."""
         self._optimizer.use(settings)
 
+    def take_thawed(self) -> list[torch.Tensor]:
+        """Return no parameters. Raises ValueError as `Optimizer.take_thawed`."""
+        return self._optimizer.take_thawed()
+
     def step(self, lr: float) -> None:
         """Update the parts that have a gradient, and drop the gradients."""
         self._optimizer.step(lr)
@@ -61,7 +65,7 @@ class ShardedOptimizer:
             parameter = shards.parameters[place]
             whole = [shards.gathered(shards.like(parameter, buffer)) for buffer in own]
             found.append([each for each in whole if each is not None])
-        return {"num_steps": self._optimizer.num_steps, "buffers": found}
+        return {**self._optimizer.state_dict(), "buffers": found}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take this rank's parts of a state of whole parameters."""
@@ -69,7 +73,7 @@ class ShardedOptimizer:
         for place, saved in zip(self._places, state["buffers"], strict=True):
             is_sharded = isinstance(shards.parameters[place], DTensor)
             own.append([shards.part_of(each) if is_sharded else each for each in saved])
-        self._optimizer.load_state_dict({"num_steps": state["num_steps"], "buffers": own})
+        self._optimizer.load_state_dict({**state, "buffers": own})
 
 
 class ShardedOwnOptimizer(OwnOptimizer):
