@@ -38,6 +38,7 @@ PLAINLY = {
     "bool_parsing": "true or false is wanted",
     "bool_type": "true or false is wanted",
     "string_type": "text is wanted",
+    "string_pattern_mismatch": "letters, digits, '.', '_' and '-' are allowed, a letter or a digit as the first",
 }
 """Messages in place of pydantic's, by its types of faults."""
 C = TypeVar("C", bound=ProblemConfig)

@@ -62,6 +62,11 @@ def test_a_thousand_million_trials_are_refused_at_once() -> None:
         load(None, {"trials": "1000000000", "experiment": "a:B"}, SweepConfig)
 
 
+def test_a_name_that_is_no_folder_gets_the_characters_that_are_allowed() -> None:
+    with pytest.raises(BadInput, match=r"--name: read '\.\./x'; letters, digits, '\.', '_' and '-' are allowed"):
+        load(None, {"name": "../x", "experiment": "a:B"}, SweepConfig)
+
+
 @pytest.mark.parametrize(
     "values",
     [
