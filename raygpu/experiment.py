@@ -64,9 +64,13 @@ class Splits:
         numbers.
 
         validation: share of the samples, 0 to 1, that is kept for validation. test: share of the samples that the
-        search never sees; by default there is no test data. Raises ValueError if the shares leave no part a sample.
+        search never sees; by default there is no test data. Raises ValueError if the shares leave no part a sample,
+        or if the arrays differ in length.
         """
         inputs, targets = as_arrays(inputs, "inputs"), as_arrays(targets, "targets")
+        sizes = [len(array) for arrays in (inputs, targets) for array in named(arrays).values()]
+        if len(set(sizes)) != 1 or 0 in sizes:
+            raise ValueError(f"inputs and targets have {sizes} samples; all need the same number, at least 1")
         parts = split_rows(targets, num_samples(inputs), validation, test, seed)
         return cls(*(take(part, chosen) for chosen in parts for part in (inputs, targets)))
 
@@ -201,6 +205,8 @@ def split_rows(
     """
     rows = np.arange(count)
     if test is None:
+        if not 0 < validation < 1:
+            raise ValueError(f"validation={validation:g}; allowed: a share of the samples, above 0 and below 1")
         return _cut(targets, rows, validation, seed)
     for_validation, for_test = (math.ceil(share * count) for share in (validation, test))
     if min(for_validation, for_test) < 1 or for_validation + for_test >= count:

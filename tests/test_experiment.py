@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,27 @@ def test_no_part_of_the_data_that_a_trial_may_get_has_test_data() -> None:
 def test_shares_that_leave_nothing_are_refused(validation: float, test: float) -> None:
     with pytest.raises(ValueError, match=f"test={test:g} of 50 samples leave nothing for one of the parts"):
         Splits.of(np.zeros((50, 1)), np.zeros(50), validation=validation, test=test)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "sizes"),
+    [
+        (np.zeros((100, 1)), np.zeros(200), "[100, 200]"),  # the last 100 targets were left out without a word
+        (np.zeros((200, 1)), np.zeros(100), "[200, 100]"),
+        ({"user": np.zeros(50), "item": np.zeros(60)}, np.zeros(50), "[50, 60, 50]"),
+        (np.zeros((0, 1)), np.zeros(0), "[0, 0]"),
+    ],
+    ids=["more targets", "fewer targets", "unequal inputs", "none"],
+)
+def test_arrays_of_different_lengths_are_refused_before_they_are_cut(inputs: Any, targets: Any, sizes: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"inputs and targets have {sizes} samples")):
+        Splits.of(inputs, targets)
+
+
+@pytest.mark.parametrize("validation", [0, 1, 20, -0.5])
+def test_a_share_for_validation_is_no_number_of_samples(validation: float) -> None:
+    with pytest.raises(ValueError, match=rf"validation={validation:g}; allowed: a share of the samples"):
+        Splits.of(np.zeros((50, 1)), np.zeros(50), validation=validation)
 
 
 def test_half_of_the_test_data_is_refused() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raygpu import config
+from raygpu.cli import leftover_threads
 from raygpu.cli.console import in_command, print_faults, shown_detail
 from raygpu.cli.flags import Arguments, Flags, as_flag
 from raygpu.config.command_names import as_typed, typed
@@ -71,6 +72,7 @@ def framed(run: Callable[[], int], interrupted: str) -> int:
         print_faults([str(stop) or interrupted])
         return 130
     finally:
+        leftover_threads.watch()
         in_command.reset(token)
         shown_detail.reset(detail)
 

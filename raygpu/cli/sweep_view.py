@@ -71,7 +71,7 @@ class SweepConsole(LiveConsole):
         done = bar(s.ended / s.num_trials, blocks=self.has_blocks) + Text(f" {s.ended}/{s.num_trials}")
         red = "bold red"
         counts = Text.assemble(
-            f"{s.running} running  {s.finished} finished  {s.stopped} stopped early  ",
+            f"{_running(s)}  {s.finished} finished  {s.stopped} stopped early  ",
             (f"{s.diverged} diverged  " if s.diverged else "", red),
             (f"{s.failed} failed", red if s.failed else ""),
         )
@@ -84,7 +84,7 @@ class SweepConsole(LiveConsole):
                 ("", counts),
                 *(("" if number else "best", row) for number, row in enumerate(leaders)),
                 *self._gpus(s, readings),
-                ("time", f"{duration(s.elapsed_s)}, {left(s.time_left_s)}"),
+                ("time", _time(s)),
             ],
             self.console.width,
         )
@@ -202,7 +202,7 @@ def plain(
     """Return the snapshot as one line. readings: NVML's. alone: samples/s of one training at a time, by GPU. synthetic:
     the scores are of made-up data."""
     best = "best on synthetic data" if synthetic else "best"
-    parts = [f"{s.ended}/{s.num_trials} trials", f"{s.running} running"]
+    parts = [f"{s.ended}/{s.num_trials} trials", _running(s)]
     parts += [f"{s.stopped} stopped early"] if s.stopped else []
     parts += [f"{s.diverged} diverged"] if s.diverged else []
     parts += [f"{s.failed} failed"] if s.failed else []
@@ -210,8 +210,20 @@ def plain(
     for device in devices:
         if facts := gpu_facts(s, device, readings or {}, alone or {}):
             parts.append(f"gpu {device.index}: {s.held.get(device.index, 0.0):.0%} held, {', '.join(facts)}")
-    parts += [f"{duration(s.elapsed_s)}, {left(s.time_left_s)}"]
+    parts.append(_time(s))
     return " | ".join(parts)
+
+
+def _running(s: Snapshot) -> str:
+    """Return how many trials run, with the reason where none has begun yet: that takes a busy machine minutes."""
+    waits = s.running == 0 and s.ended == 0
+    return f"{s.running} running" + (" (the first workers start)" if waits else "")
+
+
+def _time(s: Snapshot) -> str:
+    """Return the time that has passed and the time left; of a sweep that has ended before its trials, that it has."""
+    ended_early = s.time_left_s == 0 and s.ended < s.num_trials
+    return f"{duration(s.elapsed_s)}, {'ended before all trials had' if ended_early else left(s.time_left_s)}"
 
 
 def _best(of_set: SetRecord | None, record: TrialRecord) -> str:

@@ -38,6 +38,7 @@ PLAINLY = {
     "bool_parsing": "true or false is wanted",
     "bool_type": "true or false is wanted",
     "string_type": "text is wanted",
+    "string_pattern_mismatch": "letters, digits, '.', '_' and '-' are allowed, a letter or a digit as the first",
 }
 """Messages in place of pydantic's, by its types of faults."""
 C = TypeVar("C", bound=ProblemConfig)
@@ -101,7 +102,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise BadInput(f"{path}: read {size:,} bytes; a configuration has at most {MAX_BYTES:,}")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a mark
     except FileNotFoundError:
         raise BadInput(
             f"{path}: no such file; name a configuration file; {typed('init')} writes examples into this folder"

@@ -209,7 +209,8 @@ class History:
         """Seconds left by the last epochs' pace, evaluations and checkpoints included; None while it is not known."""
         if self.has_ended:
             return 0.0
-        return self._pace.left_s(time.monotonic(), self.epochs - self.epoch)
+        left_s = self._pace.left_s(time.monotonic(), self.epochs - self.epoch)
+        return None if left_s is None else max(1.0, left_s)  # 0 is the end, which a slow step puts off
 
     def curve(self) -> list[float]:
         """Return the metric by epoch, since this process began, in a bounded number of points."""

@@ -180,8 +180,13 @@ def made_by(experiment: Experiment, hp: Mapping[str, Any]) -> Any:
 
 
 def scores(loss: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the results of an experiment's `loss` and `metrics` by name. Raises ValueError for a metric that has the
-    name of the loss."""
+    """Return the results of an experiment's `loss` and `metrics` by name. Raises TypeError for metrics that are no
+    numbers by name, ValueError for a metric that has the name of the loss."""
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics() returned {type(metrics).__name__}; a dict is wanted, as {{'accuracy': 0.9}}")
+    for name, value in metrics.items():
+        if value is None or isinstance(value, str | bytes):
+            raise TypeError(f"metrics() returned {value!r} as {name!r}; a number is wanted")
     if LOSS in metrics:
         raise ValueError(f"metrics() returned {LOSS!r}, the name of what loss() returns: give the metric another name")
     return {LOSS: loss, **metrics}

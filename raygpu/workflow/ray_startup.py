@@ -152,10 +152,12 @@ def _starting(
             if preload is not None:
                 preload.close()
             fault = sys.exc_info()[1]
+            interrupted = isinstance(fault, KeyboardInterrupt)
+            if interrupted and not starting.done():
+                console.warn(f"interrupted; Ray still starts, and is ended once it has, in {START_S:g} s at most")
             try:
                 error = starting.exception(None if fault is None else START_S)
             except TimeoutError:
-                interrupted = isinstance(fault, KeyboardInterrupt)
                 told = f"Ray's start has not ended for {START_S:g} s, so this process is ended"
                 print_faults([f"interrupted; {told}" if interrupted else told])
                 os._exit(130 if interrupted else 2 if isinstance(fault, BadInput) else 1)

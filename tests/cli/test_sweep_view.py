@@ -60,6 +60,17 @@ def test_plain_lines_say_what_the_table_says() -> None:
     assert "best on synthetic data 0.975" in plain(STATE, synthetic=True)
 
 
+def test_an_interrupted_sweep_is_not_all_done() -> None:
+    assert plain(replace(STATE, time_left_s=0.0)).endswith("| 1 min 5 s, ended before all trials had")
+    assert plain(replace(STATE, time_left_s=0.0, num_trials=5)).endswith("| 1 min 5 s, all done")
+
+
+def test_a_sweep_of_which_no_trial_has_begun_says_why() -> None:
+    empty = replace(STATE, running=0, finished=0, stopped=0, failed=0, best=None)
+    assert "0/8 trials | 0 running (the first workers start) |" in plain(empty)
+    assert "workers start" not in plain(replace(STATE, running=0))  # between two trials
+
+
 def test_the_table_at_80_columns() -> None:
     rows = drawn(terminal(), STATE, alone={0: 4115.0})
     assert rows == [

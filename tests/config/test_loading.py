@@ -51,9 +51,20 @@ def test_monstrous_files_get_a_line(text: str, fault: str, tmp_path: Path) -> No
     assert len(str(found.value).splitlines()) == 1
 
 
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "case.toml"
+    file.write_text("trials = 8\n", encoding="utf-8-sig")
+    assert read_toml(file) == {"trials": 8}
+
+
 def test_a_thousand_million_trials_are_refused_at_once() -> None:
     with pytest.raises(BadInput, match="--trials: read '1000000000'; input should be less than or equal to 1000000"):
         load(None, {"trials": "1000000000", "experiment": "a:B"}, SweepConfig)
+
+
+def test_a_name_that_is_no_folder_gets_the_characters_that_are_allowed() -> None:
+    with pytest.raises(BadInput, match=r"--name: read '\.\./x'; letters, digits, '\.', '_' and '-' are allowed"):
+        load(None, {"name": "../x", "experiment": "a:B"}, SweepConfig)
 
 
 @pytest.mark.parametrize(

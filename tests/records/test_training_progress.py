@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -59,6 +60,14 @@ def test_curves_have_no_values_that_do_not_exist(history: History) -> None:
     assert history.by_device() == {}
     assert history.metrics == {"score": 2.0}
     assert history.time_left_s is not None
+
+
+def test_a_training_that_goes_on_has_time_left(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last steps may take longer than all earlier ones, on a machine that has become busy."""
+    history.advance(report(4, score=4.0))
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 1e6)
+    assert history.time_left_s == 1.0
 
 
 def test_seconds_are_kept_by_activity(history: History) -> None:

@@ -17,6 +17,7 @@ from raygpu.cli.report.set_figures import sets_section
 from raygpu.cli.report.time_figures import wall_time
 from raygpu.cli.under_use_view import under_use_lines
 from raygpu.config.command_names import typed
+from raygpu.records.device import SIMULATED
 from raygpu.records.run_data import RunData
 from raygpu.records.trials_csv import TrialRow
 
@@ -70,7 +71,8 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     facts += [("trials", f"{summary['num_trials']:,}"), ("training took", duration(summary["wall_s"]))]
     rates = [gpu["samples_per_s"] for gpu in summary["gpus"] if gpu["samples_per_s"] is not None]
     facts += [("throughput", throughput(sum(rates)))] if rates else []
-    return [*facts, ("GPUs", str(len(summary["gpus"])))]
+    simulated = ", simulated" if any(gpu["name"] == SIMULATED for gpu in summary["gpus"]) else ""
+    return [*facts, ("GPUs", f"{len(summary['gpus'])}{simulated}")]
 
 
 def _outcome(run: RunData) -> Section:

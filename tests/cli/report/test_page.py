@@ -12,6 +12,7 @@ import pytest
 from raygpu.cli.report.content import Page, Section, Table, text
 from raygpu.cli.report.page import html
 from raygpu.cli.report.sweep_page import sweep_page
+from raygpu.records.device import SIMULATED
 from tests.report_cases import record, sweep
 
 EVIL = "</script><script>alert(1)</script><b>&"
@@ -24,6 +25,13 @@ def test_no_text_of_a_user_ends_an_element(tmp_path: Path) -> None:
     assert EVIL not in page
     assert "<script>alert" not in page
     assert page.count("</script>") == 3
+
+
+def test_a_simulated_gpu_is_called_one_at_the_top(tmp_path: Path) -> None:
+    run = sweep(tmp_path / "run")
+    assert ("GPUs", "2") in sweep_page(run).facts
+    run.summary["gpus"] = [{**run.summary["gpus"][0], "name": SIMULATED}]
+    assert ("GPUs", "1, simulated") in sweep_page(run).facts
 
 
 def test_the_figures_are_json_and_need_nothing_from_elsewhere(tmp_path: Path) -> None:

@@ -1,0 +1,31 @@
+"""A line for a command that has done its work and waits for a thread which the experiment's code has left."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+PATIENCE_S = 5.0
+"""Seconds for which the interpreter's end may wait for threads without a word."""
+NAME = "raygpu-leftover-threads"
+
+
+def watch() -> None:
+    """Watch the end of this interpreter from a thread that does not hold it up; a second call does nothing."""
+    if not any(thread.name == NAME for thread in threading.enumerate()):
+        threading.Thread(target=_watch, name=NAME, daemon=True).start()
+
+
+def _watch() -> None:
+    main = threading.main_thread()
+    main.join()  # it ends with the interpreter's wait for the others
+    time.sleep(PATIENCE_S)
+    left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main]
+    if left:
+        print(
+            f"raygpu: done, but a thread of the experiment's code still runs: {', '.join(left)}; the command ends with"
+            " it, or by Ctrl-C; threads that nothing waits for are made with daemon=True",
+            file=sys.stderr,
+            flush=True,
+        )
