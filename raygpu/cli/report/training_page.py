@@ -45,7 +45,7 @@ def _outcome(run: RunData) -> Section:
         ("epochs", run.config.get("epochs"), summary["epochs"]),
         ("workers", run.config.get("workers"), summary["workers"]),
         ("global batch (samples)", run.config.get("global_batch"), summary["global_batch"]),
-        ("starts after a lost worker", 0, summary["retries"]),
+        ("starts after a lost worker", run.config.get("max_failures"), summary["retries"]),
     ]
     metrics = Table(("metric", "last epoch"), list(summary["metrics"].items()), "metrics of the last epoch")
     notes = [f"Hyper-parameters: {hyperparameters(summary['hyperparameters'])}."]
