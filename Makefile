@@ -129,9 +129,11 @@ $(BIN)/python:
 
 # A stamp is newer than what it was made from, so that a second call installs nothing.
 $(VENV)/installed-torch: pyproject.toml constraints.txt | $(BIN)/python
+	@echo 'installing torch, Ray and MLflow into $(VENV): some GB, minutes the first time'
 	$(PIP) --editable '.[torch]'
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo 'installing torch, TensorFlow, Ray and MLflow into $(VENV): some GB, minutes the first time'
 	$(PIP) --editable '.[all,dev]'
 	touch $@ $(VENV)/installed-torch

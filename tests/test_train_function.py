@@ -105,7 +105,7 @@ def test_the_best_trial_trains_to_the_same_reports_undisturbed_and_resumed(
     assert stopped.interrupted
     assert (stopped.summary["retries"], stopped.summary["epochs"]) == (1, 5)
     out = capsys.readouterr().out
-    assert "a worker was lost; all go on after epoch 1" in out
+    assert "a worker was lost; the training goes on after epoch 1" in out
     assert f"go on with: raygpu train --resume {stopped.folder}" in out
     after = resumed(stopped)
     assert not after.interrupted

@@ -255,7 +255,7 @@ class TrainingRun:
                 goes_on = f"goes on after epoch {report.epoch}"
                 self.console.line("has ended already" if self.history.has_ended else goes_on)
         else:
-            self.console.warn(f"a worker was lost; all go on after epoch {report.epoch}")
+            self.console.warn(f"a worker was lost; the training goes on after epoch {report.epoch}")
 
     def _read_gpus(self) -> None:
         """Read the GPUs, every two seconds, and note their readings and throughput for the report and for MLflow."""
