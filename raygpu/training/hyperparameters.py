@@ -120,7 +120,9 @@ class OptimizerSettings:
 
     def parts_of(self, num_samples: int) -> list[int]:
         """Return the samples of each part in which the model takes a batch of so many; larger parts first."""
-        return parts(num_samples, math.ceil(num_samples / (self.micro_batch_size or num_samples)))
+        if self.micro_batch_size is None:
+            return [num_samples]
+        return parts(num_samples, math.ceil(num_samples / self.micro_batch_size))
 
     @property
     def is_plain_sgd(self) -> bool:

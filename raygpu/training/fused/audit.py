@@ -202,6 +202,7 @@ class _Alone:
                 if self.optimizer_settings.clip_norm is not None:
                     nn.utils.clip_grad_norm_(self.optimizer.parameters, self.optimizer_settings.clip_norm)
                 step = (array.epoch - 1) * array.steps_per_epoch + number
+                self.optimizer.take_thawed()
                 self.optimizer.step(self.optimizer_settings.lr_at(step, array.steps_per_epoch, array.epochs))
         return self.model.state_dict()
 

@@ -61,14 +61,13 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """Update the parameters that have a gradient, and drop the gradients. Raises as `take_thawed`."""
-        self.take_thawed()
+        """Update the parameters that have a gradient, and drop the gradients; after `take_thawed`."""
         self.num_steps += 1
-        groups: dict[Any, list[tuple[list[torch.Tensor], int]]] = defaultdict(list)
+        groups: dict[Any, list[list[torch.Tensor]]] = defaultdict(list)
+        numbers: dict[Any, list[int]] = defaultdict(list)
         copies = []
-        for place, (parameter, buffers, layout) in enumerate(
-            zip(self.parameters, self.buffers, self._layouts, strict=True)
-        ):
+        rows = zip(self.parameters, self.buffers, self._layouts, strict=True)
+        for place, (parameter, buffers, layout) in enumerate(rows):
             gradient, parameter.grad = parameter.grad, None
             if gradient is None:
                 self.missed[place] += 1
@@ -80,11 +79,12 @@ class Optimizer:
             if p is not parameter:
                 copies.append((parameter, p))
             tensors = real(p, _laid_out(gradient, layout), *buffers)
-            groups[tensors[0].dtype, p.device].append((tensors, self.num_steps - self.missed[place]))
-        for group in groups.values():
-            lists, numbers = zip(*group, strict=True)
-            parameters, gradients, *buffers = (list(tensors) for tensors in zip(*lists, strict=True))
-            fused_step(self.settings, parameters, gradients, buffers, lr=lr, numbers=numbers)
+            kind = tensors[0].dtype, p.device
+            groups[kind].append(tensors)
+            numbers[kind].append(self.num_steps - self.missed[place])
+        for kind, group in groups.items():
+            parameters, gradients, *buffers = (list(tensors) for tensors in zip(*group, strict=True))
+            fused_step(self.settings, parameters, gradients, buffers, lr=lr, numbers=numbers[kind])
         for parameter, copy in copies:
             parameter.copy_(copy)
 

@@ -174,6 +174,7 @@ class TorchPipeline:
                 self._run(order[start:end])
             self._finish_gradient()
             step = (epoch - 1) * self.steps_per_epoch + number
+            self.optimizer.take_thawed()
             self.optimizer.step(self.optimizer_settings.lr_at(step, self.steps_per_epoch, self.epochs))
             yield self._loss.value() if self.is_last else 0.0, end - start
 

@@ -94,12 +94,12 @@ class TorchSolo:
 
     def take_step(self, lr: float) -> None:
         """Take an optimizer step by the gradients that the parameters have, and drop these."""
-        thawed = self.optimizer.take_thawed()
-        if self.average is not None:
-            self.average.take_in(thawed)
+        thawed, average = self.optimizer.take_thawed(), self.average
+        if average is not None:
+            average.take_in(thawed)
         self.optimizer.step(lr)
-        if self.average is not None:
-            self.average.update()
+        if average is not None:
+            average.update()
 
     def run_epoch(self) -> EpochResult | None:
         """Train and evaluate the next epoch; return None after the last one."""
@@ -152,6 +152,8 @@ class TorchSolo:
         self, epoch: int, chosen: Sequence[torch.Tensor], sizes: Sequence[Sequence[int]]
     ) -> Iterator[tuple[Any, Any]]:
         """Return each part of each batch; what a `collate_fn` makes of a batch does not depend on its parts."""
+        if all(len(each) == 1 for each in sizes):
+            return iter(self.data.train_batches(epoch, chosen))
         if not self.data.made_together:
             pieces = [piece for own, each in zip(chosen, sizes, strict=True) for piece in own.split(list(each))]
             return iter(self.data.train_batches(epoch, pieces))
