@@ -64,8 +64,7 @@ class Splits:
         numbers.
 
         validation: share of the samples, 0 to 1, that is kept for validation. test: share of the samples that the
-        search never sees; by default there is no test data. Raises ValueError if the shares leave no part a sample,
-        or if the arrays differ in length.
+        search never sees; by default none. Raises ValueError for arrays of unequal length, and parts without a sample.
         """
         inputs, targets = as_arrays(inputs, "inputs"), as_arrays(targets, "targets")
         sizes = [len(array) for arrays in (inputs, targets) for array in named(arrays).values()]
@@ -118,9 +117,7 @@ def as_arrays(data: Any, name: str) -> Arrays:
     """
     if isinstance(data, np.ndarray) or is_read_later(data):
         if np.ma.is_masked(data):
-            raise ValueError(
-                f"{name}: an array with masked values, which a model would get as numbers: fill them first"
-            )
+            raise ValueError(f"{name}: an array with masked values, which a model would take as numbers: fill them")
         return data
     if isinstance(data, Mapping):
         return {key: as_arrays(value, f"{name}[{key!r}]") for key, value in data.items()}  # type: ignore[misc]

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from raygpu.training.distributed.parallel_training import ParallelTraining
 from raygpu.training.distributed.parts_of_batches import HOOKED
 from raygpu.training.distributed.ranks import ParallelSettings, Ranks
 from raygpu.training.distributed.ranks_gradient import RanksGradient
+from raygpu.training.distributed.stopwatch import SinceExchange, Stopwatch
 from raygpu.training.hyperparameters import OptimizerSettings
 from raygpu.training.torch.data import Tensors
 from raygpu.training.torch.experiment import training_loss
@@ -81,7 +80,7 @@ class TorchParallel(ParallelTraining):
     ) -> None:
         self.solo = solo
         super().__init__(parallel, ranks, wish, solo.optimizer_settings, solo.samples_per_epoch, solo.epochs)
-        self._stopwatch = _Stopwatch(solo.device)
+        self._stopwatch = Stopwatch(solo.device)
         if (ranks.world > 1 or parallel.accumulate > 1) and (name := hooked_parameter(solo.model)) is not None:
             self.notes.append(HOOKED.format(name=name))
         if ranks.world > 1:
@@ -101,7 +100,7 @@ class TorchParallel(ParallelTraining):
         self._earlier = 0.0, 0.0
         """Numerator and denominator of the losses of this epoch before the checkpoint that was loaded."""
         self._moving = MovingBuffers(solo.model, ranks) if ranks.world > 1 else None
-        self._since = _Since()
+        self._since = SinceExchange()
 
     def _spread(self, model: nn.Module) -> None:
         start_alike(model, self.ranks)
@@ -228,7 +227,7 @@ class TorchParallel(ParallelTraining):
         return found
 
     def _report(self, wish: Wish) -> tuple[list[Report], list[Norm]]:
-        since, self._since = self._since, _Since()
+        since, self._since = self._since, SinceExchange()
         loss_sum, loss_weight = self._loss_parts()
         report = Report(
             samples=since.samples,
@@ -343,56 +342,3 @@ def _synchronized(model: nn.Module) -> nn.Module:
     for name, child in model.named_children():
         setattr(model, name, _synchronized(child))
     return model
-
-
-@dataclass(slots=True)
-class _Since:
-    """Work of a rank since the last exchange."""
-
-    samples: int = 0
-    part: int = 0
-    """The samples of the largest part."""
-    squares: list[torch.Tensor] = field(default_factory=list)
-    wholes: list[torch.Tensor] = field(default_factory=list)
-    shares: list[list[int]] = field(default_factory=list)
-
-
-class _Stopwatch:
-    """The seconds of a device's own work in each step, from the end of one synchronisation to the start of the next.
-
-    On a GPU by events in its stream, read once the device has reached them.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
-        self._began: Any = None
-        self._ended: Any = None
-        self._laps: list[tuple[Any, Any]] = []
-
-    def _now(self) -> Any:
-        if not self._cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    def restart(self) -> None:
-        """Begin a lap; the device is idle."""
-        self._began = self._now()
-
-    def mark(self) -> None:
-        """Mark the end of the device's own work."""
-        self._ended = self._now()
-
-    def lap(self, *, whole: bool) -> None:
-        """End a lap: the other devices have finished, too. whole: whether it was a whole batch, and counts."""
-        if whole:
-            self._laps.append((self._began, self._ended))
-        self._began = self._now()
-
-    def seconds(self) -> list[float]:
-        """Return the seconds of each lap since the last call; on a GPU, wait for it first."""
-        laps, self._laps = self._laps, []
-        if self._cuda:
-            return [began.elapsed_time(ended) / 1000 for began, ended in laps]
-        return [ended - began for began, ended in laps]
