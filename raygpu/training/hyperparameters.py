@@ -19,6 +19,7 @@ OptimizerName = Literal["sgd", "adam", "adamw"]
 ScheduleName = Literal["constant", "cosine", "step"]
 OPTIMIZERS: tuple[OptimizerName, ...] = get_args(OptimizerName)
 DEFAULT_LR: dict[OptimizerName, float] = {"sgd": 1e-2, "adam": 1e-3, "adamw": 1e-3}
+"""Learning rate where the hyper-parameters have no `lr`."""
 SCHEDULES: tuple[ScheduleName, ...] = ("constant", "cosine", "step")
 READ_BY_RAYGPU = frozenset({"batch_size", "micro_batch_size", "optimizer"})
 """Hyper-parameters that shape every program, beside those that its model reads."""

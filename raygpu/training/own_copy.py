@@ -9,17 +9,19 @@ from typing import Any, TypeVar
 
 Code = TypeVar("Code")
 LARGE = 2**26
-"""Bytes of an array above which trials share it: it is data rather than state."""
+"""Bytes of an object above which trials share it: it is data rather than state."""
+MANY = 10_000
+"""Number of elements of a container above which trials share it."""
 DEPTH = 4
-"""Number of levels of containers and objects in which shared tensors and arrays are looked for."""
+"""Number of levels of containers and objects in which shared ones are looked for."""
 
 
 def own_copy(code: Code) -> Code:
     """Return a copy of an experiment, with what it keeps from step to step; itself if it keeps nothing, or cannot be
     copied.
 
-    Parameters that train are shared: `model(hp)` that returns them for a second trial is refused. Large arrays are
-    shared too. Class attributes and global variables have no copy.
+    Parameters that train are shared: `model(hp)` that returns them for a second trial is refused. Large arrays, tables
+    and containers are shared too. Class attributes and global variables have no copy.
     """
     if not getattr(code, "__dict__", None):
         return code
@@ -30,9 +32,9 @@ def own_copy(code: Code) -> Code:
 
 
 def _shared(value: Any, depth: int) -> Iterator[Any]:
-    """Yield the parameters and large arrays in an object."""
+    """Yield the parameters, and the large objects, in an object."""
     torch: Any = sys.modules.get("torch")
-    if getattr(value, "nbytes", 0) > LARGE:
+    if _is_large(value):
         yield value
     elif torch is not None and isinstance(value, torch.nn.Module):
         yield from (each for each in value.parameters() if each.requires_grad or each.nbytes > LARGE)
@@ -49,3 +51,10 @@ def _shared(value: Any, depth: int) -> Iterator[Any]:
         yield value
     elif isinstance(getattr(value, "__dict__", None), dict):
         yield from _shared(vars(value), depth - 1)
+
+
+def _is_large(value: Any) -> bool:
+    """Return whether an object is data. Tables of pandas and Arrow tell their bytes by `sys.getsizeof`."""
+    if isinstance(value, Mapping | list | tuple | set | frozenset) and len(value) > MANY:
+        return True
+    return max(getattr(value, "nbytes", 0), sys.getsizeof(value)) > LARGE

@@ -26,11 +26,11 @@ def start(source: Source, code: Any, splits: Data | None, trial: Trial, settings
         case "torch":
             from raygpu.training.torch.solo import TorchSolo
 
-            return TorchSolo(own_copy(cast("Experiment", code)), _needed(splits), trial, settings)
+            return TorchSolo(own_copy(cast(Experiment, code)), _needed(splits), trial, settings)
         case "keras":
             from raygpu.training.keras.solo import KerasSolo
 
-            return KerasSolo(own_copy(cast("Experiment", code)), _needed(splits), trial, settings)
+            return KerasSolo(own_copy(cast(Experiment, code)), _needed(splits), trial, settings)
         case "function":
             from raygpu.training.callable.function import FunctionTraining
 

@@ -200,7 +200,7 @@ class Bench:
             from raygpu.training.fused.width import use_graphs
 
             assert splits is not None
-            self._array = TorchArray(cast("Experiment", code), splits, trials, settings, width=len(trials))
+            self._array = TorchArray(cast(Experiment, code), splits, trials, settings, width=len(trials))
             self._close.append(self._array.close)
             use_graphs(self._array)
             self._runners = [self._array_runner()]
@@ -249,7 +249,7 @@ class Bench:
     def evaluation_s(self) -> float | None:
         """Return the seconds of an evaluation of all trainings; None if raygpu does not run the loop."""
         seconds = self._all(_Runner.evaluation_s)
-        return None if None in seconds else max(cast("list[float]", seconds))
+        return None if None in seconds else max(cast(list[float], seconds))
 
     def _all(self, act: Callable[[_Runner], T]) -> list[T]:
         if len(self._runners) == 1:  # without a thread: torch's threads and modes are the thread's own

@@ -27,7 +27,7 @@ from raygpu.search.space import Space, listed
 from raygpu.search.trials import Trial
 from raygpu.training.data.columns import columns_of
 from raygpu.training.data.generators import random_state_kept, seed_generators
-from raygpu.training.distributed.parts_of_batches import lines_of_parts
+from raygpu.training.distributed.parts_of_batches import lines_of_parts, part_sizes
 from raygpu.training.folds import Folds
 from raygpu.workflow.data_parts import cut_lines, folds_of, part_of, require_whole
 from raygpu.workflow.first_step import FirstStep, StepFailed, depends_on_device, place_of, try_step
@@ -119,10 +119,9 @@ def _part_lines(prepared: Prepared, source: Source, code: Experiment, splits: Sp
     cut."""
     if source.kind != "torch":
         return []
-    for values in _first_draws(prepared):
-        if lines := lines_of_parts(source, code, values, splits):
-            return [f"batches in parts of micro_batch_size: {line}" for line in lines]
-    return []
+    values = next((each for each in _first_draws(prepared) if len(part_sizes(each, splits)) > 1), None)
+    lines = [] if values is None else lines_of_parts(source, code, values, splits)
+    return [f"batches in parts of micro_batch_size: {line}" for line in lines]
 
 
 def _largest(space: Space) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import nn
 
 from raygpu.config.source import Source
 from raygpu.training.base import Settings
-from raygpu.training.own_copy import LARGE, own_copy
+from raygpu.training.own_copy import LARGE, MANY, own_copy
 from raygpu.training.start import start
 from tests.contracts.zoo import ZOO, Entry
 
@@ -39,10 +40,14 @@ def test_parameters_that_train_and_large_arrays_are_shared() -> None:
 
     code: Any = Kept()
     code.data = {"x": np.empty(LARGE + 1, np.uint8)}
+    code.table = pandas.DataFrame({"x": np.empty(LARGE // 8 + 1)})
+    code.rows = [{"x": number} for number in range(MANY + 1)]
     code.layers = [nn.BatchNorm1d(3)]
     code.mean = torch.zeros(2)
     found = own_copy(code)
     assert found.data["x"] is code.data["x"]
+    assert found.table is code.table
+    assert found.rows is code.rows
     assert found.layers[0] is not code.layers[0]
     assert found.layers[0].weight is code.layers[0].weight
     assert found.layers[0].running_mean is not code.layers[0].running_mean

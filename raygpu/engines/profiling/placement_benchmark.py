@@ -60,7 +60,7 @@ class PlacementActor:
         os.chdir(workload.source.folder)
         self._workload, self._settings = workload, settings
         self._num_devices, self._device_gib = num_devices, device_gib
-        self._code = cast("Experiment", workload.source.resolve())
+        self._code = cast(Experiment, workload.source.resolve())
 
     def turn(self, splits: Any, parts: Mapping[str, int], profiled: bool) -> Turn | Fault:
         """Train a turn of one placement."""

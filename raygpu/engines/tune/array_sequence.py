@@ -47,7 +47,7 @@ class ArraySequence(ABC):
             self.array.load(checkpoint)
             self.warnings += getattr(self.array, "notes", ())
         if self.evolution is not None:
-            self.evolution.restore(checkpoint, cast("ChangingArray", self.array))
+            self.evolution.restore(checkpoint, cast(ChangingArray, self.array))
 
     @abstractmethod
     def _make(self, trials: list[Trial]) -> Array:

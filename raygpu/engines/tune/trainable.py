@@ -193,7 +193,7 @@ class ArrayTrainable(tune.Trainable):
 
         A result is reported meanwhile, so that Tune can stop and save the trial.
         """
-        evolution, array = arrays.evolution, cast("ChangingArray", arrays.array)
+        evolution, array = arrays.evolution, cast(ChangingArray, arrays.array)
         if evolution is None or not evolution.is_due(array):
             return True
         began = time.monotonic()

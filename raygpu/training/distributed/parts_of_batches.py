@@ -22,27 +22,30 @@ BY_SHARE = "for a loss that compares samples with each other, --loss-by-share tr
 WHOLE = "for a loss that compares samples with each other, leave micro_batch_size out"
 
 
+def part_sizes(hp: Mapping[str, Any], splits: Splits) -> list[int]:
+    """Return the samples of each part of a whole batch of a training on one device."""
+    settings = OptimizerSettings.of(hp)
+    return settings.parts_of(min(settings.batch_size, splits.samples_per_epoch))
+
+
 def lines_of_parts(source: Source, code: Experiment, hp: Mapping[str, Any], splits: Splits) -> list[str]:
-    """Return lines on a torch training on one device whose batches `micro_batch_size` cuts; none if it cuts none.
+    """Return lines on a torch training on one device whose batches `micro_batch_size` cuts.
 
     Raises BadInput if the loss of a batch does not follow from those of its parts, or a part is too small.
     """
-    settings = OptimizerSettings.of(hp)
-    sizes = settings.parts_of(min(settings.batch_size, splits.samples_per_epoch))
-    if len(sizes) == 1:
-        return []
     from raygpu.training.torch.models import has_batch_norm
     from raygpu.training.torch.python_state import hooked_parameter
 
+    settings, smallest = OptimizerSettings.of(hp), min(part_sizes(hp, splits))
     few = splits.first(MOST) if reads_later(splits.train_inputs) else splits
     inputs, targets = few.train_inputs, few.train_targets
     try:
         with contextlib.chdir(source.folder):
             look = looking_at(source)(code, hp, inputs, targets, with_metrics=False)
-            if sizes[-1] < look.least_samples():
+            if smallest < look.least_samples():
                 raise BadInput(
                     f"space.micro_batch_size: read {settings.micro_batch_size}; the model cannot be trained on parts of"
-                    f" {sizes[-1]} samples (BatchNorm?)"
+                    f" {smallest} samples (BatchNorm?)"
                 )
             lines = state_lines(look, by_share=False)
             if (name := hooked_parameter(look.model)) is not None:

@@ -29,7 +29,7 @@ from raygpu.training.torch.experiment import training_loss
 from raygpu.training.torch.models import cast_model, epoch_seed, initial_model
 from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.parameter_average import unaveraged
-from raygpu.training.torch.reduction import backward
+from raygpu.training.torch.reduction import backward, clip_gradients
 from raygpu.training.torch.seeding import seed_all
 
 MEMBERS = 3
@@ -200,7 +200,7 @@ class _Alone:
                 self.optimizer.num_steps = (array.epoch - 1) * array.steps_per_epoch + number
                 backward(training_loss(array.experiment, self.model, inputs, targets, self.hp))
                 if self.optimizer_settings.clip_norm is not None:
-                    nn.utils.clip_grad_norm_(self.optimizer.parameters, self.optimizer_settings.clip_norm)
+                    clip_gradients(self.optimizer.parameters, self.optimizer_settings.clip_norm)
                 step = (array.epoch - 1) * array.steps_per_epoch + number
                 self.optimizer.take_thawed()
                 self.optimizer.step(self.optimizer_settings.lr_at(step, array.steps_per_epoch, array.epochs))

@@ -29,8 +29,6 @@ def data_part(inputs: Arrays, targets: Arrays) -> DeviceData | ReadData:
 class DeviceData:
     """Inputs and targets on the device that TensorFlow chooses: the first GPU that it sees, or the CPU."""
 
-    waited_s: float | None = None
-
     def __init__(self, inputs: Arrays, targets: Arrays) -> None:
         self.parts = tensors(inputs), tensors(targets)
 
@@ -46,6 +44,10 @@ class DeviceData:
     def tensors(self) -> list[Any]:
         """All tensors."""
         return [tensor for part in self.parts for tensor in (part.values() if isinstance(part, dict) else [part])]
+
+    def take_waited(self) -> float | None:
+        """Return None: no sample is waited for."""
+        return None
 
     def fault(self, error: Exception) -> Exception:
         """Return the error itself: no sample is read."""
@@ -73,8 +75,7 @@ class ReadData:
         self._read: deque[tuple[np.ndarray, Future[list[np.ndarray]]]] = deque()
         """Batches that are read, or being read, in the order of the steps."""
         self._error: SampleError | None = None
-        self.waited_s: float | None = 0.0
-        """Seconds that the training has waited for samples."""
+        self._waited_s = 0.0
 
     def begin(self, epoch: int, batches: Iterable[np.ndarray]) -> None:
         """Begin to read the batches of an epoch, in their order."""
@@ -94,6 +95,11 @@ class ReadData:
         found = iter(read)
         inputs, targets = ({name: next(found) for name in part} for part in self._parts)
         return _single(inputs), _single(targets)
+
+    def take_waited(self) -> float | None:
+        """Return the seconds that the training has waited for samples since the last call."""
+        seconds, self._waited_s = self._waited_s, 0.0
+        return seconds
 
     def fault(self, error: Exception) -> Exception:
         """Return the error of a sample that could not be read, in the place of TensorFlow's own around it."""
@@ -117,7 +123,7 @@ class ReadData:
         except Exception as error:
             self._error = error if isinstance(error, SampleError) else SampleError(one_line(error))
             raise
-        self.waited_s = (self.waited_s or 0.0) + time.perf_counter() - started
+        self._waited_s += time.perf_counter() - started
         return found
 
     def _go_on(self, count: int) -> None:

@@ -93,12 +93,10 @@ class KerasSolo:
             self._trace()  # before the clock starts: it is no part of the throughput
         self.epoch += 1
         self._reseed()
-        before = self.train_data.waited_s
+        self.train_data.take_waited()  # of steps that were timed
         started = time.perf_counter()
         train_loss = self._train()
-        train_s = time.perf_counter() - started
-        after = self.train_data.waited_s
-        waited_s = None if before is None or after is None else after - before
+        train_s, waited_s = time.perf_counter() - started, self.train_data.take_waited()
         metrics = {"train/loss": train_loss}
         metrics |= {f"validation/{name}": value for name, value in self.evaluate().items()}
         validate_s = time.perf_counter() - started - train_s  # the metrics are numbers: the device has been waited for

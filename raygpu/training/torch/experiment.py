@@ -94,7 +94,7 @@ def forward(model: nn.Module, inputs: Any) -> Any:
 
 def training_loss(experiment: Experiment, model: nn.Module, inputs: Any, targets: Any, hp: Mapping[str, Any]) -> Any:
     """Return the result of a torch experiment's `training_step` on a batch: a scalar tensor, `Mean` or `Sum`."""
-    return cast("TorchExperiment", experiment).training_step(model, inputs, targets, hp)
+    return cast(TorchExperiment, experiment).training_step(model, inputs, targets, hp)
 
 
 def overrides(experiment: Experiment, name: str) -> bool:

@@ -97,7 +97,7 @@ def make_optimizer(
     model's, and for a scheduler without an optimizer; TypeError for what is no optimizer, and for one
     or a scheduler whose step needs an argument.
     """
-    own = cast("TorchExperiment", experiment)
+    own = cast(TorchExperiment, experiment)
     made = own.optimizer(model, hp)
     if made is None and overrides(experiment, "scheduler"):
         raise ValueError("scheduler() steps an optimizer of the experiment's own, and optimizer() returned none")

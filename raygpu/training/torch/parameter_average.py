@@ -36,7 +36,7 @@ class ParameterAverage:
 
     @property
     def _buffers(self) -> list[torch.Tensor]:
-        return [module.get_buffer(name) for module, name in self._places]
+        return [getattr(module, name) for module, name in self._places]
 
     @property
     def values(self) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,6 +51,14 @@ def backward(loss: Any) -> None:
 def dense(gradient: torch.Tensor) -> torch.Tensor:
     """Return a sparse gradient, as of `Embedding(sparse=True)`, as a dense one; others unchanged."""
     return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def clip_gradients(parameters: Sequence[torch.Tensor], norm: float) -> None:
+    """Scale gradients down so that their norm, of all together, is at most `norm`; sparse ones become dense."""
+    for parameter in parameters:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = dense(parameter.grad)
+    torch.nn.utils.clip_grad_norm_(parameters, norm)
 
 
 def packed(value: Any) -> torch.Tensor:

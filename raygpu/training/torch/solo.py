@@ -28,7 +28,7 @@ from raygpu.training.torch.optimizers import Optimizer
 from raygpu.training.torch.own_optimizer import OwnOptimizer, make_optimizer
 from raygpu.training.torch.parameter_average import ParameterAverage, unaveraged
 from raygpu.training.torch.read_data import training_data
-from raygpu.training.torch.reduction import Accumulator, backward, dense, objective
+from raygpu.training.torch.reduction import Accumulator, backward, clip_gradients, objective
 from raygpu.training.torch.seeding import seed_all
 from raygpu.training.torch.step_gradient import StepGradient
 from raygpu.training.torch.unsaved_state import unsaved
@@ -141,10 +141,7 @@ class TorchSolo:
         for number, each in enumerate(sizes):
             parts = self._add_gradients(batches, each)
             if settings.clip_norm is not None:
-                for parameter in self.optimizer.parameters:
-                    if parameter.grad is not None:
-                        parameter.grad = dense(parameter.grad)
-                nn.utils.clip_grad_norm_(self.optimizer.parameters, settings.clip_norm)
+                clip_gradients(self.optimizer.parameters, settings.clip_norm)
             self.take_step(settings.lr_at(first_step + number, self.steps_per_epoch, self.epochs))
             yield parts
 

@@ -30,6 +30,7 @@ class StepGradient:
         self._is_fraction = False
         """Whether the denominator of a `Mean` has a gradient too, as in the Dice loss."""
         self._own, self._share = 1, 1.0
+        self._parts_added = 0
         self._square: torch.Tensor | None = None
         self._parts: torch.Tensor | None = None
         """Numerator and denominator of a `Mean` so far."""
@@ -53,12 +54,15 @@ class StepGradient:
         square: |g|^2 of this process' gradient is added to this tensor if the loss is a plain number.
         """
         self._own, self._share, self._square = own, share, square
-        self._parts = None
+        self._parts, self._parts_added = None, 0
         self._numerators, self._denominators = [], []
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
         """Keep the gradient of earlier parts from a training step, which may read and drop gradients itself."""
+        if not self._parts_added:
+            yield
+            return
         earlier = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
@@ -70,6 +74,7 @@ class StepGradient:
     def add(self, loss: Any, size: int, *, last: bool) -> None:
         """Take in the loss of a part, of `size` of this process' samples; with the last one, ranks begin to sum."""
         self._check(loss)
+        self._parts_added += 1
         if isinstance(loss, Mean):
             if last and size == self._own and self._sum is None:
                 return _backward(objective(loss))()  # the whole batch at once

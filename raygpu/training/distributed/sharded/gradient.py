@@ -51,7 +51,6 @@ class ShardedGradient(RanksGradient):
 
     def __init__(self, shards: Shards, ranks: Any, device: torch.device) -> None:
         self._shards, self._sums = shards, ShardedSum(shards)
-        self._parts_added = 0
         super().__init__(shards.locals, ranks, device)
 
     def _make_sum(self) -> ShardedSum:
@@ -65,12 +64,7 @@ class ShardedGradient(RanksGradient):
     def begin(self, own: int, share: float = 1.0, square: torch.Tensor | None = None) -> None:
         """Begin a step; see `RanksGradient.begin`."""
         super().begin(own, share, square)
-        self._parts_added, self._sums.at_once = 0, True
-
-    def add(self, loss: Any, size: int, *, last: bool) -> None:
-        """Take in the loss of a part; see `RanksGradient.add`."""
-        self._parts_added += 1
-        super().add(loss, size, last=last)
+        self._sums.at_once = True
 
     def _run(self, backward: Callable[[], None], weight: float, square: torch.Tensor | None, *, last: bool) -> None:
         self._sums.add(backward, weight, square)
