@@ -15,7 +15,7 @@ UI_PORT ?= 5000
 WHEELS ?= .[torch]
 WHEELHOUSE ?= wheelhouse
 
-.PHONY: sweep test test-all soak lint docs reference ui wheelhouse bench bench-fused bench-search bench-pack bench-train bench-cluster bench-slurm bench-gpu clean
+.PHONY: sweep test test-failed test-all soak lint docs reference ui wheelhouse bench bench-fused bench-search bench-pack bench-train bench-cluster bench-slurm bench-gpu clean
 
 sweep: $(VENV)/installed-torch
 	$(BIN)/python -m raygpu.sweep $(SWEEP)
@@ -25,6 +25,10 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscop
 
 test: $(VENV)/installed-dev
 	$(PYTEST) -m "not slow and not gpu"
+
+# Only what failed the last time, one test after the other: other work on the machine can hold up a test for too long.
+test-failed: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m "not gpu" --last-failed --last-failed-no-failures none
 
 # Whole trainings and killed workers, a rehearsed Kubernetes, 80 workers on a simulated cluster, too.
 test-all: $(VENV)/installed-dev

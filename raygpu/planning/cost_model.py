@@ -239,13 +239,13 @@ def _fused_s(group: ProfiledGroup, room: FreeMemory, num_gpus: int) -> float:
     work = waves * members * size.epochs * (profile.num_train or 1) * (1 + _evaluation_share(profile, "fused"))
     eager = {p.n: p.samples_per_s for p in profile.of("fused") if p.samples_per_s}
     widths = {n for n in eager if n <= members} | {min(members, max(eager))}
-    seconds = work / max(_rate(profile, "fused", n) for n in widths)
-    seconds += ARRAY_S * waves
+    eager_s = work / max(_rate(profile, "fused", n) for n in widths) + ARRAY_S * waves
+    seconds = eager_s
     for point in profile.points:
         if point.compiled and point.doubt is None and point.samples_per_s and point.n in eager:
             # Compiling multiplies the speed by about as much at other widths; the array measures whether it repays.
             speedup = point.samples_per_s / eager[point.n]
-            seconds = min(seconds, (point.start_s or 0.0) + seconds / speedup)
+            seconds = min(seconds, (point.start_s or 0.0) + eager_s / speedup)
     return max(seconds, DRIVER_S * size.trials)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from raygpu.config.population_section import CHANGEABLE, OF_STEPS, PopulationSection
 from raygpu.errors import BadInput
-from raygpu.search.space import Parameter, Space
+from raygpu.search.space import Parameter, Space, quantized
 from raygpu.search.trials import Trial
 
 FACTORS = (1.2, 0.8)
@@ -94,7 +94,7 @@ def _within(new: float, old: Any, parameter: Parameter) -> Any:
     """Return a changed number on its parameter's steps, and within its range where that binds."""
     kind, arguments = parameter.kind, parameter.arguments
     if kind.startswith("q"):
-        new = round(round(new / arguments[2]) * arguments[2], 12)
+        new = quantized(new, arguments[2])
     if parameter.name in BOUNDED:
         low, high = parameter.ends()[:2] if kind != "constant" and parameter.ends() else (0.0, max(old, 0.999))
         new = min(max(new, low), high)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from raygpu.errors import BadInput
-from raygpu.search.space import Parameter, Space
+from raygpu.search.space import Parameter, Space, quantized, stepped
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -116,13 +116,15 @@ def _suggest(asked: Any, name: str, kind: str, a: tuple[Any, ...]) -> Any:
         case "uniform" | "loguniform":
             return asked.suggest_float(name, a[0], a[1], log=kind == "loguniform")
         case "quniform":
-            return asked.suggest_float(name, a[0], a[1], step=a[2])
+            # Optuna's steps begin at the lower bound, and those of Ray Tune at 0.
+            step = a[2] if all(quantized(bound, a[2]) == bound for bound in a[:2]) else None
+            return stepped(asked.suggest_float(name, a[0], a[1], step=step), *a)
         case "qloguniform":
-            return min(max(round(asked.suggest_float(name, a[0], a[1], log=True) / a[2]) * a[2], a[0]), a[1])
+            return stepped(asked.suggest_float(name, a[0], a[1], log=True), *a)
         case "randint" | "lograndint":  # the upper bound is excluded
             return asked.suggest_int(name, a[0], a[1] - 1, log=kind == "lograndint")
         case "qrandint":
             return asked.suggest_int(name, a[0], a[1], step=a[2])
         case "qlograndint":
-            return min(max(round(asked.suggest_int(name, a[0], a[1], log=True) / a[2]) * a[2], a[0]), a[1])
+            return int(stepped(asked.suggest_int(name, a[0], a[1], log=True), *a))
     raise AssertionError(kind)

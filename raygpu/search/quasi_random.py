@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raygpu.search.space import Parameter, Space, quantized, trial_seed
+from raygpu.search.space import Parameter, Space, quantized, stepped, trial_seed
 from raygpu.search.trials import Trial
 
 
@@ -49,11 +49,11 @@ def at(parameter: Parameter, place: float) -> Any:
         case "uniform":
             return a[0] + place * (a[1] - a[0])
         case "quniform":
-            return _within(quantized(a[0] + place * (a[1] - a[0]), a[2]), a)
+            return stepped(a[0] + place * (a[1] - a[0]), *a)
         case "loguniform":
             return _log(place, a)
         case "qloguniform":
-            return _within(quantized(_log(place, a), a[2]), a)
+            return stepped(_log(place, a), *a)
         case "randint":
             return int(a[0] + math.floor(place * (a[1] - a[0])))
         case "qrandint":
@@ -61,7 +61,7 @@ def at(parameter: Parameter, place: float) -> Any:
         case "lograndint":
             return min(int(_log(place, a)), a[1] - 1)
         case "qlograndint":
-            return int(_within(quantized(_log(place, a), a[2]), a))
+            return int(stepped(_log(place, a), *a))
         case "randn":
             return _normal(place, a)
         case "qrandn":
@@ -78,7 +78,3 @@ def _normal(place: float, a: Sequence[float]) -> float:
     from scipy.stats import norm
 
     return float(norm.ppf(min(max(place, 1e-12), 1 - 1e-12), a[0], a[1]))
-
-
-def _within(value: float, a: Sequence[float]) -> float:
-    return min(max(value, a[0]), a[1])

@@ -35,21 +35,26 @@ def quantized(value: float, step: float) -> float:
     return round(round(value / step) * step, 12)
 
 
+def stepped(value: float, low: float, high: float, step: float) -> float:
+    """Return the multiple of a step that lies nearest to a value, or the end of the range if it lies outside."""
+    return min(max(quantized(value, step), low), high)
+
+
 def _loguniform(rng: np.random.Generator, low: float, high: float) -> float:
     return float(np.exp(rng.uniform(math.log(low), math.log(high))))
 
 
 _DRAWS: dict[str, Draw] = {
     "uniform": lambda rng, a: float(rng.uniform(a[0], a[1])),
-    "quniform": lambda rng, a: min(max(quantized(rng.uniform(a[0], a[1]), a[2]), a[0]), a[1]),
+    "quniform": lambda rng, a: stepped(rng.uniform(a[0], a[1]), *a),
     "loguniform": lambda rng, a: _loguniform(rng, a[0], a[1]),
-    "qloguniform": lambda rng, a: min(max(quantized(_loguniform(rng, a[0], a[1]), a[2]), a[0]), a[1]),
+    "qloguniform": lambda rng, a: stepped(_loguniform(rng, a[0], a[1]), *a),
     "randn": lambda rng, a: float(rng.normal(a[0], a[1])),
     "qrandn": lambda rng, a: quantized(rng.normal(a[0], a[1]), a[2]),
     "randint": lambda rng, a: int(rng.integers(a[0], a[1])),
     "qrandint": lambda rng, a: int(a[0] + a[2] * rng.integers(0, (a[1] - a[0]) // a[2] + 1)),
     "lograndint": lambda rng, a: min(int(_loguniform(rng, a[0], a[1])), a[1] - 1),
-    "qlograndint": lambda rng, a: int(min(max(quantized(_loguniform(rng, a[0], a[1]), a[2]), a[0]), a[1])),
+    "qlograndint": lambda rng, a: int(stepped(_loguniform(rng, a[0], a[1]), *a)),
     "choice": lambda rng, a: a[int(rng.integers(len(a)))],
 }
 _NUM_ARGUMENTS = {name: 3 if name.startswith("q") else 2 for name in _DRAWS if name != "choice"}

@@ -121,6 +121,9 @@ def test_compiling_is_counted_where_it_was_measured() -> None:
     measured = Profile(SUBJECT, 1000, (*SMALL.points, compiled))
     assert best(measured, 64, epochs=20).wall_s == pytest.approx(TUNE_S + 4 + 1 + 12.8), "too short to be compiled"
     assert best(measured, 64, epochs=2000).wall_s == pytest.approx(TUNE_S + 4 + 12 + 1281 / 3)
+    narrow = Point("fused", 8, 3e4, 3, compiled=True, start_s=12)  # of an earlier profile, twice as fast
+    both = replace(measured, points=(*measured.points, narrow))
+    assert best(both, 64, epochs=2000).wall_s == best(measured, 64, epochs=2000).wall_s, "speedups do not multiply"
 
 
 def test_no_way_is_faster_than_the_driver() -> None:

@@ -39,7 +39,7 @@ def process(*words: str) -> tuple[subprocess.Popen[str], Path]:
 
 def test_a_folder_goes_with_its_process_and_a_killed_one_s_with_the_next(temporary: Path) -> None:
     ended, folder = process("own")
-    ended.wait(30)
+    ended.wait(120)
     assert not folder.exists()
     living, kept = process("own", "wait")
     killed, abandoned = process("own", "wait")
@@ -62,7 +62,7 @@ def test_a_folder_goes_with_its_process_and_a_killed_one_s_with_the_next(tempora
 
 def test_a_folder_stays_while_a_forked_process_uses_it(temporary: Path) -> None:
     child, folder = process("fork", "wait")
-    child.wait(30)
+    child.wait(120)
     try:
         scratch.delete_abandoned()
         assert (folder / "checkpoint").is_dir()

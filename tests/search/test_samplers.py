@@ -26,7 +26,7 @@ SPACE = parse(
 
 def objective(trial: Trial) -> float:
     hp = trial.hyperparameters
-    return hp["x"] ** 2 + (1.0 if hp["kind"] == "far" else 0.0)
+    return hp["x"] ** 2 + (1.0 if hp.get("kind") == "far" else 0.0)
 
 
 def run(search: Generations, *, reverse: bool = False) -> list[Trial]:
@@ -75,6 +75,26 @@ def test_it_learns() -> None:
     learned = run(Generations(SPACE, 64, 8, seed=0, maximize=[False]))
     random = random_trials(SPACE, 64, seed=0)
     assert sum(map(objective, learned[32:])) < sum(map(objective, random[32:]))
+
+
+@pytest.mark.parametrize(
+    ("distribution", "allowed"),
+    [
+        ({"quniform": [0, 1, 0.1]}, {k / 10 for k in range(11)}),
+        ({"quniform": [0.05, 0.9, 0.1]}, {0.05, *(k / 10 for k in range(1, 10))}),
+        ({"qloguniform": [0.1, 1, 0.1]}, {k / 10 for k in range(1, 11)}),
+        ({"qloguniform": [0.25, 3, 0.5]}, {0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0}),
+        ({"qrandint": [8, 64, 8]}, set(range(8, 65, 8))),
+        ({"qlograndint": [4, 100, 8]}, {4, *range(8, 97, 8), 100}),
+    ],
+)
+@pytest.mark.filterwarnings("error:The distribution is specified")
+def test_steps_are_those_of_a_random_search(distribution: dict[str, Any], allowed: set[float]) -> None:
+    space = parse({"x": distribution})
+    for trials in (run(Generations(space, 48, 8, seed=0, maximize=[False])), random_trials(space, 48, seed=0)):
+        drawn = [trial.hyperparameters["x"] for trial in trials]
+        assert set(drawn) <= allowed
+        assert len({type(value) for value in drawn}) == 1
 
 
 def test_conditions_hold() -> None:

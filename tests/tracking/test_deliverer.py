@@ -94,7 +94,7 @@ def test_a_trial_that_is_over_at_once_sends_its_tags_with_its_run(
     writer.begin(trial(0))
     writer.epochs("t0000", [epoch(1)])
     writer.end(TrialRecord(trial(0), "finished"))
-    assert writer.close(30) == 0
+    assert writer.close(120) == 0
     assert calls == {"create_run": 1, "log_batch": 1, "set_terminated": 1}
     assert [each for each in statements if each.startswith("INSERT INTO tags")] != []
     assert not any("tags.key IN" in each or 'tags."key" IN' in each for each in statements), "no tags after that"
@@ -105,7 +105,7 @@ def test_few_runs_get_their_parameters_at_once(tree: RunTree, tmp_path: Path) ->
     writer.begin(trial(0))
     eventually(lambda: writer.waiting == 0)
     assert children(tree)["t0000"].data.params == {"lr": "0.1", "hidden": "64"}
-    assert writer.close(30) == 0
+    assert writer.close(120) == 0
 
 
 def deliverer_of(tree: RunTree, pending: Pending) -> Deliverer:
@@ -196,7 +196,7 @@ def test_the_journal_forgets_what_was_delivered_while_other_runs_wait(
     for index in range(5, NUM_TRIALS):
         writing.end(TrialRecord(trial(index), "finished"))
     eventually(lambda: {write.trial_id for write in load(path)[0]} <= {f"t{index:04d}" for index in range(5)})
-    assert writing.close(30) == 0
+    assert writing.close(120) == 0
     assert len(children(tree)) == NUM_TRIALS
 
 
@@ -218,6 +218,6 @@ def test_the_journal_is_kept_until_the_disk_has_what_the_store_took(
     eventually(lambda: lines_at_sync)
     assert len(load(path)[0]) == 1, "the disk did not take it"
     writing.epochs("t0000", [epoch(1)])
-    assert writing.close(30) == 0
+    assert writing.close(120) == 0
     assert lines_at_sync[:2] == [1, 2]
     assert "Input/output error" in writing.faults[0]

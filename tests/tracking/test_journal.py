@@ -64,7 +64,7 @@ def test_a_damaged_line_is_set_aside_and_holds_nothing_up(tree: RunTree, tmp_pat
     spool.write_text("\n".join([*lines, "no JSON", LATER, ""]))
     writer = Writer(tree, spool, interval_s=0.05)
     assert writer.num_earlier == 2
-    assert writer.close(30) == 0
+    assert writer.close(120) == 0
     assert set(children(tree)) == {"t0000", "t0002"}
     assert writer.faults == [f"3 waiting writes were damaged; they are set aside in {tmp_path / 'spool.damaged.jsonl'}"]
     kept = (tmp_path / "spool.damaged.jsonl").read_text().splitlines()
@@ -77,7 +77,7 @@ def test_a_journal_of_version_0_1_is_delivered(tree: RunTree, tmp_path: Path) ->
         '{"kind": "begin", "trial_id": "t0000", "time_ms": 1, "value": {"trial_id": "t0000", "seed": 0,'
         ' "hyperparameters": {"lr": "0.1"}}}\n'
     )
-    assert Writer(tree, spool, interval_s=0.05).close(30) == 0
+    assert Writer(tree, spool, interval_s=0.05).close(120) == 0
     assert set(children(tree)) == {"t0000"}
 
 
@@ -113,7 +113,7 @@ def test_a_full_disk_stops_no_delivery(tree: RunTree, tmp_path: Path, monkeypatc
     writer.epochs("t0000", [epoch(1, 1.0)])
     writer.begin(trial(1))
     eventually(lambda: writer.waiting == 0)
-    assert writer.close(30) == 0
+    assert writer.close(120) == 0
     runs = children(tree)
     assert losses(tree, runs["t0000"]) == [(1, 1.0)]
     assert set(runs) == {"t0000", "t0001"}
@@ -148,7 +148,7 @@ def test_what_was_cut_is_not_joined_to_the_next_write(tree: RunTree, tmp_path: P
     writer = Writer(tree, spool, interval_s=600)
     writer.begin(trial(0))
     assert ([write.kind for write in load(spool)[0]], load(spool)[1]) == (["begin"], [])
-    assert writer.close(30) == 0
+    assert writer.close(120) == 0
 
 
 def test_what_was_delivered_is_not_delivered_again(tree: RunTree, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_what_was_delivered_is_not_delivered_again(tree: RunTree, tmp_path: Path
     writer = Writer(tree, spool, interval_s=0.05)
     eventually(lambda: writer.waiting == 0)
     eventually(lambda: spool.read_bytes() == b"")  # as if the process were killed now
-    assert writer.close(30) == 0
+    assert writer.close(120) == 0
 
 
 def test_a_value_that_the_disk_does_not_take_is_set_aside_later(
@@ -170,5 +170,5 @@ def test_a_value_that_the_disk_does_not_take_is_set_aside_later(
     writer.epochs("t0099", [epoch(1)])  # a trial that never began
     eventually(lambda: writer.num_refused == 1)
     refused.rmdir()
-    assert writer.close(30) == 0
+    assert writer.close(120) == 0
     assert "t0099" in refused.read_text()

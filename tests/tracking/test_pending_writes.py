@@ -30,7 +30,7 @@ def test_waiting_writes_of_a_trial_are_one_call(tree: RunTree, tmp_path: Path, m
     for number in range(1, 21):
         writer.epochs("t0000", [epoch(number)])
     writer.end(TrialRecord(trial(0), "finished"))
-    assert writer.close(30) == 0
+    assert writer.close(120) == 0
     assert [metrics for metrics, _, _ in calls] == [60]
 
 
@@ -44,7 +44,7 @@ def test_a_refusal_does_not_hold_up_the_rest(tree: RunTree, tmp_path: Path) -> N
     for index in range(3):
         writer.epochs(f"t{index:04d}", [epoch(1, 1.0)])
     writer.epochs("t0099", [epoch(1)])  # never begun
-    assert writer.close(30) == 0
+    assert writer.close(120) == 0
     assert losses(tree, children(tree)["t0002"]) == [(1, 1.0)]
     assert any("t0099" in fault for fault in writer.faults)
     assert any("active" in fault for fault in writer.faults)
@@ -56,7 +56,7 @@ def test_one_refused_value_does_not_take_the_others_with_it(tree: RunTree, tmp_p
     writer = Writer(tree, tmp_path / "spool.jsonl", interval_s=0.1)
     writer.begin(trial(0, lr=0.2))  # MLflow lets no parameter change
     writer.epochs("t0000", [epoch(1, 1.0)])
-    assert writer.close(30) == 0
+    assert writer.close(120) == 0
     assert losses(tree, tree.mlflow.get_run(run_id)) == [(1, 1.0)]
     assert len(writer.faults) == 1
     assert "Changing param values" in writer.faults[0]
@@ -111,7 +111,7 @@ def test_a_store_that_fails_for_all_is_waited_for(
         eventually(lambda: not writer._thread.is_alive())
     again = RunTree.open(tree.uri, "digits")
     again.resume_run(str(tree.run_id))
-    assert Writer(again, tmp_path / "spool.jsonl", interval_s=0.05).close(30) == 0
+    assert Writer(again, tmp_path / "spool.jsonl", interval_s=0.05).close(120) == 0
     assert losses(again, children(again)["t0000"]) == [(1, 1.0)]
 
 

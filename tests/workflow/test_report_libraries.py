@@ -48,7 +48,7 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def wait_for_thread() -> None:
     for thread in threading.enumerate():
         if thread.name == "report-libraries":
-            thread.join(10)
+            thread.join(60)
 
 
 def test_libraries_are_imported_once_a_trial_has_begun(imported: list[str]) -> None:

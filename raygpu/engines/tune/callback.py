@@ -111,7 +111,8 @@ class ArrayCallback(tune.Callback):
             self._train_alone(config, result["not_as_alone"])
         if result["out_of_memory"] and not config.fused:
             live.enlarge(config)
-        result["members"], result["lines"] = [], []  # told and kept: Tune need not carry them in its snapshots
+        for told in ("members", "lines", "warnings"):
+            result[told] = []  # Tune need not carry them in its snapshots
 
     def _tell_place(self, holder: str, config: ArrayConfig, gpu_index: int | None, result: dict[str, Any]) -> None:
         if holder not in self._placed:

@@ -48,6 +48,8 @@ class FusedArrays(ArraySequence):
         from raygpu.training.fused.width import settle
 
         super().begin(trials, checkpoint)
+        if checkpoint is not None and checkpoint != self._last:
+            self._keep(checkpoint)
         made = time.monotonic()
         self._kept = self._array_cache()
         self.lines += settle(self.array, self._memory_limit, self.settings.mean_epochs, self._kept)
@@ -122,8 +124,7 @@ class FusedArrays(ArraySequence):
     def save(self, folder: Path) -> None:
         """Write a checkpoint of the array under way, and keep a copy of it."""
         super().save(folder)
-        self._forget_last()
-        shutil.copytree(folder, self._last, dirs_exist_ok=True)
+        self._keep(folder)
 
     def end(self) -> None:
         """Free all memory, and delete local files."""
@@ -131,6 +132,10 @@ class FusedArrays(ArraySequence):
             super().end()
         finally:
             shutil.rmtree(self._last, ignore_errors=True)
+
+    def _keep(self, checkpoint: Path) -> None:
+        self._forget_last()
+        shutil.copytree(checkpoint, self._last, dirs_exist_ok=True)
 
     def _forget_last(self) -> None:
         shutil.rmtree(self._last, ignore_errors=True)

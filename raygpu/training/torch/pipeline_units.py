@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
@@ -32,7 +33,8 @@ class _Place:
     """A unit: the submodules that begin there, one inside the other."""
 
     names: list[str]
-    seconds: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+    """Of each pass."""
     parameter_bytes: int = 0
     saved: dict[int, int] = field(default_factory=dict)
     """Bytes of each memory block that autograd saves."""
@@ -55,13 +57,13 @@ def costs(model: nn.Module, inputs: Tensors, *, num_buffers: int = 0, repeats: i
     """
     places = _places(model, inputs)
     pass_ = _Pass(model, places, next(iter(tree_leaves(inputs))).device)
-    for number in range(repeats + 1):
-        pass_.run(inputs, measured=number > 0)
+    for _ in range(1 + repeats):
+        pass_.run(inputs)
     held = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     return [
         Unit(
             place.names[0],
-            place.seconds / repeats,
+            median(place.seconds[1:]),  # of passes, as other work on the machine may hold up one of them
             (
                 place.parameter_bytes * (2 + num_buffers)
                 + sum(size for block, size in place.saved.items() if block not in held)
@@ -110,12 +112,11 @@ class _Pass:
         self._begins = {name: number for number, place in enumerate(places) for name in place.names}
         self._now = 0
         self._since = 0.0
-        self._measured = False
 
-    def run(self, inputs: Tensors, *, measured: bool) -> None:
-        """Run the pass. measured: whether its times are added."""
-        self._measured = measured
+    def run(self, inputs: Tensors) -> None:
+        """Run one pass, and add its times to those of each unit."""
         for place in self._places:
+            place.seconds.append(0.0)
             place.parameter_bytes = 0
             place.saved.clear()
         hooks: list[Any] = []
@@ -123,7 +124,7 @@ class _Pass:
             hooks.append(module.register_forward_pre_hook(partial(self._before, name)))
             hooks.append(module.register_forward_hook(partial(self._after, name)))
         try:
-            self._begin(0)
+            self._now, self._since = 0, time.perf_counter()
             with torch.autograd.graph.saved_tensors_hooks(self._save, lambda tensor: tensor):
                 outputs = forward(self._model, copied(inputs))
                 total = sum(value.sum() for value in tree_leaves(outputs) if _has_gradient(value))
@@ -141,8 +142,7 @@ class _Pass:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         now = time.perf_counter()
-        if self._measured:
-            self._places[self._now].seconds += now - self._since
+        self._places[self._now].seconds[-1] += now - self._since
         self._now, self._since = place, now
 
     def _before(self, name: str, module: nn.Module, _: Any) -> None:

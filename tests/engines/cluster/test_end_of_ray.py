@@ -19,7 +19,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], threading.Event]:
     allowed = threading.Event()
 
     def end(extra: Sequence[object]) -> None:
-        allowed.wait(10)
+        allowed.wait(60)
         names.append(threading.current_thread().name)
 
     monkeypatch.setattr(cluster, "end_local", end)

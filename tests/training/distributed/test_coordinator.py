@@ -21,9 +21,9 @@ class Threads:
 
     def gather(self, values: Sequence[Any]) -> list[Any]:
         self._board[self.rank] = values[0]
-        self._barrier.wait(5)
+        self._barrier.wait(60)
         found = list(self._board)
-        self._barrier.wait(5)
+        self._barrier.wait(60)
         return found
 
 

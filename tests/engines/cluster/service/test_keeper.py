@@ -50,7 +50,7 @@ class Running:
 
     def end(self) -> None:
         self.keeper.ended = True
-        self.thread.join(10)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 
@@ -95,7 +95,7 @@ def test_parts_are_given_and_come_back_with_the_connection(running: Running) -> 
     while not running.keeper.ledger.waiting:
         waiting.join(0.01)
     first.close()
-    waiting.join(10)
+    waiting.join(60)
     assert third[0].part == Fraction(1, 2)
     assert told == ["service: 0 of 1 GPU free; a 0.5, b 0.5; c waits for its part"]
     third[0].close()
@@ -114,18 +114,19 @@ def test_it_ends_after_those_that_use_it_and_takes_no_more() -> None:
         take("b")
     assert running.thread.is_alive()
     used.close()
-    running.thread.join(10)
+    running.thread.join(60)
     assert not running.thread.is_alive()
     assert ServiceFolder().address() is None
 
 
 def test_it_ends_by_itself_when_nobody_uses_it() -> None:
-    running = Running(idle_s=0.3)
+    running = Running(idle_s=60)
     used = take("a")
-    running.thread.join(0.6)
+    running.keeper._idle_s = 0.0
+    running.thread.join(0.3)
     assert running.thread.is_alive()
     used.close()
-    running.thread.join(10)
+    running.thread.join(60)
     assert not running.thread.is_alive()
     assert "ends" in running.lines[-1]
 
