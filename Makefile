@@ -79,8 +79,8 @@ bench-fused: $(VENV)/installed-torch
 	$(BIN)/python -m experiments.benchmarks.fused_sweep
 	$(BIN)/python -m experiments.benchmarks.busy_core
 
-# A night: seven seeds of four problems by every searcher, a minute each (keras-tuner takes part if it is installed), and
-# how far winners can be trusted. SEARCH="--go-on" keeps the searches that an interrupted run has done.
+# A night: seven seeds of four problems by every searcher, a minute each, and how far winners can be trusted. Keras Tuner
+# takes part after `pip install keras-tuner tensorboard`. SEARCH="--go-on" keeps what an interrupted run has done.
 bench-search: $(VENV)/installed-dev
 	$(BIN)/python -m experiments.benchmarks.search_quality $(SEARCH)
 	$(BIN)/python -m experiments.benchmarks.search_trust

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raygpu.cli.formatting import duration
 from raygpu.cli.set_view import rules_lines, size_text
 from raygpu.config import SweepConfig
 from raygpu.planning.estimates import Site
@@ -69,10 +70,10 @@ def decision_lines(
     if isinstance(plan, Plan):
         lines = plan_lines(config, plan, site.names)
     elif decision.mode == "split":
-        return [*split_lines(plan, site.names), *left_out, *_predicted_lines(decision)]
+        lines = split_lines(plan, site.names)
     else:
         lines = fused_lines(config, plan, decision.groups if drawn else None, site.names)
-    lines += [*left_out, *_predicted_lines(decision)]
+    lines += [*left_out, *_predicted_lines(decision), *_budget_lines(decision, config)]
     if isinstance(plan, Plan) and config.gpu.mode in NEEDS:
         lines.append(f"plan: {NEEDS[config.gpu.mode]}, so every trial is trained alone")
     if decision.mps and site.device_gib is not None:  # a simulated device has no MPS
@@ -89,6 +90,17 @@ def _predicted_lines(decision: Decision) -> list[str]:
     if len(options) > 1 and options[1].within_noise_of(options[0]):
         told += "; the first two are within noise of each other"
     return [*notes, f"plan: predicted time of the trials, by a {estimates.source}: {told}"]
+
+
+def _budget_lines(decision: Decision, config: SweepConfig) -> list[str]:
+    """Say that the time budget ends the sweep before its last trial, where the prediction says so."""
+    budget_s, predicted = config.time_budget_s, decision.predicted
+    if budget_s is None:
+        return []
+    short = predicted and predicted["wall_s"][predicted["chosen"]] > budget_s
+    return [
+        f"plan: the sweep ends after {duration(budget_s)}{', before its last trials' if short else ' at the latest'}"
+    ]
 
 
 def plan_lines(config: SweepConfig, made: Plan, names: Sequence[str]) -> list[str]:

@@ -30,7 +30,7 @@ def sweep_description(
     else:
         parts += _outcome(summary)
         commands += [] if summary["best"] is None else [_command("train", folder.shared / folder.best_toml.name)]
-        commands += [folder.resumed_by("sweep")] if summary["interrupted"] else []
+        commands += [folder.resumed_by("sweep")] if summary["interrupted"] or summary.get("out_of_time") else []
         commands.append(_command("report", folder))
     planned = "\n".join(f"- {line.removeprefix(PLAN)}" for line in plan)
     return "\n\n".join([*parts, *([f"**Plan**\n\n{planned}"] if plan else []), _commands(commands)])

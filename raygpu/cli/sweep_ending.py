@@ -54,6 +54,8 @@ def ending(
         lines.append(
             f"stopped: the first trials have all failed alike ({summary['common_failure']}); --no-fail-fast goes on"
         )
+    if summary.get("out_of_time"):
+        lines.append(out_of_time(summary, folder))
     if summary["failed"]:
         why = "" if summary["common_failure"] is not None else _commonest(failures)
         lines.append(f"why trials failed{why}: {folder.shared_trials}/<id>/error.txt")
@@ -70,6 +72,15 @@ def ending(
     if interrupted:
         lines.append(f"interrupted; go on with: {folder.resumed_by('sweep')}")
     return lines
+
+
+def out_of_time(summary: Mapping[str, Any], folder: RunDirectory) -> str:
+    """Return a line on a sweep that its time budget has ended."""
+    begun = sum(summary[name] for name in ("completed", "diverged", "stopped_early", "failed", "interrupted"))
+    return (
+        f"time_budget_s is used up, with {summary['interrupted']} trials under way and {summary['num_trials'] - begun}"
+        f" not begun; for as long again: {folder.resumed_by('sweep')}"
+    )
 
 
 def _best(best: Mapping[str, Any], folder: RunDirectory) -> list[str]:

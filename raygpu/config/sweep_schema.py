@@ -60,6 +60,9 @@ class SweepConfig(TrialsConfig, StoredConfig):
     silence_timeout_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds without an epoch or report after which a trial hangs, and fails; an array is divided until the trial is
     found. It has to be longer than the first epoch with all that comes before it. Default: no limit."""
+    time_budget_s: Annotated[float, Field(gt=0)] | None = None
+    """Seconds after which the sweep ends, from the start of the command: running trials are paused with a checkpoint,
+    and the best trial so far is the winner. `--resume` goes on for as long again. Default: no limit."""
     start: StartTables = ()
     """Sets of hyper-parameters that are tried first, complete or not; trials counts them."""
     start_from: str | None = None

@@ -66,6 +66,10 @@ class Records:
         """Number of times that a trial went on with a larger share of its GPU."""
         self.hopeless: str | None = None
         """Error with which the first trials have all failed, which ends the sweep; None otherwise."""
+        self.time_budget_s: float | None = None
+        """Seconds of the command after which the sweep ends; None without a limit."""
+        self.out_of_time = False
+        """Whether the time budget ended the sweep before all trials had ended."""
         self.first_epoch_s: float | None = None
         """Seconds from the start of this process to the first result of any trial."""
         self.spent: dict[str, float] = {}
@@ -250,7 +254,9 @@ class Records:
             for record in running:
                 record.status = "interrupted"
                 told(record)
-            return bool(running) or len(self.by_id) < self.num_trials
+            is_short = bool(running) or len(self.by_id) < self.num_trials
+            self.out_of_time = self.out_of_time and is_short
+            return is_short
 
     def ranked(self) -> list[TrialRecord]:
         """Return the trials with a score, the best first, diverged ones last; failed ones are left out."""
@@ -330,8 +336,17 @@ class Records:
             rates = [max(sum(rates), recent)]
         return sum(rates) if rates else None
 
+    def budget_left_s(self) -> float | None:
+        """Return the seconds left of the time budget; None without one."""
+        return None if self.time_budget_s is None else max(0.0, self.time_budget_s - command_age_s())
+
     def _time_left(self) -> float | None:
-        """Return the seconds left, estimated at most once a second; None while they are not known."""
+        """Return the seconds left, of the trials or of the time budget; None while they are not known."""
+        known = [left_s for left_s in (self._trials_left_s(), self.budget_left_s()) if left_s is not None]
+        return min(known, default=None)
+
+    def _trials_left_s(self) -> float | None:
+        """Return the seconds that the trials still take, estimated at most once a second; None while not known."""
         now = time.monotonic()
         if sum(record.ended for record in self.by_id.values()) >= self.num_trials:
             return 0.0

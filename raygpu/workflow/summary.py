@@ -72,6 +72,7 @@ def summarize(
         "failed": records.count("failed"),
         "interrupted": records.count("interrupted"),
         "common_failure": records.hopeless,
+        "out_of_time": records.out_of_time,
         "taken_over": sum(len(record.changes) for record in records.by_id.values()),
         "retries": records.retries,
         "out_of_memory": records.out_of_memory,

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 NUM_BEST = 5
 """Number of trials, or sets, in the table at the end."""
-LIMITS = ("trial_timeout_s", "silence_timeout_s")
+LIMITS = ("trial_timeout_s", "silence_timeout_s", "time_budget_s")
 """Limits of time, which a resumed sweep may change."""
 
 
@@ -117,6 +117,7 @@ class SweepUnderWay:
         schedule = schedule_of(decision, config, num_trials)
         scoring, repetition = Scoring.of(config), Repetition.of(config)
         self.records = Records(num_trials, scoring, cluster.devices, config.epochs, schedule, repetition)
+        self.records.time_budget_s = config.time_budget_s
         # Of an array hundreds of trials run at once and end together, so writing keeps pace with them.
         share = FUSED_CPU_SHARE if isinstance(decision.plan, ArrayPlan) else CPU_SHARE
         self.timeline = Timeline(self.folder.timeline, config.metric)
@@ -198,7 +199,9 @@ class SweepUnderWay:
 
     def _summarize(self, monitor: SweepMonitor, arrays_s: Mapping[str, float]) -> None:
         """End the records and the trials' runs in MLflow, and sum up."""
-        self.interrupted = self.records.interrupt(self.session.writer.end) and self.records.hopeless is None
+        records = self.records
+        is_short = records.interrupt(self.session.writer.end)
+        self.interrupted = is_short and records.hopeless is None and not records.out_of_time
         self.stages.end("trials")
         self.timeline.close()
         self.summary = summarize(

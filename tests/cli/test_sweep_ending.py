@@ -41,6 +41,14 @@ def test_the_score_on_the_test_data_is_told_before_the_next_command() -> None:
     assert not any(line.startswith("test ") for line in lines(best=best)), "of an earlier version"
 
 
+def test_a_sweep_that_ran_out_of_time_says_what_is_left() -> None:
+    said = next(
+        line for line in lines(out_of_time=True, num_trials=10, completed=2, interrupted=1) if "used up" in line
+    )
+    assert said.startswith("time_budget_s is used up, with 1 trials under way and 4 not begun; for as long again: ")
+    assert not any("used up" in line for line in lines())
+
+
 def test_a_populations_takeovers_are_counted() -> None:
     said = "a trial took over another one's parameters (population.jsonl); the table has each trial's last values"
     assert any(line.startswith(f"12 times {said}") for line in lines(taken_over=12))

@@ -61,6 +61,14 @@ def test_a_seed_decides_every_training(name: str) -> None:
     assert first == second
 
 
+def test_a_training_that_is_pruned_leaves_the_next_one_its_gradients() -> None:
+    problem = PROBLEMS["cancer_mlp"]
+    pruned = problem.train(problem.space.draw(1, 0), 5, 2)
+    next(pruned)
+    assert next(problem.train(problem.space.draw(1, 0), 5, 1)) is not None
+    pruned.close()
+
+
 def test_parts_make_up_the_whole() -> None:
     parts = problems.digits(4)
     assert sum(len(part[1]) for part in (parts.train, parts.validation, parts.test)) == 1797

@@ -184,6 +184,29 @@ def test_throughput_counts_trials_that_report_at_their_end_alone(monkeypatch: py
     assert kept.snapshot().samples_per_s[0] is None
 
 
+def test_time_left_is_at_most_that_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raygpu.records.trial_records.command_age_s", lambda: 50.0)
+    kept = records(num_trials=4)
+    assert kept.snapshot().time_left_s is None
+    kept.time_budget_s = 60.0
+    assert kept.snapshot().time_left_s == 10.0
+    monkeypatch.setattr(kept, "_trials_left_s", lambda: 4.0)
+    assert kept.snapshot().time_left_s == 4.0
+    kept.time_budget_s = 20.0
+    assert kept.budget_left_s() == 0.0
+
+
+@pytest.mark.parametrize("all_ended", [False, True])
+def test_a_budget_that_ends_with_the_last_trial_ended_nothing(all_ended: bool) -> None:
+    kept = records(num_trials=1)
+    kept.start(trial(0))
+    kept.out_of_time = True
+    if all_ended:
+        kept.end("t0000", "finished")
+    kept.interrupt(lambda record: None)
+    assert kept.out_of_time != all_ended
+
+
 def test_interrupt_tells_of_running_trials_and_of_missing_ones() -> None:
     kept = records(num_trials=3)
     kept.start(trial(0))

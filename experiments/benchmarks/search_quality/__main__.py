@@ -47,7 +47,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/search_quality"), help="of the searches' notebooks")
     parser.add_argument("--go-on", action="store_true", help="leave out the searches whose notebooks are there")
     flags = parser.parse_args()
-    searchers = [name for name in flags.searchers.split(",") if name != "keras_tuner" or find_spec("keras_tuner")]
+    has_keras_tuner = find_spec("keras_tuner") is not None and find_spec("tensorboard") is not None
+    searchers = [name for name in flags.searchers.split(",") if name != "keras_tuner" or has_keras_tuner]
     problems = flags.problems.split(",")
     flags.folder.mkdir(parents=True, exist_ok=True)
     for seed in range(flags.seeds):
@@ -78,9 +79,9 @@ def run(searcher: str, problem: str, seed: int, seconds: float, path: Path) -> N
         done = subprocess.run(
             command, stdout=log, stderr=log, env=environment, timeout=seconds + END_S, check=False
         ).returncode
+    if done:
+        raise RuntimeError(f"{searcher} on {problem} ended with {done}: {path.with_suffix('.log')}")
     reports = order.notebook.read()
-    if done and not reports:
-        raise RuntimeError(f"{searcher} on {problem} ended with {done} and no score: {path.with_suffix('.log')}")
     best = incumbent(reports, seconds)
     print(f"{problem} {seed} {searcher}: {best}, {len({r.training for r in reports})} trainings", flush=True)
 

@@ -1,4 +1,5 @@
-"""Keras Tuner by hand on the networks: Hyperband, its best known search. It needs `pip install keras-tuner`.
+"""Keras Tuner by hand on the networks: Hyperband, its best known search. It needs `pip install keras-tuner
+tensorboard`.
 
 python -m experiments.benchmarks.search_quality.keras_tuner_by_hand --searcher keras_tuner ...
 """
@@ -58,7 +59,7 @@ class Noted(keras.callbacks.Callback):
         held, test = (logs["val_loss"], values["loss"]) if of_loss else (1 - logs["val_acc"], 1 - values["acc"])
         self.order.notebook.add(str(self.training), Score(held, test))
         if time.time() > self.order.ends:
-            raise TimeoutError
+            raise SystemExit  # Keras Tuner takes any other exception for a failed trial
 
     def __deepcopy__(self, memo: Any) -> Noted:
         """Return this object itself: Keras Tuner copies callbacks, which must go on counting."""
@@ -96,16 +97,13 @@ def search(order: Search) -> None:
             seed=order.seed,
             directory=folder,
         )
-        try:
-            tuner.search(
-                *parts.train,
-                validation_data=parts.validation,
-                batch_size=table["batch_size"],
-                callbacks=[Noted(order, parts)],
-                verbose=0,
-            )
-        except TimeoutError:
-            return
+        tuner.search(
+            *parts.train,
+            validation_data=parts.validation,
+            batch_size=table["batch_size"],
+            callbacks=[Noted(order, parts)],
+            verbose=0,
+        )
 
 
 if __name__ == "__main__":

@@ -120,4 +120,5 @@ def trained(
             cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()
         with torch.no_grad():
-            yield Score(*(network.errors(model(inputs), labels).mean().item() for inputs, labels in held))
+            score = Score(*(network.errors(model(inputs), labels).mean().item() for inputs, labels in held))
+        yield score  # not inside: whoever prunes this training would go on without gradients

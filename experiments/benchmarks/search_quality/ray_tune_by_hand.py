@@ -87,14 +87,6 @@ def search(order: Search) -> None:
     problem = order.problem
     space = distributions(problem.table)
     own = {"problem": problem.name, "notebook": str(order.notebook.path), "began": order.notebook.began}
-    scheduler: Any = FIFOScheduler()
-    count = -1
-    if order.searcher == "asha":
-        scheduler = ASHAScheduler(max_t=problem.epochs, grace_period=GRACE_EPOCHS, reduction_factor=3)
-    elif order.searcher == "pbt":
-        count = POPULATION
-        changing = {name: space[name] for name in ("lr", "momentum", "weight_decay")}
-        scheduler = PopulationBasedTraining(perturbation_interval=INTERVAL, hyperparam_mutations=changing)
     ray.init(address="local", num_cpus=num_cpus(), include_dashboard=False, log_to_driver=False)
     number = 0
     while (left_s := order.ends - time.time()) > 1:
@@ -105,8 +97,8 @@ def search(order: Search) -> None:
                 tune_config=tune.TuneConfig(
                     metric="error",
                     mode="min",
-                    num_samples=count,
-                    scheduler=scheduler,
+                    num_samples=POPULATION if order.searcher == "pbt" else -1,
+                    scheduler=_scheduler(order, space),
                     search_alg=_seeded(order.seed + 1000 * number),
                     time_budget_s=left_s,
                     reuse_actors=True,
@@ -115,6 +107,16 @@ def search(order: Search) -> None:
             ).fit()
         number += 1
     ray.shutdown()
+
+
+def _scheduler(order: Search, space: Mapping[str, Any]) -> Any:
+    """Return a new scheduler: Tune takes each for one run."""
+    if order.searcher == "asha":
+        return ASHAScheduler(max_t=order.problem.epochs, grace_period=GRACE_EPOCHS, reduction_factor=3)
+    if order.searcher == "pbt":
+        changing = {name: space[name] for name in ("lr", "momentum", "weight_decay")}
+        return PopulationBasedTraining(perturbation_interval=INTERVAL, hyperparam_mutations=changing)
+    return FIFOScheduler()
 
 
 def _seeded(seed: int) -> Any:

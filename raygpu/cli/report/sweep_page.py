@@ -15,6 +15,7 @@ from raygpu.cli.report.population_figures import is_population, population_secti
 from raygpu.cli.report.search_figures import search_figures
 from raygpu.cli.report.set_figures import sets_section
 from raygpu.cli.report.time_figures import wall_time
+from raygpu.cli.sweep_ending import out_of_time
 from raygpu.cli.under_use_view import under_use_lines
 from raygpu.config.command_names import typed
 from raygpu.records.device import SIMULATED
@@ -104,7 +105,9 @@ def _outcome(run: RunData) -> Section:
     notes = [MODES.get(summary["mode"], "")]
     if summary["common_failure"] is not None:
         notes.append(f"Ended early: the first trials all failed alike ({summary['common_failure']}).")
-    if summary["interrupted"]:
+    if summary.get("out_of_time"):
+        notes.append(out_of_time(summary, run.folder))
+    elif summary["interrupted"]:
         notes.append(f"Interrupted, with {summary['interrupted']} trials under way: {run.folder.resumed_by('sweep')}")
     return Section("outcome", "Plan and outcome", notes, tables)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -72,6 +73,7 @@ class Measurer:
         self.store = ProfileStore.at(config.profiles)
         self.largest = max(groups, key=lambda group: len(group.trials))
         self._first = self.largest.trials[0]
+        self._time_budget_s = config.time_budget_s or math.inf
 
     def kept(self, site: Site) -> tuple[Estimates, bool]:
         """Return the estimates from kept profiles of the same versions, and whether to run a probe.
@@ -97,9 +99,10 @@ class Measurer:
         if found.source:
             return found, False
         look = self._look(site)
-        if look.sweep_s is None or BUDGET * look.sweep_s >= PROBE_S:
+        if look.sweep_s is None or BUDGET * min(look.sweep_s, self._time_budget_s) >= PROBE_S:
             return found, True
-        found.source, found.is_timed_now = f"the sweep is short (about {look.sweep_s:.0f} s)", True
+        short_s = min(look.sweep_s, self._time_budget_s)
+        found.source, found.is_timed_now = f"the sweep is short (about {short_s:.0f} s)", True
         if look.rough is not None:
             found.reference = look.rough
             found.source = f"few steps here, as {found.source}"
@@ -226,7 +229,7 @@ class Measurer:
         mps = self.config.gpu.mps != "off" and self.config.gpu.fraction == "auto"
         assert self.splits is not None
         workload = Workload(self.source, self.splits, self._first, self.config.gpu.precision)
-        probing = SweepProbe(cluster, workload, self._at_once)
+        probing = SweepProbe(cluster, workload, self._at_once, self._time_budget_s)
         whole = size(self.config)
         benchmark = probing.measure(ways, whole.trials * whole.epochs * self.splits.samples_per_epoch, mps=mps)
         measured_at = datetime.now(UTC).isoformat(timespec="seconds")

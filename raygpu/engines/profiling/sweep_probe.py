@@ -7,6 +7,7 @@ benchmark.points
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ class SweepProbe:
     workload: Workload
     most: int
     """Maximum number of the sweep's trainings that may run at once."""
+    time_budget_s: float = math.inf
+    """Seconds after which the sweep ends."""
 
     def measure(self, ways: Sequence[Way], work: float, *, mps: bool) -> ConcurrencyBenchmark:
         """Measure one training alone, an array and, while the sweep repays it, wider arrays and more processes.
@@ -81,7 +84,9 @@ class SweepProbe:
         def repays(seconds: float) -> bool:
             """Return whether `seconds` more of probing stay within BUDGET of the predicted sweep."""
             spent_s = time.monotonic() - started + seconds
-            return spent_s <= BUDGET * (work / max(_rates(benchmark, ways).values()) + WORKER_S)
+            return spent_s <= BUDGET * (
+                min(work / max(_rates(benchmark, ways).values()), self.time_budget_s) + WORKER_S
+            )
 
         benchmark.measure({"process": 1})
         if not benchmark.measurable or not repays(0.0):

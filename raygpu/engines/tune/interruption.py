@@ -1,5 +1,5 @@
-"""Ctrl-C and SIGTERM of a sweep, and its stop without hope: each running trial is paused with a checkpoint, and then
-Tune is stopped."""
+"""Ctrl-C and SIGTERM of a sweep, the end of its time budget, and its stop without hope: each running trial is paused
+with a checkpoint, and then Tune is stopped."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ class Interruption(tune.Callback):
             if self.live.interrupts.count:
                 time.sleep(SETTLE_S)
             if running:
+                why = "time_budget_s is used up: " if self.live.records.out_of_time else ""
                 again = "; Ctrl-C again stops without" if self.live.interrupts.count else ""
-                self.live.warn(f"stopping after a checkpoint of each running trial{again}")
+                self.live.warn(f"{why}stopping after a checkpoint of each running trial{again}")
         if not running or time.monotonic() >= self._deadline:
             signal.raise_signal(signal.SIGUSR1)

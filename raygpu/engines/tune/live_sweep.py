@@ -99,10 +99,10 @@ class LiveSweep:
 
     @property
     def stopping(self) -> bool:
-        """Whether the sweep is to stop so that it can go on: after an interrupt, because its first trials failed, or
-        because the tracking store cannot be opened."""
+        """Whether the sweep is to stop so that it can go on: after an interrupt or its time budget, because its first
+        trials failed, or because the tracking store cannot be opened."""
         without_hope = self.records.hopeless is not None or self.store_fault() is not None
-        return bool(self.interrupts.count) or without_hope
+        return bool(self.interrupts.count) or self.records.out_of_time or without_hope
 
     def running_pids(self) -> set[int]:
         """Return the pids of the processes in which trials run alone."""

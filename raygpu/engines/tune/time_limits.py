@@ -1,4 +1,4 @@
-"""Tune callback that ends trials that take too long, or of which nothing is heard for too long."""
+"""Tune callback that ends a sweep whose time budget is used up, and trials that take too long or are not heard of."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class _Clock:
 
 
 class TimeLimits(tune.Callback):
-    """Tune callback that kills the worker of a trial that exceeds `trial_timeout_s` or `silence_timeout_s`.
+    """Tune callback that ends the sweep after `time_budget_s`, and kills the worker of a trial that exceeds
+    `trial_timeout_s` or `silence_timeout_s`.
 
     A worker that hangs answers nothing, so it is killed from outside, and not tried again as a lost worker is.
     """
@@ -58,7 +59,9 @@ class TimeLimits(tune.Callback):
         self._clocks.pop(trial.trial_id, None)
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """End the running trials that are overdue; none if the sweep is to stop, which has a limit."""
+        """End the sweep whose time is up, else the running trials that are overdue: a sweep's stop has a limit."""
+        if self.live.records.budget_left_s() == 0.0 and not self.live.stopping:
+            self.live.records.out_of_time = True
         now = time.monotonic()
         stood, self._stepped = now - self._stepped if self._stepped is not None else 0.0, now
         for name, clock in list(self._clocks.items()):

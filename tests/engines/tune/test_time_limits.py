@@ -100,7 +100,8 @@ def test_the_time_in_which_tune_itself_was_held_up_counts_for_no_trial(
     killed: list[Any] = []
     monkeypatch.setattr(time_limits, "kill_worker", killed.append)
     limits = SimpleNamespace(trial_timeout_s=60.0, silence_timeout_s=20.0)
-    live: Any = SimpleNamespace(config=limits, overdue={}, stopping=False)
+    no_budget = SimpleNamespace(budget_left_s=lambda: None)
+    live: Any = SimpleNamespace(config=limits, overdue={}, stopping=False, records=no_budget)
     callback, trial = TimeLimits(live), SimpleNamespace(trial_id="a", status="RUNNING", max_failures=3)
     callback.on_step_begin(0, [])
     callback.on_trial_start(0, [], trial)
